@@ -43,12 +43,16 @@ struct ExpertWork {
 
 // One of the matrices of a kind of experts.
 struct ExpertMatrix {
-    const u8* weights;  // super-tiles of all experts, one after another
-    u64 step;           // bytes from expert to expert
-    int format;         // enum Format
-    int blocks;         // of 16 rows, of one expert
-    int offset;         // of its first row in the output
-    int padding;
+    const u8* weights;        // super-tiles of all experts, one after another
+    const u8* const* places;  // or null: where each expert's super-tiles are, which may change between steps
+    u32 step;                 // bytes from expert to expert
+    int format;               // enum Format
+    int blocks;               // of 16 rows, of one expert
+    int offset;               // of its first row in the output
+
+    __device__ __forceinline__ const u8* of(int expert) const {
+        return places ? places[expert] : weights + u64(expert) * step;
+    }
 };
 
 // Experts that are chosen, or the one that all rows take.
@@ -62,6 +66,7 @@ struct ExpertKind {
 
 struct ExpertLaunch {
     ExpertKind kind[2];
+    u32* used;   // or null: how many rows have taken each of the chosen experts, which the launch adds to
     int stride;  // of the output
 };
 

@@ -79,7 +79,7 @@ __device__ __forceinline__ void multiply_rows(
     const u8* tile[ROWS_BLOCKS];
 #pragma unroll
     for (int i = 0; i < ROWS_BLOCKS; ++i) {
-        tile[i] = matrix.weights + entry.expert * matrix.step + size_t(min(block + i, last)) * tiles_k * F::BYTES;
+        tile[i] = matrix.of(entry.expert) + size_t(min(block + i, last)) * tiles_k * F::BYTES;
     }
     prepare(F{});
     stage_rows(shared, job.x, job.x_stride, job.order, entry, 0, kind.width);
@@ -201,6 +201,11 @@ extern "C" __global__ void __launch_bounds__(ROWS_THREADS, 1) experts_rows(
     const float bias_factor = 1.0f;
 #endif
     const RowsJob job{x, x_stride, order, out, out_stride, first_block, blocks, scale, bias, launch.stride, bias_factor};
+    if (launch.used && blockIdx.x == 0) {
+        for (int i = work->shared + threadIdx.x; i < work->entries; i += ROWS_THREADS) {
+            atomicAdd(launch.used + work->list()[i].expert, u32(work->list()[i].count));
+        }
+    }
     int each[2];
 #pragma unroll
     for (int kind = 0; kind < 2; ++kind) {

@@ -110,8 +110,7 @@ __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u
     int block = walk.first + (warp_id() >> exponent_of(together()));  // of 16 rows, this warp's
     const int end = walk.first + walk.blocks;
     const int k0 = together() > 1 ? part_end(part() - 1) : 0, k1 = together() > 1 ? part_end(part()) : tiles_k();
-    const u8* tile = job.matrix(run).weights + job.entry(run).expert * job.matrix(run).step +
-                     (size_t(block) * tiles_k() + k0) * F::BYTES;
+    const u8* tile = job.matrix(run).of(job.entry(run).expert) + (size_t(block) * tiles_k() + k0) * F::BYTES;
 
     Ahead<F> ahead;
     if (block < end) ahead.begin(tile, lane);
@@ -186,6 +185,13 @@ __device__ __forceinline__ int blocks_of(const ExpertKind& kind) {
 template <class Input>
 __device__ __forceinline__ void stream_experts(const Job& job, const Input& input, u8* shared) {
     __shared__ Walk walk;
+    if (job.launch.used && blockIdx.x == 0) {
+        const int first = job.work->shared, count = job.work->entries;
+        for (int i = first + threadIdx.x; i < count; i += WARPS * WARP) {
+            const ExpertEntry& entry = job.work->list()[i];
+            atomicAdd(job.launch.used + entry.expert, u32(entry.count));
+        }
+    }
     if (threadIdx.x == 0) {
         const int of_shared = job.work->shared, of_chosen = job.work->entries - of_shared;
         const int of_all = of_shared * blocks_of(job.launch.kind[1]);

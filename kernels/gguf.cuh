@@ -299,6 +299,29 @@ struct Q2_0 {
     }
 };
 
+// Blocks of folders of safetensors; those of INT4 are not aligned.
+template <int GROUP> struct Int4Block {
+    static constexpr int BLOCK = GROUP, SIZE = 3 + GROUP / 2;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const u32 bits = u32(block[0]) | u32(block[1]) << 8;
+        const float scale = block[2] & 0x80 ? __uint_as_float(bits << 16) : half_bits_float(u16(bits));
+        return scale * (float)((block[3 + i / 2] >> (i % 2 * 4) & 15) - (block[2] & 0x1f));
+    }
+};
+using INT4_32 = Int4Block<32>;
+using INT4_64 = Int4Block<64>;
+using INT4_128 = Int4Block<128>;
+
+struct F8_E4M3 {
+    static constexpr int BLOCK = 128, SIZE = 132;
+    static __device__ __forceinline__ float value(const u8* block, int i) {
+        const u32 code = block[4 + i];
+        // The bits of a code in the place of an f16's are 1 / 256 of it.
+        const float v = 256.0f * half_bits_float(u16((code & 128) << 8 | (code & 127) << 7));
+        return *(const float*)block * v;
+    }
+};
+
 // Value `at` of row `row` of a matrix with rows of LENGTH values.
 template <class Format, int LENGTH> __device__ __forceinline__ float row_value(const u8* matrix, int row, int at) {
     constexpr u64 ROW_BYTES = (u64)LENGTH / Format::BLOCK * Format::SIZE;

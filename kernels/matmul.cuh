@@ -284,6 +284,15 @@ __device__ __forceinline__ void multiply_tile(
         if (MORE && u == HEAD_AT) ahead.head = F::load_head(next, lane);
         typename F::Unit& unit = ahead.unit[u % M::SLOTS];
         if constexpr (M::ROW) {
+            if constexpr (TWO_SCALES<F>) {
+                if (u == FIRST_UNITS) {
+#pragma unroll
+                    for (int b = 0; b < COLUMN_BLOCKS; ++b) {
+#pragma unroll
+                        for (int i = 0; i < 4; ++i) sum[b][i] = __fmul_rn(sum[b][i], scales.ratio[i >> 1]);
+                    }
+                }
+            }
 #pragma unroll
             for (int s = 0; s < 2; ++s) {
                 u32 a[F::PARTS][2][4];

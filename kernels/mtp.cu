@@ -1,7 +1,9 @@
-// The attention of an MTP head, between its matmuls: pairs enter the cache, and the drafting pair attends to all before
-// it.
+// The attention of a drafter that drafts one token after the other, between its matmuls. Pairs of an MTP head enter its
+// cache, and the drafting pair attends to all before it. A Gemma assistant's token attends to the target's keys: it has
+// queries alone (BORROWED), at the position of the first token of its draft.
 //
 //   mtp_join -> eh_proj -> norm -> q, k, v -> mtp_prepare -> mtp_split -> mtp_combine -> attn_output -> feed-forward
+//   assistant_join -> pre_projection -> norm -> q -> mtp_prepare -> mtp_split -> ...
 //
 // Rows of a pass: mtp.cuh. Bound by latency. Defines: as attention.cu's, without NEAR.
 
@@ -20,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) mtp_prepare(
     const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
     const Pairs pairs = {st, first, depth};
     pdl_wait();
-    if (task >= heads + 2 * kv_heads || (task < heads && !pairs.drafts(row)) || !pairs.live(row)) return;
+    if (task >= heads + MADE_PARTS * kv_heads || (task < heads && !pairs.drafts(row)) || !pairs.live(row)) return;
     const Projection in = {partials, rows, projected(kv_heads)};
     const int slot = pairs.slot(row);
     prepare_head<QUERY_PARTS * HEAD_DIM>(
@@ -28,29 +30,31 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) mtp_prepare(
     );
 }
 
-// Pairs 1.. < keys, of which a part is a split.
-struct PairView {
-    int keys;
+// Positions first.. < keys, of which a part is a split.
+struct ChainView {
+    int first, keys, step0;
     SplitTiles tiles;
-    static constexpr int step0 = 0;
 
+    __device__ ChainView(int first, int keys, SplitTiles tiles)
+        : first(first), keys(keys), step0(tiles.from(first / TILE)), tiles(tiles) {}
     __device__ int tile(int step) const { return tiles.tile(step); }
     __device__ InOrder order(int) const { return {}; }
-    __device__ bool open(int begin) const { return begin > 0 && begin + TILE <= keys; }
-    __device__ u64 visible(int, int begin) const { return bit_range(1 - begin, keys - 1 - begin); }
+    __device__ bool open(int begin) const { return begin >= first && begin + TILE <= keys; }
+    __device__ u64 visible(int, int begin) const { return bit_range(first - begin, keys - 1 - begin); }
     __device__ bool stores(int) const { return true; }
 };
 
-// Partial attention of one split, of row 0 of a pass of `rows` rows: see attend. Grid (row blocks, kv heads, splits).
+// Partial attention of one split, of row 0 of a pass of `rows` rows: see attend. It sees positions first.. < length +
+// more, of these the last `most`, where that is not 0. Grid (row blocks, kv heads, splits).
 extern "C" __global__ void __launch_bounds__(THREADS, 1) mtp_split(
-    const StepState* st, int depth, int rows, const half* q, u8* k, u8* v, int slots, float* out,
+    const StepState* st, int more, int first, int most, int rows, const half* q, u8* k, u8* v, int slots, float* out,
     float2* stats
 ) {
     pdl_launch();
     SHARED_DYNAMIC(shared);
     pdl_wait();
-    const int split = blockIdx.z;
-    const PairView view = {st->length + depth + 1, {split, int(gridDim.z)}};
+    const int split = blockIdx.z, keys = st->length + more;
+    const ChainView view(most ? max(first, keys - most) : first, keys, {split, int(gridDim.z)});
     attend<ROW_TILES>(view, packed_rows(rows, 1), split, CopiedQueries{q}, {k, v, slots}, shared, out, stats);
 }
 

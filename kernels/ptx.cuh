@@ -184,10 +184,16 @@ __device__ __forceinline__ int dp4a(int a, int b, int c) {
     asm("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(c) : "r"(a), "r"(b));
     return c;
 }
-// Byte `i` of a word, by the unit that multiplies.
-__device__ __forceinline__ int byte_by_dot(unsigned word, int i) {
+// a * b + c as one instruction, also where the compiler would rather shift.
+__device__ __forceinline__ unsigned multiply_add(unsigned a, unsigned b, unsigned c) {
     unsigned v;
-    asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(v) : "r"(word), "r"(1u << (8 * i)), "r"(0));
+    asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c));
+    return v;
+}
+// Byte `i` of a word, by the unit that multiplies.
+__device__ __forceinline__ int byte_by_dot(unsigned word, int i, unsigned factor = 1) {
+    unsigned v;
+    asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(v) : "r"(word), "r"(factor << (8 * i)), "r"(0));
     return int(v);
 }
 // The upper half of a word, in the same way.

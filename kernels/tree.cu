@@ -3,7 +3,7 @@
 //   merge_draws       grid = rows of the pass, one warp each: the target's own token after each node
 //   tree_build        one block, of which one warp builds, or up to four where the tree is by value and with TEXT; then
 //                     another block only prefetches
-//   step_begin        one thread: when a step began
+//   step_begin        one thread: when a step began; verify_begin: when the pass did, where the host edited the tree
 //
 // With TEXT a tree by value takes successors from the conversation's own text too (text.cuh), no deeper than the
 // drafts: tokens that followed the same tokens are offered below every node, and `copied` tells the host which nodes
@@ -209,4 +209,10 @@ extern "C" __global__ void step_begin(u64* stamps) {
     pdl_launch();
     pdl_wait();
     stamp(stamps, STEP_BEGIN);
+}
+
+extern "C" __global__ void verify_begin(u64* stamps) {
+    pdl_launch();
+    pdl_wait();
+    stamp(stamps, VERIFY_BEGIN);
 }

@@ -83,6 +83,18 @@
 #ifdef WITH_Q2_0
 #include "formats/ternary.cuh"
 #endif
+#ifdef WITH_INT4_32
+#include "formats/int4.cuh"
+#endif
+#ifdef WITH_INT4_64
+#include "formats/int4.cuh"
+#endif
+#ifdef WITH_INT4_128
+#include "formats/int4.cuh"
+#endif
+#ifdef WITH_F8_E4M3
+#include "formats/f8.cuh"
+#endif
 
 // Call `work.template operator()<F>()` for every format of the program, one after another.
 template <class Work> __device__ __forceinline__ void for_each_format(const Work& work) {
@@ -166,5 +178,17 @@ template <class Work> __device__ __forceinline__ void for_each_format(const Work
 #endif
 #ifdef WITH_Q2_0
     work.template operator()<Q2_0>();
+#endif
+#ifdef WITH_INT4_32
+    work.template operator()<INT4_32>();
+#endif
+#ifdef WITH_INT4_64
+    work.template operator()<INT4_64>();
+#endif
+#ifdef WITH_INT4_128
+    work.template operator()<INT4_128>();
+#endif
+#ifdef WITH_F8_E4M3
+    work.template operator()<F8_E4M3>();
 #endif
 }

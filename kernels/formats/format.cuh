@@ -26,7 +26,8 @@
 //     scale_codes(Scales, sub, a)  where scales are multiplied into the codes
 //     minima(Scales, sub, a), for LOWERED  bytes to subtract per 16 k, times Scales::minimum_scale, in the order of codes
 // One weight is d * sub_scale * code + minimum_scale * minimum. The formats of halves have, in place of expand and
-// sub_scale, PARTS and halves(unit, scales, u, chunk, part, a): the A fragment of 16 k, without d; parts are added.
+// sub_scale, PARTS and halves(unit, scales, u, chunk, part, a): the A fragment of 16 k, without d; parts are added. Those
+// with TWO_SCALES have Scales::ratio.
 // Repacked by backends/cuda/repack.py.
 
 #pragma once
@@ -65,6 +66,11 @@ enum Format {
     FORMAT_NVFP4 = 40,
     FORMAT_Q1_0 = 41,
     FORMAT_Q2_0 = 42,
+    // Of folders of safetensors, which ggml does not know.
+    FORMAT_INT4_32 = 200,
+    FORMAT_INT4_64 = 201,
+    FORMAT_INT4_128 = 202,
+    FORMAT_F8_E4M3 = 203,
 };
 
 // How sums of products become numbers.
@@ -108,6 +114,10 @@ __device__ __forceinline__ u32 bytes_to_halves(u32 word, u32 selector) {
 
 // Whether a byte per 16 k is subtracted.
 template <class F> constexpr bool LOWERED = false;
+// Whether halves have a scale per 128 k: d, and Scales::ratio[row] times d for the first ones.
+template <class F> constexpr bool TWO_SCALES = false;
+// The units with the first scale.
+constexpr int FIRST_UNITS = TILE_UNITS / 2;
 
 // The scale of half `h` of a sub.
 template <class F>
@@ -166,7 +176,9 @@ __device__ __forceinline__ void halves_at(
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+        float d = scales.d[r];
+        if constexpr (TWO_SCALES<F>) d *= u < FIRST_UNITS ? scales.ratio[r] : 1.0f;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) v[r][j] *= scales.d[r];
+        for (int j = 0; j < 4; ++j) v[r][j] *= d;
     }
 }

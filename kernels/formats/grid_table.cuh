@@ -12,13 +12,15 @@ template <int COUNT_, int COPIES_> struct GridTable {
     static constexpr int COUNT = COUNT_, COPIES = COPIES_;
     u32 word[COUNT * COPIES];
 
-    // By all threads of the block.
-    __device__ __forceinline__ void fill(const u16 (&grid)[COUNT]) {
+    // By all threads of the block. After the grid's entries, there may be the same once more with digits from 4 on.
+    template <int ENTRIES> __device__ __forceinline__ void fill(const u16 (&grid)[ENTRIES]) {
+        static_assert(COUNT == ENTRIES || COUNT == 2 * ENTRIES, "the grid once or twice");
         for (int i = threadIdx.x; i < COUNT; i += blockDim.x) {
-            u32 digits = grid[i];  // two bits each
+            u32 digits = grid[i % ENTRIES];  // two bits each
             digits = (digits | digits << 8) & 0x00ff00ffu;
             digits = (digits | digits << 4) & 0x0f0f0f0fu;
             digits = (digits | digits << 2) & 0x33333333u;
+            if (i >= ENTRIES) digits |= 0x44444444u;
 #pragma unroll
             for (int copy = 0; copy < COPIES; ++copy) word[i * COPIES + copy] = digits;
         }

@@ -21,16 +21,14 @@ struct IQ1 {
     static constexpr bool MINIMUM = false;
     static constexpr Codes CODES = Codes::HIGH;
     static constexpr int MAX_PLANE_BITS = 3, SLOTS = 4;
-    using Table = GridTable<2048, 2>;
+    using Table = GridTable<4096, 1>;  // the upper half for a delta of - 1 / 8
 
     static __device__ __forceinline__ Table& table() {
         __shared__ Table found;
         return found;
     }
-    // 8 times the codes; bytes 0..2 of the first word are those with +, of the second those with -.
-    static __device__ __forceinline__ u32 codes(u32 digits, bool negative) {
-        return prmt(negative ? 0x0038f8b8u : 0x004808c8u, 0, digits);
-    }
+    // 8 times the codes of an entry's digits: bytes 0..2 of the first word are those with +, of the second those with -.
+    static __device__ __forceinline__ u32 codes(u32 digits) { return prmt(0x004808c8u, 0x0038f8b8u, digits); }
 };
 
 struct IQ1_S : IQ1 {
@@ -67,13 +65,13 @@ struct IQ1_S : IQ1 {
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
         const int lane = lane_id();
-        const u32 word = unit.high[sub], high = lane & 2 ? word >> 3 : word;
+        const u32 word = unit.high[sub], high = lane & 2 ? word >> 3 : word, signs = word & 0x80008000u;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int at = 16 * (i & 1) + 6 * (i >> 1);
-            const u32 three = (at < 8 ? high << (8 - at) : high >> (at - 8)) & 0x700u;
-            const u32 digits = table().four(unit.index[sub], i, three, lane);
-            a[i] = codes(digits, word >> (15 + 16 * (i & 1)) & 1);
+            const u32 negative = byte_by_dot(signs, 1 + 2 * (i & 1), 16);  // bit 11
+            const u32 four = ((at < 8 ? high << (8 - at) : high >> (at - 8)) & 0x700u) | negative;
+            a[i] = codes(table().four(unit.index[sub], i, four, lane));
         }
     }
 };
@@ -131,9 +129,8 @@ struct IQ1_M : IQ1 {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int at = 16 * sub + 4 * i;
-            const u32 three = (at < 8 ? unit.high << (8 - at) : unit.high >> (at - 8)) & 0x700u;
-            const u32 digits = table().four(unit.index[sub], i, three, lane_id());
-            a[i] = codes(digits, unit.high >> (at + 3) & 1);
+            const u32 four = (at < 8 ? unit.high << (8 - at) : unit.high >> (at - 8)) & 0xf00u;
+            a[i] = codes(table().four(unit.index[sub], i, four, lane_id()));
         }
     }
 };

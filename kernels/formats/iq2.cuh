@@ -24,13 +24,14 @@ __device__ __forceinline__ u32 iq2_register(u32 digits, u32 signs, int r) {
     return prmt(0x002b1908u, 0x00d5e7f8u, digits | bits_of_register(signs, r));
 }
 
-// All signs of a lane, from its word and that of the other lane of its pair.
-__device__ __forceinline__ u32 iq2_all_signs(u32 own, u32 other, int lane) {
-    const u32 missing = lane & 1 ? 0x0000f000u : 0xf0000000u;
-    u32 odd = (own & ~missing) ^ (other & (missing ^ 0x0fff0fffu));
-    odd ^= odd >> 8;
-    odd ^= odd >> 4;
-    return (own & ~missing) | (odd << 12 & missing);
+// All signs of a lane, from the words of its pair.
+__device__ __forceinline__ u32 iq2_all_signs(u32 even, u32 odd, int lane) {
+    constexpr u32 EVEN = 0x0fffffffu, ODD = 0xffff0fffu;  // what are signs
+    u32 parity = (even & EVEN) ^ (odd & ODD);
+    parity ^= parity >> 8;
+    parity ^= parity >> 4;
+    const u32 own = lane & 1 ? odd : even, signs = lane & 1 ? ODD : EVEN;
+    return lop3<0xca>(signs, own, parity << 12);  // own where signs are, else the parity
 }
 
 // The 4-bit scales of 16 half subs of a row, 8 B of nibbles, as bytes 1 + 2 scale: half sub i is byte i / 2 % 4 of word
@@ -87,7 +88,7 @@ struct IQ2_XXS {
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
         const int lane = lane_id();
         const u32 even = lane & 2 ? unit.signs[2] : unit.signs[0], odd = lane & 2 ? unit.signs[3] : unit.signs[1];
-        const u32 signs = iq2_all_signs(lane & 1 ? odd : even, lane & 1 ? even : odd, lane);
+        const u32 signs = iq2_all_signs(even, odd, lane);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             a[i] = iq2_register(table().four(unit.index[sub], i, 0, lane), signs, 4 * sub + i);
@@ -153,7 +154,7 @@ struct IQ2_XS : IQ2Sixteen {
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
         const int lane = lane_id();
         const u32 even = unit.signs[0], odd = unit.signs[1];
-        const u32 signs = iq2_all_signs(lane & 1 ? odd : even, lane & 1 ? even : odd, lane);
+        const u32 signs = iq2_all_signs(even, odd, lane);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const u32 ninth = (sub ? even >> (20 + i) : odd >> (4 + i)) & 256u;

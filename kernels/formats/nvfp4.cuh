@@ -14,12 +14,12 @@
 
 #include "formats/q4_k.cuh"
 
-// The values of a row as halves times `scale`, twice the same: registers of an A fragment.
-__device__ __forceinline__ void fp4_halves(u32 bytes, u32 scale, u32& near, u32& far) {
-    near = bits_of(__hmul2(half2_of(prmt(bytes, 0, 0x1404u)), half2_of(scale)));
-    far = bits_of(__hmul2(half2_of(prmt(bytes, 0, 0x3424u)), half2_of(scale)));
+// The values of a row as halves times `scale`: registers of an A fragment.
+__device__ __forceinline__ void fp4_halves(u32 bytes, half scale, u32& near, u32& far) {
+    near = bits_of(__hmul2(half2_of(prmt(bytes, 0, 0x1404u)), __half2half2(scale)));
+    far = bits_of(__hmul2(half2_of(prmt(bytes, 0, 0x3424u)), __half2half2(scale)));
 }
-__device__ __forceinline__ void fp4_expand(u32 word, const u32 (&scale)[2], u32 (&a)[4]) {
+__device__ __forceinline__ void fp4_expand(u32 word, const half (&scale)[2], u32 (&a)[4]) {
     constexpr u32 SMALL = 0x3e3c3800u, LARGE = 0x46444240u;
     const u32 index = word & 0x77777777u;
     fp4_halves(prmt(SMALL, LARGE, index) | (word & 0x80808080u), scale[0], a[0], a[2]);
@@ -59,9 +59,9 @@ struct NVFP4 {
     }
     static __device__ __forceinline__ void halves(
         const Unit& unit, const Scales& scales, int u, int chunk, int, u32 (&a)[4]) {
-        u32 scale[2];
+        half scale[2];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) scale[r] = u32(byte_by_dot(scales.unit[r][u], chunk)) * 0x00800080u;
+        for (int r = 0; r < 2; ++r) scale[r] = bits_half(u16(byte_by_dot(scales.unit[r][u], chunk, 128)));
         fp4_expand(unit.word[chunk], scale, a);
     }
 };

@@ -2,7 +2,8 @@
 // Share of bandwidth: 32 % of an H200's 4.49 TB/s at one row of 17,408 x 5,120 (`python -m tools.bench.types`).
 //
 // Tile, 576 B: d [16 rows][2] f16; unit: [32 lanes] a word, bit r of byte i: whether value i of register r is negative.
-// Codes are 64 or -64 in two's complement, which d compensates.
+// Codes are 64 for negative weights and -64 for others, which d compensates: so a bit is masked, then shifted and added by
+// one multiplication by a negative power of two, where a positive one would become a shift by the unit that is in demand.
 
 #pragma once
 
@@ -30,7 +31,7 @@ struct Q1_0 {
         return {{ldg_stream4(upper), ldg_stream4(upper + 8 * 4)}};
     }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
-        return {{head.row[0], head.row[1]}, {1.0f / 64, 1.0f / 64}};
+        return {{head.row[0], head.row[1]}, {-1.0f / 64, -1.0f / 64}};
     }
     static __device__ __forceinline__ float sub_scale(const Scales& scales, int row, int u) {
         return half_bits_float(u16(scales.both[row] >> (16 * (u >> 1))));
@@ -40,6 +41,9 @@ struct Q1_0 {
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = unit.signs << (7 - 4 * sub - i) & 0x80808080u | 0x40404040u;
+        for (int i = 0; i < 4; ++i) {
+            const int shift = 7 - 4 * sub - i;
+            a[i] = multiply_add(unit.signs & 0x80808080u >> shift, 0u - (1u << shift), 0xc0c0c0c0u);
+        }
     }
 };

@@ -122,25 +122,24 @@ struct TQ1_0 {
         unit.two = ldg_stream4(at + 192 + (lane >> 3) * 4);
     }
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) {
-        constexpr u32 LOW = 0x00ff00ffu;
-        u32 found[8];
-        // Two bytes in a word each: what a multiplication by 3 carries out of them is their next code.
+        // Two bytes n in a word each: n * 3^5 fits 16 bits, so nothing is masked. The high bytes of n * 3^j are the number
+        // of the first j digits, and three times those of j - 1 leave the last digit: bytes that never borrow.
+        u32 found[8], before = 0;
         u32 first = prmt(unit.five, 0, 0x4140u), second = prmt(unit.five, 0, 0x4342u);
 #pragma unroll
         for (int j = 0; j < 5; ++j) {
-            first = (first & LOW) * 3, second = (second & LOW) * 3;
-            found[j] = prmt(first, second, 0x7531u);
+            first *= 3, second *= 3;
+            const u32 digits = prmt(first, second, 0x7531u);
+            found[j] = digits - 3 * before;
+            before = digits;
         }
         const int lane = lane_id();
-        u32 bytes = prmt(unit.three, 0, lane & 1 ? 0x4342u : 0x4140u);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            const u32 before = (bytes & LOW) * 3;
-            bytes = (before & LOW) * 3;
-            found[5 + j] = prmt(before, bytes, 0x7531u);
-        }
-        const u32 pairs = unit.two >> (4 * (lane & 7));
-        found[7] = prmt((bytes & LOW) * 3, pairs << 8 & 0x300u | pairs << 22 & 0x03000000u, 0x7531u);
+        const u32 bytes = prmt(unit.three, 0, lane & 1 ? 0x4342u : 0x4140u);
+        const u32 two = prmt(bytes * 3, bytes * 9, 0x7531u), four = prmt(bytes * 27, bytes * 81, 0x7531u);
+        found[5] = two * (1 - (3 << 16));
+        found[6] = four * (1 - (3 << 16)) - 3 * upper_half_by_dot(two);
+        const u32 pairs = (unit.two >> (4 * (lane & 7)) & 15u) * 0x400100u & 0x03000300u;
+        found[7] = prmt(bytes * 243, pairs, 0x7531u) - 3 * upper_half_by_dot(four);
 #pragma unroll
         for (int i = 0; i < 4; ++i) a[i] = found[4 * sub + i];
     }

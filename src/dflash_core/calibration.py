@@ -18,13 +18,13 @@ BINS = 10
 class Position:
     """Draft position `depth`, reached `count` times.
 
-    `said` is the mean probability that the drafter gave its best token, `hit` how often that was the target's token,
+    `stated` is the mean probability that the drafter gave its best token, `hit` how often that was the target's token,
     `hit_any` how often the target's was any of the recorded candidates.
     """
 
     depth: int
     count: int
-    said: float
+    stated: float
     hit: float
     hit_any: float
 
@@ -36,7 +36,7 @@ class Bin:
     low: float
     high: float
     count: int
-    said: float
+    stated: float
     hit: float
 
 
@@ -66,8 +66,8 @@ def by_probability(steps: Iterable[StepEvent]) -> tuple[Bin, ...]:
                 sums_of[1] += prob
                 sums_of[2] += candidate == token
     return tuple(
-        Bin(place / BINS, (place + 1) / BINS, round(count), said / count, hit / count)
-        for place, (count, said, hit) in enumerate(sums)
+        Bin(place / BINS, (place + 1) / BINS, round(count), stated / count, hit / count)
+        for place, (count, stated, hit) in enumerate(sums)
         if count
     )
 

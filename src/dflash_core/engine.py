@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from dflash_core import fits, memory
+from dflash_core import fits, fits_notes, memory
 from dflash_core.arch.recommended import recommended
 from dflash_core.backends.base import Session
 from dflash_core.backends.opened import Target
@@ -45,7 +45,7 @@ class Engine(Runner):
     """A target with or without its drafter, ready to answer. Without one it decodes plainly.
 
     `context_length` is cut to the model's own; by default it is what fits half of the free memory, 32,768 at most.
-    `kept`: files for what is learned about each drafter, in their order; without them it is lost with the engine.
+    `saved`: files for what is learned about each drafter, in their order; without them it is lost with the engine.
     `kv`: how keys and values are stored: "auto", a name of cache_types.TYPES, or two as "K/V"; the attribute says what
     was chosen, and why.
     `states`: the store for states of conversations other than the session's; by default the engine makes its own.
@@ -59,7 +59,7 @@ class Engine(Runner):
         draft: Draft | None = None,
         *,
         context_length: int | None = None,
-        kept: Sequence[SavedValues] = (),
+        saved: Sequence[SavedValues] = (),
         kv: str = AUTO,
         states: SnapshotStore | None = None,
     ) -> None:
@@ -73,16 +73,16 @@ class Engine(Runner):
         available = fits.memory_after_load(self._estimator, self.machine.available())
         self._setup = fits.requested_setup(self._estimator, context_length, wished, available)
         context, self.kv = self._setup.context, _choice(self._estimator, self._setup, wished)
-        self._cut = fits.cut_note(context_length, context)
+        self._cut = fits_notes.cut_note(context_length, context)
         self._available = available
-        self._shrunk = "" if context_length else fits.shrunk_note(self._estimator, self._setup, available)
+        self._shrunk = "" if context_length else fits_notes.shrunk_note(self._estimator, self._setup, available)
         less = fits.default_context(self._estimator, self._setup.kv, available)
         remedies = f"a context of {less:,} positions fits; a smaller model or fewer open programs leave memory for more"
         memory.check(self.machine.breakdown(self._estimator.sequence(self._setup)), remedies)
         session: Session = target.session(
             draft, context=context, kv=self.kv.pair, rows=self._setup.rows, nodes=self._setup.nodes
         )
-        self.kept = tuple(kept)
+        self.saved = tuple(saved)
         self._auto: AutoPolicy | None = None
         super().__init__(
             session,
@@ -110,8 +110,8 @@ class Engine(Runner):
             shape = self.machine.step_costs(one)
             if shape is None:
                 return None
-            kept = self.kept[at] if at < len(self.kept) else None
-            state, keep = (kept.read(), kept.write) if kept is not None else (PairState(), None)
+            file = self.saved[at] if at < len(self.saved) else None
+            state, keep = (file.read(), file.write) if file is not None else (PairState(), None)
             arms.append(Arm(one, state, StepCosts(shape), keep))
         queued = drafter.on_device
         self._auto = QueuedPolicy(arms[0], think_ids=think_ids) if queued else AutoPolicy(arms, think_ids=think_ids)
@@ -120,8 +120,8 @@ class Engine(Runner):
     def forget_learned(self) -> None:
         """Reset to the start values, on disk too; not while an answer is under way."""
         if self._auto is not None:
-            kept = [one.forget() for one in self.kept]
-            self._auto.reset([*kept, *(PairState() for _ in self._auto.arms[len(kept) :])])
+            states = [one.forget() for one in self.saved]
+            self._auto.reset([*states, *(PairState() for _ in self._auto.arms[len(states) :])])
 
     @property
     def limits(self) -> Limits:
@@ -138,13 +138,13 @@ class Engine(Runner):
 
     def ran_out(self, error: OutOfMemoryError) -> RanOutError:
         """Who holds what, and what would help."""
-        held = self.memory()
+        memory = self.memory()
         estimator = self.target.estimator(self.draft)
         setup = replace(estimator.base, context=self.context_length, kv=self._setup.kv)
         # All that other processes do not hold: what this engine holds would be free if it were loaded in another way.
-        others = sum(one.bytes for one in held.components if one.name == OTHERS)
-        found = fits.plan(estimator, setup, available=held.total - others)
-        return fits.ran_out(found, held)
+        others = sum(one.bytes for one in memory.components if one.name == OTHERS)
+        found = fits.plan(estimator, setup, available=memory.total - others)
+        return fits.ran_out(found, memory)
 
     # ---- Description -------------------------------------------------------------------------------------------------
 
@@ -153,17 +153,17 @@ class Engine(Runner):
         """What a user should know about this pair, a line each."""
         notes = [*self.target.notes, *self.machine.notes, *self._recommended.problems]
         if self.kv.why:
-            notes.append(f"keys and values are kept as {self.kv.pair}: {self.kv.why}")
+            notes.append(f"keys and values are cached as {self.kv.pair}: {self.kv.why}")
         if self.target.template.notice:
             notes.append(self.target.template.notice)
         if self.target.packed:
             notes.append("the weights stay quantised in memory and are dequantised at every use: very slow")
         rows, usual = self._setup.rows, self.machine.prefill_chunk
         if rows < min(usual, self.context_length):
-            more = fits.missing(self._estimator, replace(self._setup, rows=usual), self._available)
+            more = fits_notes.missing(self._estimator, replace(self._setup, rows=usual), self._available)
             notes.append(f"prompts are read {rows:,} tokens at once, not {usual:,}: {more}")
         if self._setup.nodes < self._estimator.tree_nodes[0]:
-            notes.append(fits.trees_end(self.session.max_drafted))
+            notes.append(fits_notes.trees_end(self.session.max_drafted))
         if self._shrunk:
             notes.append(self._shrunk)
         elif self.context_length < self.target.config.context_length:
@@ -172,7 +172,7 @@ class Engine(Runner):
         return (*notes, *self._cut, *(self.draft.notes if self.draft else ()))
 
     def memory(self) -> MemoryBreakdown:
-        """Predicted bytes by component at full context, and the bytes really held."""
+        """Predicted bytes by component at full context, and the bytes really used."""
         target, draft = self.target, self.draft
         drafting = draft.config if draft else None
         detail = weights_detail(target.config.block_count, target.host_bytes, target.host_experts)
@@ -193,7 +193,7 @@ def _choice(estimator: MemoryEstimator, setup: Setup, wished: str) -> CacheChoic
     """How keys and values are stored, and why, where `auto` chose it."""
     before = estimator.auto[: estimator.auto.index(setup.kv)] if wished == AUTO else ()
     why = f"{setup.context:,} positions leave no memory to spare as {' or '.join(before)}" if before else ""
-    if before and (cost := fits.cache_note(setup.kv)):
+    if before and (cost := fits_notes.cache_note(setup.kv)):
         why += f"; {cost}"
     return CacheChoice(named(setup.kv), why)
 
@@ -214,8 +214,8 @@ def load_pair(
 ) -> Engine:
     """Load a target and, if given, its drafter. Raises what `load_target`, `load_draft` and `Engine` raise, and
     TemplateError; what the headers can refuse is refused before any weight is read, and so are `knobs` that the device
-    could not follow (KnobError). `learned`: the folder where what is learned of pairs is kept; `states`: where states
-    of conversations are kept, also those of an engine before this one. `kv`: as of `Engine`."""
+    could not follow (KnobError). `learned`: the folder where what is learned of pairs is stored; `states`: where states
+    of conversations are stored, also those of an engine before this one. `kv`: as of `Engine`."""
     say, kv = progress or silent, checked(kv)
     fits.check_context(context_length)
     _leave_a_core()
@@ -228,8 +228,8 @@ def load_pair(
     opened.check_memory(opened_draft, context_length, kv)
     opened.load(dtype=torch.float32, progress=say)
     drafter = opened_draft.load(progress=say) if opened_draft else None
-    kept = _kept(learned, opened, opened_draft) if opened_draft is not None else ()
-    engine = Engine(opened, drafter, context_length=context_length, kept=kept, kv=kv, states=states)
+    saved = _saved(learned, opened, opened_draft) if opened_draft is not None else ()
+    engine = Engine(opened, drafter, context_length=context_length, saved=saved, kv=kv, states=states)
     engine.session.prepare(say)
     engine.machine.learn(engine.session, say)
     memory.give_back()
@@ -247,7 +247,7 @@ def _space(target: Target, draft: Draft | None) -> str:
     return f"{type(target).__name__} {target.arithmetic} {file} {drafter}"
 
 
-def _kept(folder: Path | None, target: Target, draft: OpenedDraft) -> tuple[SavedValues, ...]:
+def _saved(folder: Path | None, target: Target, draft: OpenedDraft) -> tuple[SavedValues, ...]:
     """Where what is learned about each drafter is stored; a drafter may also ship with start values."""
     found = []
     for one in draft.parts if isinstance(draft, OpenedSeveral) else (draft,):

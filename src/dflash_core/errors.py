@@ -88,6 +88,10 @@ class GrammarError(DFlashError):
     """A schema or grammar that does not compile, needs what it may not take, or that an answer cannot follow on."""
 
 
+class CompilerBusyError(GrammarError):
+    """Too many grammars are being compiled already; the same one may compile later."""
+
+
 class ContextError(DFlashError):
     """A prompt that does not fit the context. `needed`: tokens of the prompt, or a lower bound; `capacity`: positions
     of the context; both are 0 for any other error."""

@@ -10,7 +10,9 @@ from typing import Literal
 from dflash_core.knobs import Knobs
 
 Stop = Literal["stop token", "max tokens", "context full", "cancelled", "loop"]
-EffectiveMode = Literal["plain", "chain", "tree"]
+EffectiveMode = Literal["plain", "chain", "tree", "remote"]
+"""What ran; "remote": another engine, which does not say."""
+DRAFTED = frozenset({"chain", "tree"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,20 @@ class StepEvent:
         return self.drafts.tokens[depth].index(self.bonus)
 
 
-Event = PrefillEvent | StepEvent
+@dataclass(frozen=True, slots=True)
+class TextEvent:
+    """Text of another engine, which names neither its tokens nor its steps. `count`: tokens of the answer so far, 0
+    where the engine does not count them as it goes."""
+
+    count: int = 0
+    tokens: tuple[int, ...] = ()
+    mode: EffectiveMode = "remote"
+    reason: str = ""
+    stop: Stop | None = None
+    guard: GuardEvent | None = None
+
+
+Event = PrefillEvent | StepEvent | TextEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ EXPERTS_COST, LAYER_COST = 4, 0.25  # of experts in main memory, and of each lay
 
 DESKTOP = 1 << 30  # bytes that a desktop and its programs use on a card: an assumption
 CEILING = 32_768  # positions where no context is given
+SHORT = 8_192  # for fewer, a context takes memory that would be left free
 SMALLEST_CONTEXT = 512  # that memory is reserved for
 MIN_CONTEXT = 2  # that can be requested
 PREFILL_ROWS = 2048  # of a prompt that a card reads at once
@@ -49,7 +50,8 @@ class Setup:
     `context`: positions; `kv`: type of keys and values; `nodes`: of the largest tree that memory is reserved for;
     `draft_type`: the type that a drafter's matrices are converted to, "" for none; `drafted`: with the drafter;
     `mtp`: with the MTP head in the target's file in place of that; `embedding`: where the target's token embedding is
-    stored; `experts`: of how many layers the routed experts are in main memory; `rows`: prompt rows processed at once.
+    stored; `experts`: of how many layers the routed experts are in main memory; `cached`: how many of each of these
+    the card caches; `rows`: prompt rows processed at once.
     """
 
     context: int
@@ -60,6 +62,7 @@ class Setup:
     mtp: bool = False
     embedding: str = ON_CARD
     experts: int = 0
+    cached: int = 0
     rows: int = PREFILL_ROWS
 
 
@@ -76,6 +79,9 @@ class MemoryEstimator(Protocol):
 
     def spare(self, available: int) -> int:
         """Bytes of `available` to leave free when a context or a cache type is chosen automatically."""
+
+    def least_spare(self, available: int) -> int:
+        """Bytes to leave free where `spare` would leave only a short context."""
 
     @property
     def chunk_rows(self) -> Sequence[int]:
@@ -100,6 +106,9 @@ class MemoryEstimator(Protocol):
     @property
     def longest_context(self) -> int:
         """Positions that the model was trained for."""
+
+    def with_cache(self, setup: Setup, free: int) -> Setup:
+        """`setup` with as many experts cached on the card as `free` bytes hold, where others are in main memory."""
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         """Other setups that may take less at the same context."""
@@ -239,38 +248,6 @@ def check_context(context: int | None) -> None:
         raise ContextError(f"a context of {context} positions, expected at least {MIN_CONTEXT}")
 
 
-def missing(estimator: MemoryEstimator, wished: Setup, available: int) -> str:
-    """How much memory there is too little for `wished`, with what is left free for other things."""
-    return f"{gib(max(total(estimator, wished) + estimator.spare(available) - available, 0))} more are needed for that"
-
-
-def shrunk_note(estimator: MemoryEstimator, setup: Setup, available: int) -> str:
-    """A note if there was no memory for the usual context, where none was asked for."""
-    usual = min(CEILING, estimator.longest_context)
-    if setup.context >= usual:
-        return ""
-    more = missing(estimator, replace(setup, context=usual), available)
-    return f"the context is {setup.context:,} positions, not {usual:,}: {more}"
-
-
-def trees_end(budget: int) -> str:
-    """A note if memory is not reserved for the largest trees."""
-    return f"trees end at a budget of {budget} here: there is no memory left for larger ones"
-
-
-def cache_note(kv: str) -> str:
-    """What keys and values of this type cost; empty where that is nothing, or was not measured."""
-    found = DIVERGENCE.get(kv)
-    return f"{kv} costs a mean KL divergence of {found:.1e} nats (demo model, against f16)" if found else ""
-
-
-def cut_note(wished: int | None, context: int) -> tuple[str, ...]:
-    """A note if the model has fewer positions than requested. `context`: the positions that it gets."""
-    if wished is None or wished <= context:
-        return ()
-    return (f"{wished:,} positions were requested, the model has {context:,}",)
-
-
 def requested_setup(estimator: MemoryEstimator, context: int | None, kv: str, available: int | None = None) -> Setup:
     """The setup for a requested context (None: what fits) and cache type (or AUTO), in `available` bytes (default: the
     estimator's). Raises ContextError as a load does."""
@@ -284,7 +261,11 @@ def requested_setup(estimator: MemoryEstimator, context: int | None, kv: str, av
     limits = (available - estimator.spare(available), available)
     chosen = (option for limit in limits for option in options if min_bytes(estimator, option) <= limit)
     option = next(chosen, options[0])
-    return settled(estimator, replace(option, experts=fewest_layers(estimator, option, limits)), available)
+    # With some experts in main memory, the card caches those that are used most: best of all layers.
+    layers = most if fewest_layers(estimator, option, limits) else 0
+    found = settled(estimator, replace(option, experts=layers), available)
+    free = available - estimator.spare(available) - total(estimator, found)
+    return estimator.with_cache(found, free) if free > 0 else found
 
 
 def fewest_layers(estimator: MemoryEstimator, setup: Setup, limits: Sequence[int]) -> int:
@@ -303,13 +284,16 @@ def fewest_layers(estimator: MemoryEstimator, setup: Setup, limits: Sequence[int
 
 def default_context(estimator: MemoryEstimator, kv: str, available: int) -> int:
     """The default context: the largest of CEILING, CEILING / 2 and so on that leaves `spare` of `available` bytes free
-    with keys and values of type `kv`."""
+    with keys and values of type `kv`. Where that is less than SHORT, as many positions up to SHORT as leave
+    `least_spare`, with the smallest chunks of prompts and trees."""
     base = replace(estimator.base, kv=kv, experts=estimator.expert_layers[-1])
-    context = min(CEILING, estimator.longest_context)
-    available -= estimator.spare(available)
-    while context > SMALLEST_CONTEXT and total(estimator, replace(base, context=context)) > available:
+    context, limit = min(CEILING, estimator.longest_context), available - estimator.spare(available)
+    while context > SMALLEST_CONTEXT and total(estimator, replace(base, context=context)) > limit:
         context //= 2
-    return context
+    if context >= SHORT:
+        return context
+    fitting = longest_context(estimator, base, available - estimator.least_spare(available))
+    return max(context, min(fitting, SHORT))
 
 
 def plan(estimator: MemoryEstimator, setup: Setup, available: int | None = None) -> MemoryPlan:
@@ -319,7 +303,8 @@ def plan(estimator: MemoryEstimator, setup: Setup, available: int | None = None)
     setup = settled(estimator, setup, available)
     components = estimator.components(setup)
     kinds = dict.fromkeys((*estimator.kv_types, setup.kv))
-    fitting = {kv: longest_context(estimator, replace(setup, kv=kv), available) for kv in kinds}
+    bare = replace(setup, cached=estimator.base.cached)
+    fitting = {kv: longest_context(estimator, replace(bare, kv=kv), available) for kv in kinds}
     found = MemoryPlan(estimator.machine, setup, components, available, fitting, ())
     if found.fits:
         return found

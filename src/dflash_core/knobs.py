@@ -310,9 +310,9 @@ class Knobs:
         """These with a size of `drafting` that is no more than `nodes`."""
         return self if self.cap is None or self.cap <= nodes else self.replace(budget=nodes)
 
-    def in_mid_turn(self, wanted: Knobs) -> Knobs:
-        """These knobs with the values of `wanted` that a running turn can adopt: all that apply from the next step."""
-        live = {name: getattr(wanted, name) for name in LIVE}
+    def in_mid_turn(self, requested: Knobs) -> Knobs:
+        """These knobs with the values of `requested` that a running turn can adopt: those of the next step."""
+        live = {name: getattr(requested, name) for name in LIVE}
         return dataclasses.replace(self, **live)
 
     def to_dict(self) -> dict[str, Value]:

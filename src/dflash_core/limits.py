@@ -16,7 +16,7 @@ from dflash_core.text.reasoning import Reasoning
 class Limits:
     """What the loaded pair supports: its drafter's capabilities (None without one), positions of context, candidates
     per draft position (few on a card), the largest tree that there is memory for, and the positions that the model
-    was trained for (0: unknown)."""
+    was trained for (0: unknown). `engine` and `taken`: another engine and the knobs that it takes; "" and None here."""
 
     drafter: Capabilities | None
     context_length: int
@@ -26,12 +26,16 @@ class Limits:
     max_context: int = 0
     recommended: Recommended = NOTHING  # the defaults of sampling
     thinking_notes: Mapping[bool, str] = field(default_factory=dict)  # by the value of `thinking` that changes nothing
+    engine: str = ""
+    taken: frozenset[str] | None = None
 
     def check(self, knobs: Knobs, changed: Collection[str]) -> None:
         """Refuse changes that this pair does not support, or that have no effect on it.
 
         Raises KnobError with what is allowed.
         """
+        if self.taken is not None and (idle := sorted({*changed} - self.taken)):
+            raise KnobError(f"{idle[0]} has no effect: {self.engine} takes {', '.join(sorted(self.taken))} alone")
         if self.drafter is not None and (idle := sorted((DRAFT_KNOBS & set(changed)) - self.drafter.knobs)):
             read = ", ".join(sorted(self.drafter.knobs))
             raise KnobError(f"{idle[0]} has no effect on {self.drafter.words}; parameters that have one: {read}")
@@ -44,6 +48,11 @@ class Limits:
         low, notes = knobs.at_most(self.budget), list[str]()
         if low != knobs:
             notes.append(f"drafting is {low.drafting} here, not {knobs.drafting}: there is memory for no more")
+        if low.mode == "chain" and self.drafter is not None and low.budget > self.drafter.depths:
+            asked, low = low, low.at_most(self.drafter.depths)
+            notes.append(
+                f"drafting is {low.drafting} here, not {asked.drafting}: {self.drafter.words} proposes no more"
+            )
         if low.tree_width > self.tree_width:
             why = "the limit of this card per draft position"
             notes.append(f"tree_width is {self.tree_width} here, not {low.tree_width}: {why}")
@@ -60,17 +69,17 @@ class Limits:
 
     def check_possible(self, knobs: Knobs, changed: Collection[str]) -> None:
         """`check` for a complete set of values: values without effect on this pair are not an error."""
-        if {"drafting", *SPEC_FORMER} & set(changed):
+        if self.taken is None and {"drafting", *SPEC_FORMER} & set(changed):
             self._check_drafting(knobs)
         kinds = self.drafter.kind.split("+") if self.drafter is not None else []
-        if "draft" in changed and knobs.draft not in ("auto", *kinds):
+        if self.taken is None and "draft" in changed and knobs.draft not in ("auto", *kinds):
             raise KnobError(f"draft={knobs.draft}: not loaded; expected auto, {', '.join(kinds)}")
         it = self.reasoning
         if "reasoning_effort" in changed and it is not None:
             it.variables(knobs.replace(thinking=True))
         if "tree_width" in changed:
             check_tree_width(knobs, self.tree_width)
-        if "max_tokens" in changed and knobs.max_tokens >= self.context_length:
+        if "max_tokens" in changed and self.context_length and knobs.max_tokens >= self.context_length:
             most = f"{self.context_length - 1:,}"
             raise KnobError(
                 f"max_tokens={knobs.max_tokens:,}: the context holds {self.context_length:,} with the prompt; "

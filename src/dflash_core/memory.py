@@ -57,14 +57,18 @@ def gib(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostExperts:
-    """The experts in main memory: of how many layers, and their bytes."""
+    """The experts in main memory: of how many layers, and their bytes. `cached`: experts of each of these layers that
+    the card caches, and `cached_bytes` on the card."""
 
     layers: int = 0
     bytes: int = 0
+    cached: int = 0
+    cached_bytes: int = 0
 
     def __str__(self) -> str:
         layers = f"{self.layers} layer{'s' * (self.layers != 1)}"
-        return f"experts of {layers} in main memory, {gib(self.bytes)}"
+        cached = f", {self.cached} of each cached on the card, {gib(self.cached_bytes)}" if self.cached else ""
+        return f"experts of {layers} in main memory, {gib(self.bytes)}{cached}"
 
 
 def checked_experts(text: str) -> str:

@@ -38,6 +38,15 @@ class Call:
         return json.dumps(self.arguments, ensure_ascii=False)
 
 
+def arguments_of(text: str) -> Mapping[str, JSON]:
+    """The arguments of a call in a history. A model wrote them, so what is no JSON object is not refused."""
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = text
+    return found if isinstance(found, dict) else {"arguments": found}
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message. `report`: how an answer was generated; None unless it was generated here. `calls`: an answer's,

@@ -34,8 +34,8 @@ class Holder:
     bytes: int | None
 
     def __str__(self) -> str:
-        held = f" {gib(self.bytes)}" if self.bytes is not None else ""
-        return f"{self.name} ({self.pid}){held}"
+        amount = f" {gib(self.bytes)}" if self.bytes is not None else ""
+        return f"{self.name} ({self.pid}){amount}"
 
 
 def held_words(holders: Sequence[Holder]) -> str:

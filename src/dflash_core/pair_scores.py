@@ -53,11 +53,11 @@ class PairScores:
         f, marginal = self.factors, self.marginal[depth]
         pairs: Array = f.candidates[depth] @ (f.above(parent) * f.positions[depth])
         scores = marginal + pairs / self.temperature
-        said = f.accepted(depth, parent) if f.accepted else None
-        if not np.isfinite(scores.max()) or (said is not None and math.isnan(said)):
+        accepted = f.accepted(depth, parent) if f.accepted else None
+        if not np.isfinite(scores.max()) or (accepted is not None and math.isnan(accepted)):
             raise not_finite("drafter", self.position)
         log_probs: Array = scores - _log_sum(scores) + _log_sum(marginal)
-        return log_probs if said is None else _trusted(log_probs, said)
+        return log_probs if accepted is None else _trusted(log_probs, accepted)
 
 
 def _log_sum(values: Array) -> float:

@@ -14,7 +14,7 @@ import msgspec
 
 from dflash_core.drafting import upgraded
 from dflash_core.errors import FormatError, KnobError
-from dflash_core.events import Event, Piece, PrefillEvent, StepEvent
+from dflash_core.events import Event, Piece, PrefillEvent, StepEvent, TextEvent
 from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.turn_check import TurnCheck, check_loaded, check_start
@@ -70,6 +70,16 @@ class Step(msgspec.Struct, frozen=True, tag="step", tag_field="line", omit_defau
     texts: dict[int, str] = {}
 
 
+class Received(msgspec.Struct, frozen=True, tag="text", tag_field="line", omit_defaults=True):
+    """Text of another engine, as `Read`."""
+
+    event: TextEvent
+    at: float
+    text: str = ""
+    thinking: str = ""
+    texts: dict[int, str] = {}
+
+
 class End(msgspec.Struct, frozen=True, tag="end", tag_field="line", omit_defaults=True):
     """A turn is over. `text` and `thinking`: text that was pending until then."""
 
@@ -78,7 +88,7 @@ class End(msgspec.Struct, frozen=True, tag="end", tag_field="line", omit_default
     thinking: str = ""
 
 
-TurnLine = Start | Read | Step | End
+TurnLine = Start | Read | Step | Received | End
 Line = Loaded | TurnLine
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Line)
@@ -170,10 +180,12 @@ def lines(record: TurnRecord) -> Iterator[TurnLine]:
         yield End(record.report, *record.rest)
 
 
-def line_of(piece: Piece, texts: dict[int, str]) -> Read | Step:
+def line_of(piece: Piece, texts: dict[int, str]) -> Read | Step | Received:
     """The line of one piece; `texts` of the ids that no line before it had."""
     if isinstance(piece.event, PrefillEvent):
         return Read(piece.event, piece.at, piece.text, piece.thinking, texts)
+    if isinstance(piece.event, TextEvent):
+        return Received(piece.event, piece.at, piece.text, piece.thinking, texts)
     return Step(piece.event, piece.at, piece.text, piece.thinking, texts)
 
 
@@ -225,7 +237,7 @@ class _Growing:
         self._texts: dict[int, str] = {}
         self._check = TurnCheck()
 
-    def add(self, line: Read | Step | End) -> None:
+    def add(self, line: Read | Step | Received | End) -> None:
         if isinstance(line, End):
             self._check.end(line.report)
             self._end, self._ended = line, True

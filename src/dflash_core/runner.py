@@ -199,7 +199,7 @@ class Runner:
                 if self._changed is not None:
                     decoder.take(self._changed)
                     self._changed = None
-                events = guarded_step(decoder, guard)
+                events = [decoder.step()] if guard is None else guarded_step(decoder, guard)
                 self._commit(root, events)
                 stop = events[-1].stop
                 if stop is None and self._cancelled.is_set() and not decoder.ahead:
@@ -332,8 +332,8 @@ class Runner:
         alone."""
         if self.snapshots is None or self._scratch:
             return
-        held = whole and self.snapshots.held(self._committed, self._window)
-        found = [self.session.checkpoint()] if whole and not held else []
+        stored = whole and self.snapshots.has(self._committed, self._window)
+        found = [self.session.checkpoint()] if whole and not stored else []
         if not self.snapshots.cut:
             found += points
         elif not whole:

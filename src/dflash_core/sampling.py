@@ -59,16 +59,13 @@ def probability(logits: npt.NDArray[np.float32], token: int) -> float:
 
 
 class Sampler:
-    """Draws tokens from target logits as the knobs say. Holds no state between draws."""
+    """Draws tokens from target logits as the knobs say, without state between draws. `greedy`: a draw is the best logit
+    and nothing else."""
 
     def __init__(self, knobs: Knobs) -> None:
         self.knobs = knobs
         self.penalises = (knobs.repetition_penalty, knobs.frequency_penalty, knobs.presence_penalty) != (1.0, 0.0, 0.0)
-
-    @property
-    def greedy(self) -> bool:
-        """Whether a draw is the best logit and nothing else."""
-        return self.knobs.temperature == 0 and not self.penalises
+        self.greedy = knobs.temperature == 0 and not self.penalises
 
     def draw(self, logits: npt.NDArray[np.float32], position: int, history: Sequence[int]) -> int:
         """The token at absolute `position`, from the target's `logits` (vocab,) for it.
@@ -92,18 +89,18 @@ class Sampler:
         ids = largest(row, knobs.top_k or len(row))
         # Relative to the best before dividing: a tiny temperature then sends the others to -inf, not all to inf.
         with np.errstate(over="ignore"):
-            kept = (row[ids] - row[ids[0]]) / knobs.temperature
-        weights = np.exp(kept)
+            scaled = (row[ids] - row[ids[0]]) / knobs.temperature
+        weights = np.exp(scaled)
         if knobs.top_p < 1:
             # The token that crosses the border stays, so at least one always does.
             before = np.cumsum(weights) - weights
             keep = before < knobs.top_p * weights.sum()
             keep[0] = True
-            ids, kept, weights = ids[keep], kept[keep], weights[keep]
+            ids, scaled, weights = ids[keep], scaled[keep], weights[keep]
         if knobs.min_p > 0:
             keep = weights >= knobs.min_p  # the best weighs 1
-            ids, kept = ids[keep], kept[keep]
-        return ids, kept + gumbel(knobs.fixed().seed, position, ids)
+            ids, scaled = ids[keep], scaled[keep]
+        return ids, scaled + gumbel(knobs.fixed().seed, position, ids)
 
     def _penalised(self, row: npt.NDArray[np.float64], history: Sequence[int]) -> npt.NDArray[np.float64]:
         if not self.penalises or not history:

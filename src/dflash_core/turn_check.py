@@ -14,7 +14,17 @@ from operator import attrgetter
 
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import FormatError
-from dflash_core.events import SHOWN_ROWS, STAGES, Event, PrefillEvent, StageTimes, StepDrafts, StepEvent, StepTree
+from dflash_core.events import (
+    SHOWN_ROWS,
+    STAGES,
+    Event,
+    PrefillEvent,
+    StageTimes,
+    StepDrafts,
+    StepEvent,
+    StepTree,
+    TextEvent,
+)
 from dflash_core.knobs import MAX_WIDTH
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.turn_stats import PartStats, TurnReport
@@ -73,6 +83,8 @@ class TurnCheck:
         _duration("the time of a piece", at)
         if isinstance(event, PrefillEvent):
             _check_prefill(event)
+        elif isinstance(event, TextEvent):
+            _within("a count of tokens", (event.count,), 0, MAX_POSITIONS)
         else:
             check_step(event)
             self._steps += 1
@@ -84,6 +96,8 @@ class TurnCheck:
         if report is None:
             return
         check_report(report)
+        if report.source:
+            return
         if report.tokens != tuple(self._tokens) or report.stats.steps != self._steps:
             raise FormatError(
                 f"a report of {len(report.tokens):,} tokens in {report.stats.steps:,} steps; "
@@ -174,9 +188,19 @@ def check_report(report: TurnReport) -> None:
     """Check the report of a turn. Raises FormatError."""
     stats = report.stats
     _within("a token id", report.tokens, 0, MAX_ID)
-    if stats.tokens != len(report.tokens):
+    if stats.tokens != len(report.tokens) and not (report.source and not report.tokens):
         raise FormatError(f"a report of {stats.tokens:,} tokens that lists {len(report.tokens):,}")
-    counts = ("steps", "prompt_tokens", "reused_tokens", "drafted", "verified", "accepted", "copied", "copied_accepted")
+    counts = (
+        "steps",
+        "tokens",
+        "prompt_tokens",
+        "reused_tokens",
+        "drafted",
+        "verified",
+        "accepted",
+        "copied",
+        "copied_accepted",
+    )
     _within("a count of a report", [getattr(stats, name) for name in (*counts, "read_again")], 0, MAX_POSITIONS)
     _read("a report's prompt", stats.prompt_tokens, stats.reused_tokens)
     if len(stats.nodes) > MAX_TREE_NODES or (stats.nodes and sum(stats.nodes) != stats.steps):

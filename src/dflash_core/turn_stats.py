@@ -256,7 +256,9 @@ class TurnReport:
 
     `learned`: what the policy had learned of the pair when the turn ended, this turn and all before it. `effort`: the
     reasoning level passed to the template. `notes`: what is wrong with a drafter, a line each. `seed_source`: whether
-    the seed of the knobs was drawn for this turn or is the user's choice, "" where that is not known.
+    the seed of the knobs was drawn for this turn or is the user's choice, "" where that is not known. `source`: where
+    the figures of another engine come from, "" for those of this program; `tokens` is then empty, and a figure that
+    the engine does not tell is 0.
     """
 
     text: str
@@ -272,6 +274,7 @@ class TurnReport:
     effort: Effort = ""
     notes: tuple[str, ...] = ()
     seed_source: Literal["", "random", "fixed"] = ""
+    source: str = ""
 
     @property
     def asked(self) -> Knobs:

@@ -1,4 +1,4 @@
-"""The turns of a session, oldest first. Candidate trees are large, so all but the newest turns are kept packed."""
+"""The turns of a session, oldest first. Candidate trees are large, so all but the newest turns are stored packed."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Turns(Sequence[TurnRecord]):
 
     def packed(self, index: int) -> bytes:
         """A packed record, for storage elsewhere."""
-        kept = self._packed[index]
-        return kept if isinstance(kept, bytes) else pack(kept())
+        stored = self._packed[index]
+        return stored if isinstance(stored, bytes) else pack(stored())
 
     def __len__(self) -> int:
         return len(self._packed)
@@ -50,8 +50,8 @@ class Turns(Sequence[TurnRecord]):
         place = range(len(self._packed))[index]
         record = self._whole.get(place)
         if record is None:
-            kept = self._packed[place]
-            record = unpack(kept) if isinstance(kept, bytes) else kept()
+            stored = self._packed[place]
+            record = unpack(stored) if isinstance(stored, bytes) else stored()
         self._keep(place, record)
         return record
 

@@ -355,11 +355,11 @@ class DFlashApp(App[int]):
             return
         if not self.fault:
             LOG.error("fault", exc_info=cause)  # not of the WorkerFailed around it, which has no trace
-            said, trace = str(cause), list[str]()
+            message, trace = str(cause), list[str]()
             if not isinstance(cause, DFlashError):
-                said = fault(cause)
+                message = fault(cause)
                 trace = [keep_trace("".join(traceback.format_exception(cause)), self.state.past.folder)]
-            self.fault = "; ".join([said, *self.chat.last_words(), *trace])
+            self.fault = "; ".join([message, *self.chat.last_words(), *trace])
         super()._handle_exception(error)
 
     async def _shutdown(self) -> None:

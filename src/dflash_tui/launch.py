@@ -29,21 +29,8 @@ def share_the_interpreter() -> None:
 def run_app(request: LoadRequest, config: Config | None = None, serving: ServerSettings | None = None) -> int:
     """Open the app; returns the exit code. `serving`: let other programs use the pair."""
     share_the_interpreter()
-
-    def loader(request: LoadRequest) -> Loader:
-        def load(progress: Progress) -> SessionLike:
-            from dflash_tui.application.engine_session import load_session  # on the loader's thread: it imports torch
-
-            return load_session(request, progress)
-
-        return load
-
-    def check(request: LoadRequest) -> None:
-        from dflash_tui.application.memory_estimate import estimator_for  # imports torch
-
-        estimator_for(request)
-
-    first_run = config is not None and "target" not in config.origins and not user_file().exists()
+    chosen = config is None or "target" in config.origins or request.attach
+    first_run = not chosen and not user_file().exists()
     return open_app(
         DFlashApp(
             request, loader(request), loaders=loader, check=check, first_run=first_run, config=config, serving=serving
@@ -51,15 +38,33 @@ def run_app(request: LoadRequest, config: Config | None = None, serving: ServerS
     )
 
 
-def attach_app(url: str, key: str, request: LoadRequest, config: Config) -> int:
-    """Open the app over the model of a server; returns the exit code. Raises DFlashError for what is no address."""
-    from dflash_tui.application.attached import attaching, refuse  # brings numpy
-    from dflash_tui.application.attached_server import AttachedServer
+def loader(request: LoadRequest) -> Loader:
+    """What loads the pair of a request, or attaches to its server. Called on a thread of its own: it imports torch for
+    a pair, and numpy for a server."""
 
-    share_the_interpreter()
-    AttachedServer(url, key)  # checks the address
-    loaders = attaching(url, key)
-    return open_app(DFlashApp(request, loaders(request), loaders=loaders, check=refuse, config=config))
+    def load(progress: Progress) -> SessionLike:
+        if request.attach:
+            from dflash_tui.application.attach.attaching import attaching
+
+            return attaching(request)(progress)
+        from dflash_tui.application.engine_session import load_session
+
+        return load_session(request, progress)
+
+    return load
+
+
+def check(request: LoadRequest) -> None:
+    """Raises DFlashError where the headers of the files show that they cannot be loaded, or no server answers. Not for
+    the app's own thread."""
+    if request.attach:
+        from dflash_tui.application.attach.attaching import check_server
+
+        check_server(request)
+        return
+    from dflash_tui.application.memory_estimate import estimator_for  # imports torch
+
+    estimator_for(request)
 
 
 def open_app(app: DFlashApp) -> int:
@@ -108,5 +113,5 @@ def _keep_states(app: DFlashApp) -> None:
     if app.settings.keep_states and session is not None and not busy:
         try:
             session.leave()
-        except Exception:  # only an optimization: the conversation itself is kept
+        except Exception:  # only an optimization: the conversation itself is saved
             LOG.warning("the state of the conversation is not saved", exc_info=True)

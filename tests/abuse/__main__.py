@@ -19,7 +19,7 @@ import msgspec
 
 from abuse.report import Finding, Report
 
-PARTS = {"monkey": 0.4, "soak": 0.2, "kills": 0.2, "mutants": 0.2}  # of the minutes
+PARTS = {"monkey": 0.3, "soak": 0.2, "clients": 0.2, "kills": 0.15, "mutants": 0.15}  # of the minutes
 SPARE_S = 600.0  # after its time, for the turn or file under way; then it counts as a hang
 
 
@@ -36,6 +36,10 @@ def part(name: str, seed: int, seconds: float, count: int, folder: Path, replay:
         from abuse import soak
 
         return soak.run(seed, folder, turns=count, seconds=seconds)
+    if name == "clients":
+        from abuse import clients
+
+        return clients.run(seed, folder, requests=count, seconds=seconds)
     if name == "kills":
         from abuse import kills
 
@@ -68,7 +72,7 @@ def table(reports: list[Report]) -> str:
     head = "| part | seed | minutes | done | crashes | lost texts | differences | near-ties | memory | descriptors |"
     rows = [head, "|" + "---|" * 10]
     for one in reports:
-        shown = ("actions", "starts", "turns", "tokens", "mutants", "kills")
+        shown = ("actions", "starts", "turns", "tokens", "requests", "mutants", "kills")
         done = ", ".join(f"{one.counts[name]:,} {name}" for name in shown if one.counts[name])
         growth = f"{one.growth:+.1f} %" if one.part != "kills" else "-"
         gained = f"{one.descriptors:+d}" if one.part != "kills" else "-"
@@ -83,7 +87,9 @@ def main() -> int:
     parser.add_argument("part", nargs="?", choices=PARTS)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seconds", type=float, default=0.0, help="of one part")
-    parser.add_argument("--count", type=int, default=0, help="of one part: actions, turns, kills or mutants, not time")
+    parser.add_argument(
+        "--count", type=int, default=0, help="of one part: actions, turns, requests, kills or mutants, not time"
+    )
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument("--actions", type=Path, help="replay a saved list of the monkey's")
     parser.add_argument("--folder", type=Path, help="where reproducers are kept")

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 
 from dflash_core import Engine, Knobs, load_draft, load_target
-from dflash_core.backends.cpu.assistant import CpuAssistant
-from dflash_core.backends.opened import Target
 from dflash_core.cache_types import CachePair
 from dflash_core.errors import DFlashError, FormatError, MismatchError
 from dflash_core.events import StepEvent
+from support.assistant_device import PRESENT, loaded
 from support.compare import generated
 from support.gguf_copy import stored, write_copy
 from support.golden import golden, other_targets, target
 
-ASSISTANTS = {"gemma4-e-assistant-F16": "gemma4-e-F16", "gemma4-moe-assistant-F16": "gemma4-moe-Q8_0"}
-PRESENT = [path.stem for path in other_targets("gemma4-*-assistant-*.gguf")]
 TOLERANCE = 1e-3
-
-
-def loaded(name: str) -> tuple[Target, CpuAssistant, Any]:
-    """The target of an assistant, the assistant with the golden file's number of cells, and what it should give."""
-    of = target(f"{ASSISTANTS[name]}.gguf")
-    draft, expected = load_draft(other_targets(f"{name}.gguf")[0], of), np.load(other_targets(f"{name}.npz")[0])
-    assert isinstance(draft, CpuAssistant)
-    if draft.model.centroids is not None:
-        draft.model.centroids.used = int(expected["centroid_top_k"])
-    return of, draft, expected
 
 
 @pytest.mark.parametrize("name", PRESENT)

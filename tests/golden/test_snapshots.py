@@ -194,7 +194,7 @@ def test_a_snapshot_that_does_not_fit_is_dropped_and_read_again(
     found = snapshots.store.find(snapshots.space, [*a, *said])
     assert found is not None
     assert found[1] == 90, "the other one of this conversation"
-    assert "a kept state is dropped, its conversation is read again" in caplog.text
+    assert "a stored state is dropped, its conversation is read again" in caplog.text
     monkeypatch.undo()
     assert answer == read(Engine(loaded("tiny-F16.gguf")), [*a, *said, 5])[1]
 

@@ -153,7 +153,7 @@ def test_a_full_disk_costs_the_state_alone(
     monkeypatch.setattr("os.replace", full)
     assert not written(tmp_path)
     assert not list(tmp_path.iterdir()), "nothing half written is left"
-    assert "the state of a conversation is not kept" in said.text
+    assert "the state of a conversation is not stored" in said.text
     assert "No space left on device" in said.text
 
 

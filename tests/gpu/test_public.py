@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tools.bench.step_bench import StepBench
 
 from dflash_core import Knobs, load_draft, load_target
 from dflash_core.backends.cuda import target as cuda_target
@@ -16,7 +17,6 @@ from dflash_core.backends.cuda.library import WORKSPACE_BYTES
 from dflash_core.backends.cuda.memory_estimator import context_bytes
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.bench.steps import StepBench
 from dflash_core.drafters.registry import open_draft
 from dflash_core.engine import Engine, load_pair
 from dflash_core.errors import KnobError, OutOfMemoryError, UnsupportedError

@@ -11,7 +11,7 @@ import torch
 from dflash_core.backends.cuda.pack_nvfp4 import set_factors
 from dflash_core.backends.cuda.repack import TILE_TYPES, packed_bytes, repack, tile_type
 from dflash_core.errors import UnsupportedError
-from dflash_core.formats.quants import SUPPORTED, to_float32
+from dflash_core.formats.quants import BY_NAME, to_float32
 from support import acts
 from support.blocks import random_blocks
 from support.engines import Engine
@@ -36,7 +36,7 @@ def dequantized(engine: Engine, packed: np.ndarray, name: str, rows: int, first:
 
 @pytest.mark.parametrize("name", TYPES)
 def test_tiles_hold_what_the_file_holds(engine: Engine, rng: np.random.Generator, name: str) -> None:
-    rows, columns = 37, {32: 800, 64: 832, 128: 896, 256: 768}.get(SUPPORTED[_number(name)].block, 800)
+    rows, columns = 37, {32: 800, 64: 832, 128: 896, 256: 768}.get(BY_NAME[name].block, 800)
     raw = random_blocks(rng, name, rows, columns)
     packed = repack(torch.from_numpy(raw), name, columns).numpy()
     assert packed.nbytes == packed_bytes(name, rows, columns)
@@ -60,7 +60,7 @@ def test_part_of_the_rows(engine: Engine, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("name", TYPES)
 def test_a_tile_takes_no_more_than_the_file(name: str) -> None:
-    kind = SUPPORTED[_number(name)]
+    kind = BY_NAME[name]
     assert tile_type(name).bytes <= 16 * 256 // kind.block * kind.size * 1.02
 
 
@@ -113,7 +113,3 @@ def test_stored_activations(engine: Engine, rng: np.random.Generator, columns: i
         kernel((groups, len(x)), 32, [engine.array(x), np.int32(columns), q8, f16])
         assert np.array_equal(f16.numpy(), acts.pack_f16(x).reshape(groups, -1))
         assert np.array_equal(q8.numpy(), acts.pack_q8(x, bits, spans).reshape(groups, -1)), (bits, spans)
-
-
-def _number(name: str) -> int:
-    return next(number for number, kind in SUPPORTED.items() if kind.name == name)

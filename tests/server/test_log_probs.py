@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from dflash_core.text.tool_calls.parts import Thinking
+from dflash_tui.server.drawn_tokens import DrawnText, LegacyLogProbs
 from support import demo_pair
 from support.serving import Running
 
@@ -67,3 +69,43 @@ def test_reasoning_and_what_a_stop_string_cuts_are_left_out(server: Running) -> 
     choice = cut.choices[0]
     assert choice.logprobs is not None
     assert "".join(one.token for one in choice.logprobs.content or []) == choice.message.content
+
+
+@pytest.mark.parametrize("mode", ["plain", "tree"])
+def test_completions_list_them_in_their_own_form(server: Running, mode: str) -> None:
+    tokenizer = server.service.preparer.tokenizer
+    asked: dict[str, Any] = {
+        "model": "demo", "prompt": "The café is naïve — 12 plus", "max_tokens": 24, "logprobs": 2,
+        "extra_body": {"dflash": {"mode": mode, "ignore_eos": True}},
+    }  # fmt: skip
+    choice = server.openai().completions.create(**asked).choices[0]
+    found, text = choice.logprobs, choice.text
+    assert found is not None
+    assert found.tokens
+    assert found.token_logprobs
+    assert found.top_logprobs
+    assert found.text_offset
+    assert "".join(found.tokens) == text
+    assert [text[at:].startswith(token) for at, token in zip(found.text_offset, found.tokens)] == [True] * len(
+        found.tokens
+    )
+    answer = [id for token in found.tokens for id in tokenizer.encode(token, special=False)]
+    reference = expected(tokenizer.encode(asked["prompt"], special=False), answer)
+    assert found.token_logprobs == pytest.approx(reference, abs=2e-3)
+    for token, log_prob, top in zip(found.tokens, found.token_logprobs, found.top_logprobs):
+        assert top[token] == log_prob == max(top.values())  # greedy
+        assert 2 <= len(top) <= 3
+    chunks = list(server.openai().completions.create(**asked, stream=True))
+    pieces = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices and chunk.choices[0].logprobs]
+    assert [one for piece in pieces for one in piece.tokens or []] == found.tokens
+    assert [one for piece in pieces for one in piece.text_offset or []] == found.text_offset
+
+
+def test_part_of_a_character_is_spelt_as_bytes() -> None:
+    tokens = tuple(
+        {"token": "�", "bytes": list(part), "logprob": -1.0, "top_logprobs": []}
+        for part in (b"a", b"\xe2\x80", b"\x94", b"b")
+    )
+    found = LegacyLogProbs().listed([Thinking("hm"), DrawnText("a—b", tokens)])
+    assert found["tokens"] == ["a", "bytes:\\xe2\\x80", "bytes:\\x94", "b"]
+    assert found["text_offset"] == [2, 3, 3, 4]

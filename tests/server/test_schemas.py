@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from typing import Any
 
 import pytest
 
+from dflash_core.constraints import grammar as compiling
 from support.serving import Running
 
 SCHEMA: dict[str, Any] = {
@@ -93,3 +95,33 @@ def test_any_object_and_a_cut_one(server: Running) -> None:
     )
     assert (cut.choices[0].message.content or "").lstrip().startswith("{")
     assert cut.choices[0].finish_reason == "length"
+
+
+def test_while_too_many_grammars_are_late_another_one_may_come_later(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, compile = threading.Event(), compiling.Grammars._compile
+
+    def slow(self: compiling.Grammars, grammar: compiling.Grammar, around: str) -> Any:
+        if grammar.source.startswith("slow"):
+            released.wait(60)
+        return compile(self, grammar, around)
+
+    def ask(regex: str) -> int:
+        with server.http() as http:
+            body = {"messages": CHAT, "max_tokens": 5, "dflash": {"regex": regex}}
+            answer = http.post("/v1/chat/completions", json=body)
+            assert (answer.status_code == 429) == ("retry-after" in answer.headers)
+            return answer.status_code
+
+    assert ask("ab") == 200
+    monkeypatch.setattr(compiling.Grammars, "_compile", slow)
+    monkeypatch.setattr(compiling, "COMPILE_S", 0.01)
+    assert [ask(f"slow{number}") for number in range(compiling.MAX_LATE)] == [400] * compiling.MAX_LATE
+    monkeypatch.setattr(compiling, "COMPILE_S", 60.0)
+    assert ask("abc") == 429
+    late = [one for one in threading.enumerate() if one.name == "dflash-grammar"]
+    released.set()
+    for one in late:
+        one.join()
+    assert ask("abc") == 200

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from dflash_core.messages import Message
+from dflash_tui.server import connection as connections
 from dflash_tui.server import exchange as exchanges
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.chat import ChatRequest, ChatWriter
@@ -90,7 +91,8 @@ async def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.Monke
     with running(engine) as server:
         service = server.service
         request = service.requests.add("a client", "/v1/chat/completions", "demo")
-        job = Job(service.preparer.prepare(Asked(messages=(Message("user", "Hello"),))), request, service.requests)
+        prepared = service.preparer.prepare(Asked(messages=(Message("user", "Hello"),)), service.served.defaults)
+        job = Job(prepared, request, service.requests)
         writer = ChatWriter(ChatRequest(messages=[]), "demo")
         scope: dict[str, Any] = {"log": {}}
 
@@ -127,3 +129,72 @@ def test_a_server_that_ends_refuses_those_that_wait() -> None:
                 assert more, data
             assert data.startswith(b"HTTP/1.1 503 ")
         engine.permits.release(1000)
+
+
+def _alive(one: socket.socket) -> bool:
+    """Whether the server has not closed it: it answers a request."""
+    one.settimeout(WAIT_S)
+    try:
+        one.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        data = b""
+        while b'"ok"' not in data:
+            data += (more := one.recv(4096))
+            if not more:
+                return False
+    except ConnectionError:
+        return False
+    return True
+
+
+def test_the_oldest_idle_connection_makes_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 4)
+    engine = Steps()
+    with running(engine) as server, ExitStack() as stack:
+        place = place_of(server)
+        busy = stack.enter_context(socket.create_connection(place))
+        busy.sendall(raw_request(LONG))
+        wait_for(lambda: server.service.worker.running is not None)
+        idle = []
+        for _ in range(5):
+            idle.append(stack.enter_context(socket.create_connection(place)))
+            assert _alive(idle[-1])
+        assert [_alive(one) for one in idle] == [False, False, True, True, True]
+        engine.permits.release(5000)
+        busy.settimeout(WAIT_S)
+        assert busy.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_where_no_connection_is_idle_one_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    engine = Steps()
+    with running(engine) as server, ExitStack() as stack:
+        place = place_of(server)
+        for _ in range(2):
+            stack.enter_context(socket.create_connection(place)).sendall(raw_request(LONG))
+        wait_for(lambda: server.service.worker.waiting == 1)
+        late = stack.enter_context(socket.create_connection(place))
+        late.settimeout(WAIT_S)
+        data = b""
+        while more := late.recv(4096):
+            data += more
+        head, _, body = data.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 429 ")
+        assert b"retry-after: " in head
+        assert json.loads(body)["error"]["code"] == "too_many_connections"
+        engine.permits.release(5000)
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nhost: loc"])
+def test_headers_that_never_come_end_the_connection(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADER_S", 0.2)
+    with running(ScriptedEngine(lambda prompt: "one two")) as server, ExitStack() as stack:
+        fresh, used = (stack.enter_context(socket.create_connection(place_of(server))) for _ in range(2))
+        assert _alive(used)
+        for one in (fresh, used):
+            one.settimeout(WAIT_S)
+            one.sendall(begun)
+        assert fresh.recv(10) == b""
+        if begun:  # between two requests a connection may rest for longer
+            assert used.recv(10) == b""
+        else:
+            assert _alive(used)

@@ -252,7 +252,7 @@ def test_tools_are_in_the_prompt_as_they_came_and_inject_nothing(server: Running
             from dflash_tui.server import chat
 
             asked = chat.asked_of(bodies.decode(json.dumps(request).encode(), chat.ChatRequest))
-            ids = server.service.preparer.prepare(asked).prompt.ids
+            ids = server.service.preparer.prepare(asked, server.service.served.defaults).prompt.ids
             return sum(id in tokenizer.special.values() for id in ids)
 
         assert specials(body) == specials(plain)

@@ -50,10 +50,26 @@ def random_blocks(rng: np.random.Generator, name: str, rows: int, columns: int) 
         d = (rng.uniform(0.2, 1.0, (rows, count)) / 17 * rng.choice([-1, 1], (rows, count))).astype(np.float16)
         for i in range(4):
             raw[..., 49 + 2 * i] = raw[..., 49 + 2 * i] & 15 | (d.view(np.uint16) >> 4 * i & 15) << 4
+    if name.startswith("INT4_"):  # half of the scales are bf16
+        _with_zeros(rng, raw, rng.integers(0, 17, raw.shape[:2]))
+    if name == "F8_E4M3":
+        scale = np.exp(rng.normal(size=(rows, count))) * rng.choice([-1, 1], (rows, count)) / 100
+        raw[..., :4] = scale.astype(np.float32)[..., None].view(np.uint8)
+        raw[..., 4:] = np.where(raw[..., 4:] & 0x7F == 0x7F, 0x42, raw[..., 4:])  # no NaN
     for offset, reach in HALVES.get(name, ()):
         d = (rng.uniform(0.2, 1.0, (rows, count)) / reach * rng.choice([-1, 1], (rows, count))).astype(np.float16)
         raw[..., offset : offset + 2] = d[..., None].view(np.uint8)
     return raw.reshape(rows, -1)
+
+
+def _with_zeros(rng: np.random.Generator, raw: Bytes, zeros: npt.NDArray[np.int64]) -> None:
+    """Scales of order one over the largest code, and zeros, in blocks (rows, count, bytes) of INT4."""
+    scale = rng.uniform(0.2, 1.0, zeros.shape) / 15 * rng.choice([-1, 1], zeros.shape)
+    bf16 = rng.integers(0, 2, zeros.shape).astype(bool)
+    wide = (scale.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    bits = np.where(bf16, wide, scale.astype(np.float16).view(np.uint16))
+    raw[..., :2] = bits[..., None].view(np.uint8)
+    raw[..., 2] = zeros | np.where(bf16, 0x80, 0)
 
 
 def stored(values: npt.NDArray[np.float32], name: str) -> Bytes:

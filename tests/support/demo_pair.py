@@ -12,6 +12,7 @@ from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.drafters.base import Draft
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.matrix import Weights
+from dflash_core.snapshots.store import SnapshotStore
 
 WINDOW = 24
 
@@ -34,6 +35,6 @@ def draft(sliding: bool = False) -> Draft:
     return CpuDFlash(replace(loaded.opened, config=config), model, target().model, loaded.weight_bytes)
 
 
-def new_engine(context_length: int | None = None) -> Engine:
+def new_engine(context_length: int | None = None, states: SnapshotStore | None = None) -> Engine:
     """An engine that has read nothing and learned nothing."""
-    return Engine(target(), draft(), context_length=context_length)
+    return Engine(target(), draft(), context_length=context_length, states=states)

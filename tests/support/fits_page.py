@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dflash_core.backends.cuda.planned import card_of
-from dflash_core.bench.published import FILES_27B
 from dflash_core.bench.shapes import card_estimator, headers, mtp_header
 from dflash_core.bench.synthetic_models import SIZE_8B, SIZE_27B, SIZE_35B_A3B, Model
 from dflash_core.cache_types import AUTO, AUTO_PAIRS
@@ -14,6 +13,7 @@ from dflash_core.fits import DESKTOP, ON_HOST, MemoryPlan, Setup, longest_contex
 from dflash_core.loading import DEFAULT_CARD
 from dflash_core.memory import gib
 from dflash_tui.application import fits
+from support.published import FILES_27B
 from support.reckoned import estimator
 
 GIB = 1 << 30
@@ -74,10 +74,11 @@ def experts_table() -> str:
             assert found.fits, f"{context} positions on {memory} GB"
             moved = made.host_experts(found.setup)
             row = [f"{memory} GB", f"{context:,}", found.setup.kv, f"{moved.layers} of {spec.block_count}"]
-            row += [gib(moved.bytes), gib(found.total), str(found.setup.nodes - 1)]
+            row += [gib(moved.bytes), f"{moved.cached} of 256, {gib(moved.cached_bytes)}", gib(found.total)]
+            row.append(str(found.setup.nodes - 1))
             lines.append(f"| {' | '.join(row)} |")
     head = ["card", "context", "`--kv auto`", "layers with experts in main memory"]
-    head += ["which takes", "on the card", "budget"]
+    head += ["which takes", "cached of each", "on the card", "budget"]
     return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines]) + "\n"
 
 

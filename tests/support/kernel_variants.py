@@ -5,14 +5,13 @@ Nothing is listed by hand: sessions are built without memory, and list the launc
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
-from dflash_core.arch.architecture import Head
 from dflash_core.arch.draft_heads import Heads, Markov
-from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.drafters.kinds import on_device
@@ -26,6 +25,7 @@ from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.step_graphs import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.bench.family_models import GEMMA_26B
 from dflash_core.bench.shapes import header
 from dflash_core.bench.synthetic_models import (
     DRAFT_27B,
@@ -35,13 +35,13 @@ from dflash_core.bench.synthetic_models import (
     SIZE_35B_A3B,
     TARGET_27B,
     draft_types,
-    is_float,
     mtp_types,
     target_types,
 )
 from dflash_core.config import target_config
 from dflash_core.demo import demo_dflash2_path, demo_draft_path, demo_mtp_path, demo_target_path
-from dflash_core.drafters.base import DraftModel
+from dflash_core.drafters.assistant import open_assistant
+from dflash_core.drafters.base import DraftModel, TargetHeader
 from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import find_head
 from dflash_core.errors import UnsupportedError
@@ -156,27 +156,23 @@ def attention_alone() -> Pair:
 
 
 def side_by_side() -> Pair:
-    """Gemma 4 26B-A4B in the same way, without a drafter: experts beside a dense feed-forward, heads of 256 and 512."""
-    sliding = [True] * 5 + [False]
-    settings = {
-        "block_count": 6, "context_length": 262_144, "embedding_length": 2816, "feed_forward_length": 2112,
-        "attention.head_count": 16, "attention.head_count_kv": [8 if window else 2 for window in sliding],
-        "attention.key_length": 512, "attention.value_length": 512, "attention.key_length_swa": 256,
-        "attention.value_length_swa": 256, "attention.sliding_window": 1024,
-        "attention.sliding_window_pattern": sliding, "attention.layer_norm_rms_epsilon": 1e-6,
-        "final_logit_softcapping": 30.0, "rope.freq_base": 1e6, "rope.freq_base_swa": 1e4,
-        "rope.dimension_count": 512, "rope.dimension_count_swa": 256, "expert_count": 128, "expert_used_count": 8,
-        "expert_feed_forward_length": 704,
-    }  # fmt: skip
-    architecture = ARCHITECTURES["gemma4"]
-    keys = architecture.settings("26b-a4b", {f"gemma4.{key}": value for key, value in settings.items()})
-    own_values = {f"blk.{index}.attn_v.weight" for index, window in enumerate(sliding) if window}
-    spec = architecture.read(keys, Head(262_144, tied_output=True, names=frozenset(own_values)))
-    types = {
-        name: "F32" if is_float(name, shape) or name.endswith("scale") else "Q4_K" if shape[-1] % 256 == 0 else "Q8_0"
-        for name, shape in spec.tensors().items()
-    }
-    return Pair(header("26b-a4b", spec.tensors(), types), spec)
+    """The synthetic Gemma 4 26B-A4B in the same way, with its assistant: experts beside a dense feed-forward, heads of
+    256 and 512."""
+    model = GEMMA_26B.cut(6)
+    spec, config = model.target(), model.drafter()
+    files = (
+        header("26b-a4b", spec.tensors(), target_types(spec, model)),
+        header("26b-assistant", config.tensors(), draft_types(config)),
+    )
+    return Pair(files[0], spec, files[1], config)
+
+
+def cells() -> Pair:
+    """The golden Gemma 4 with per-layer inputs, and its assistant, which gives logits to the tokens of some cells."""
+    target, draft = open_gguf(golden("targets/gemma4-e-F16.gguf")), golden("targets/gemma4-e-assistant-F16.gguf")
+    spec = target_config(target)
+    opened = open_assistant(draft, TargetHeader(target, spec))
+    return Pair(target, spec, opened.file, opened.config)
 
 
 def alone(name: str) -> Pair:
@@ -210,7 +206,7 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
     """All programs for one architecture; `quick`: only those of one width of the demo pair, which use every kernel."""
     widths = QUICK_WIDTHS if quick else WIDTHS
     found = [Variant.of(file) for file in BESIDE]
-    families = [side_by_side(), *(alone(f"{name}.gguf") for name in ("gemma4-e-F16", "gptoss-MXFP4", "laguna-Q8_0"))]
+    families = [side_by_side(), cells(), *(alone(f"{name}.gguf") for name in ("gptoss-MXFP4", "laguna-Q8_0"))]
     quick_pairs = [*families, demo(), demo_mtp(), demo_dflash2(), small_dspark(), tiny_experts()]
     for pair in (
         quick_pairs if quick else [large(), large_mtp(), large_dflash2(), large_dspark(), experts(), *quick_pairs]
@@ -240,6 +236,8 @@ def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
             for sampled, windowed in ((False, False), (True, False), (False, True)):
                 kind = StepKind((width,), drafts=drafted and width > 1, sampled=sampled, windowed=windowed)
                 yield from session.steps.launches(kind)
+                if kind.sampled:
+                    yield from itertools.chain(*session.steps.constrained_launches(kind))
                 if kind.drafts and session.memory.text is not None:
                     yield from session.steps.launches(replace(kind, text=True))
             if width in QUICK_WIDTHS:  # the second is a later pass, another program in the delta net alone

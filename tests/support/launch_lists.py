@@ -108,6 +108,9 @@ class Recorded:
             )
             steps.force([[1, 2], [1]])
             yield "step forced", self.device.lines(steps.launches(kind))
+            within = replace(kind, sampled=True, forced=False)
+            for part, launches in zip(("pass", "draws"), steps.constrained_launches(within)):
+                yield f"step within a grammar, {part}", self.device.lines(launches)
             steps.force(None)
             yield "drain", self._ran(steps.drain)
 

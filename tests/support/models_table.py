@@ -11,6 +11,7 @@ from dflash_core.arch.architecture import Head
 from dflash_core.arch.kinds import Experts
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.bench.family_models import EPS, gemma4, gpt_oss, llama, sizes
 from dflash_core.cache_types import F16
 
 GIB, KIB = 1 << 30, 1 << 10
@@ -24,7 +25,6 @@ CARDS = (16, 24, 32)
 # of its nominal size.
 TAKEN = 1.6 * GIB
 
-EPS = "attention.layer_norm_rms_epsilon"
 HYBRID = {
     "context_length": 262_144, "attention.key_length": 256, EPS: 1e-6, "rope.freq_base": 1e7,
     "rope.dimension_count": 64, "ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 16,
@@ -33,54 +33,11 @@ PLAIN = {"context_length": 40_960, "attention.key_length": 128, EPS: 1e-6, "rope
 LONG = PLAIN | {"context_length": 262_144}
 
 
-def sizes(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int = 0, *experts: int) -> dict[str, Any]:
-    """`experts`: how many, how many of them a token takes, their width."""
-    keys: dict[str, Any] = {
-        "block_count": layers, "embedding_length": hidden, "attention.head_count": heads,
-        "attention.head_count_kv": kv_heads,
-    }  # fmt: skip
-    if ffn:
-        keys["feed_forward_length"] = ffn
-    return keys | dict(zip(("expert_count", "expert_used_count", "expert_feed_forward_length"), experts))
-
-
-def llama(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, context: int = 131_072) -> dict[str, Any]:
-    more = {"context_length": context, EPS: 1e-5, "rope.freq_base": 5e5}
-    return sizes(layers, hidden, heads, kv_heads, ffn) | more
-
-
 def gemma3(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, head: int = 256) -> dict[str, Any]:
     small = layers <= 26  # 270M and 1B
     return sizes(layers, hidden, heads, kv_heads, ffn) | {
         "context_length": 32_768 if small else 131_072, "attention.key_length": head, EPS: 1e-6,
         "rope.freq_base": 1e6, "attention.sliding_window": 512 if small else 1024,
-    }  # fmt: skip
-
-
-def gemma4(
-    period: int, hidden: int, heads: int, kv_heads: tuple[int, int], ffn: int | list[int], *experts: int,
-    layers: int, shared: int = 0, per_layer: int = 0,
-) -> dict[str, Any]:  # fmt: skip
-    """`kv_heads`: of layers with a window and of those without, every `period`-th."""
-    sliding = [(index + 1) % period != 0 for index in range(layers)]
-    keys = sizes(layers, hidden, heads, 0, 0, *experts) | {
-        "feed_forward_length": ffn,
-        "attention.shared_kv_layers": shared,
-    }
-    return keys | {
-        "attention.head_count_kv": [kv_heads[0] if one else kv_heads[1] for one in sliding],
-        "attention.sliding_window_pattern": sliding, "attention.sliding_window": 512 if per_layer else 1024,
-        "attention.key_length": 512, "attention.key_length_swa": 256, "rope.dimension_count": 512,
-        "rope.dimension_count_swa": 256, "rope.freq_base": 1e6, EPS: 1e-6,
-        "context_length": 131_072 if per_layer else 262_144, "embedding_length_per_layer_input": per_layer,
-    }  # fmt: skip
-
-
-def gpt_oss(layers: int, experts: int) -> dict[str, Any]:
-    return sizes(layers, 2880, 64, 8, 2880, experts, 4, 2880) | {
-        "context_length": 131_072, "attention.key_length": 64, EPS: 1e-5, "rope.freq_base": 150_000.0,
-        "attention.sliding_window": 128, "rope.scaling.type": "yarn", "rope.scaling.factor": 32.0,
-        "original_context_length": 4096,
     }  # fmt: skip
 
 

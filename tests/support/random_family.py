@@ -188,9 +188,9 @@ def experts(state: Mapping[str, Tensor], theirs: str, drawn: Drawn) -> dict[str,
     return found
 
 
-def first_close(target: Any, ids: Any) -> int:
-    """The first row whose experts were chosen by such a small margin that rounding may change the choice; the number of
-    rows if there is none."""
+def first_close(target: Any, ids: Any, margin: float = 1e-5) -> int:
+    """The first row whose experts were chosen by a margin below `margin`, so that rounding may change the choice; the
+    number of rows if there is none."""
     margins: list[Tensor] = []
     session = target.session()
     for block in target.model.blk:
@@ -202,7 +202,7 @@ def first_close(target: Any, ids: Any) -> int:
             block.ffn.router = block.ffn.router.inner
     if not margins:
         return len(ids)
-    close = (torch.stack(margins).amin(0) < 1e-5).nonzero()
+    close = (torch.stack(margins).amin(0) < margin).nonzero()
     return int(close[0]) if len(close) else len(ids)
 
 

@@ -82,7 +82,7 @@ FROM_CODE: dict[Path, Callable[[], dict[str, str]]] = {
 
 
 def result_parts() -> dict[str, str]:
-    """The same of docs/benchmarks.md, from what `dflash-tui bench --synthetic 27b --out` wrote on a card."""
+    """The same of docs/benchmarks.md, from what `python -m tools.bench.steps --synthetic 27b --out` wrote on a card."""
     found = json.loads(STEPS.read_text(encoding="utf-8"))
     return {"bars": bars_table(found), "steps": steps_table(found), "memory": memory_table(found)}
 

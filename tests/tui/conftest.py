@@ -119,7 +119,7 @@ def make_app(tmp_path: Path) -> Callable[..., DFlashApp]:
         options.setdefault("data_dir", tmp_path / "data")
         if theme := options.pop("theme", ""):
             options["config"] = Config(themes=((str(theme), ""),))
-        request = LoadRequest(resume=str(options.pop("resume", "")))
+        request = options.pop("request", None) or LoadRequest(resume=str(options.pop("resume", "")))
         return DFlashApp(request, load, knobs, **options)  # type: ignore[arg-type]
 
     return make

@@ -297,6 +297,10 @@ class FakeSession:
     def count(self, text: str) -> int:
         return len(split(text))
 
+    @property
+    def missing(self) -> Mapping[str, str]:
+        return {}
+
     def token_text(self, token: int) -> str:
         return self.words.texts[token] if token < len(self.words.texts) else f" w{token}"
 

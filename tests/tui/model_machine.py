@@ -47,7 +47,7 @@ def furnish(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "host_memory", lambda: HostMemory(32 << 30, 30 << 30, 0))
     monkeypatch.setattr(fitting, "Management", _no_cards)
     monkeypatch.setattr(
-        screen, "room_for", lambda request, freed: FitCheck(32768, 32768, 5 << 30, 0, "a card", weights=3 << 30)
+        screen, "fit_check", lambda request, freed: FitCheck(32768, 32768, 5 << 30, 0, "a card", weights=3 << 30)
     )
 
 

@@ -11,10 +11,13 @@ from dflash_core.knobs import Knobs
 from dflash_core.messages import Message
 from dflash_core.record import End, Start, decode
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.attached import NOT_HERE, AttachedSession, attaching, refuse
-from dflash_tui.application.attached_server import AttachedServer, AttachError
+from dflash_tui.application.attach.attaching import attaching
+from dflash_tui.application.attach.conversation import NOT_HERE
+from dflash_tui.application.attach.own import AttachedSession
+from dflash_tui.application.attach.server import AttachedServer, AttachError
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.session_state import decode_state
+from dflash_tui.launch import check, loader
 from dflash_tui.server.settings import ServerSettings
 from support import demo_pair
 from support.processes import run_python
@@ -118,7 +121,8 @@ def test_others_see_no_lines_of_records(server: Running) -> None:
 @pytest.mark.parametrize(
     ("url", "key", "said"),
     [
-        ("{address}", "wrong", "no valid key"),
+        ("{address}", "wrong", "does not accept the key"),
+        ("{address}", "", "needs a key"),
         ("http://127.0.0.1:1", "", "does not answer"),
         ("ftp://here", "", "expected an address"),
         ("http://127.0.0.1:x", "", "expected an address"),
@@ -126,7 +130,7 @@ def test_others_see_no_lines_of_records(server: Running) -> None:
 )
 def test_refusals_are_one_line(server: Running, url: str, key: str, said: str) -> None:
     with pytest.raises(AttachError, match=said) as caught:
-        attaching(url.format(address=server.address), key)(LoadRequest())(lambda *_: None)
+        attaching(LoadRequest(attach=url.format(address=server.address), attach_key=key))(lambda *_: None)
     assert "\n" not in str(caught.value)
 
 
@@ -144,13 +148,15 @@ def test_an_answer_that_is_not_there(server: Running) -> None:
 
 
 def test_it_needs_no_torch() -> None:
-    code = "import sys, dflash_tui.application.attached\nprint('torch' in sys.modules, 'textual' in sys.modules)"
+    code = (
+        "import sys, dflash_tui.application.attach.attaching\nprint('torch' in sys.modules, 'textual' in sys.modules)"
+    )
     assert run_python(code).split() == ["False", "False"]
 
 
 async def test_the_app_over_a_server(make_app: Callable[..., DFlashApp], server: Running) -> None:
-    loaders = attaching(server.address, KEY)
-    app = make_app(load=loaders(LoadRequest()), loaders=loaders, check=refuse, knobs=KNOBS)
+    request = LoadRequest(attach=server.address, attach_key=KEY)
+    app = make_app(request=request, load=loader(request), loaders=loader, check=check, knobs=KNOBS)
     async with app.run_test(size=(160, 48)) as pilot:
         await loaded(pilot)
         await shows(pilot, "attached to")
@@ -163,7 +169,7 @@ async def test_the_app_over_a_server(make_app: Callable[..., DFlashApp], server:
         await pilot.press("f4")
         await shows(pilot, "step")
         await ask(pilot, "/reload")
-        await shows(pilot, "is still there")
+        await loaded(pilot)
         assert isinstance(app.state.session, AttachedSession)
         await ask(pilot, "/serve 0")
         await shows(pilot, "the model is on the server")

@@ -217,7 +217,7 @@ async def test_two_at_once_and_the_others_wait(make_app: MakeApp, hub: Hub) -> N
         await command(pilot, "/get slow-3")
         await shows(pilot, "s stops it")
         await pilot.press("s")
-        await shows(pilot, "stopped; ", "Enter goes on with it")
+        await shows(pilot, "stopped; ", "Enter resumes it")
         await pilot.press("escape")
         await wait_until(pilot, lambda: "slow-3" not in states(app))
         hub.stalled.set()
@@ -235,7 +235,7 @@ async def test_s_ends_it_and_says_what_is_kept(make_app: MakeApp, hub: Hub, monk
         await pilot.press("ctrl+g")
         await shows(pilot, "s stops it, keeps the received part")
         await pilot.press("s")  # the hub does not reply any more, and is not waited for
-        await shows(pilot, "stopped; ", "the next try continues there", "Enter goes on with it")
+        await shows(pilot, "stopped; ", "the next try continues there", "Enter resumes it")
         hub.stalled.set()
         await pilot.press("enter")
         await shows(pilot, "complete and checked")
@@ -336,7 +336,7 @@ async def test_esc_leaves_a_hub_that_says_nothing(make_app: MakeApp, hub: Hub, s
         await pilot.press("ctrl+g")
         await shows(pilot, "s stops it, keeps the received part")
         await pilot.press("s")
-        await shows(pilot, "Enter goes on with it")
+        await shows(pilot, "Enter resumes it")
         assert not hub.stalled.is_set(), "the hub still says nothing"
 
 
@@ -447,7 +447,7 @@ async def test_quitting_in_the_middle_keeps_what_is_here(make_app: MakeApp, hub:
         await pilot.press("ctrl+q")
         assert one.stopping
     assert app.chat.parts.downloads.last_words() == [
-        "the download of slow-1 stopped at 50 %; dflash-tui get slow-1 goes on with it"
+        "the download of slow-1 stopped at 50 %; dflash-tui get slow-1 resumes it"
     ]
     hub.stalled.set()
     assert one.join(600)
@@ -490,7 +490,7 @@ async def test_a_restart_goes_on_with_what_is_under_way(
     again = make_app()
     async with again.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        await said(pilot, "slow-1: the download goes on, Ctrl+G shows it")
+        await said(pilot, "slow-1: the download continues, Ctrl+G shows it")
         await wait_until(pilot, lambda: states(again) == {"slow-1": "fetched"})
     assert begun(PAIRS["slow-1"], folder)[1]
     assert f"bytes={size}-" in hub.gets

@@ -28,6 +28,7 @@ from dflash_tui.application.hub.files import FileRequest
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.screens.experiment import ExperimentScreen
+from dflash_tui.screens.experiments import RequestsTuneScreen
 from dflash_tui.screens.explain import ExplainScreen, figures
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
@@ -85,6 +86,7 @@ DIALOGS: dict[type[Screen[object]], Opener] = {
     Palette: lambda app: Palette(id="--command-palette"),
     PlanScreen: lambda app: PlanScreen(app.chat.parts, None, None, card),
     GetScreen: lambda app: GetScreen(app.chat.parts, TINY, NoHub),
+    RequestsTuneScreen: lambda app: RequestsTuneScreen(app.chat.parts, "a-client", ()),
     TextScreen: lambda app: TextScreen("A title", "a text"),
 }
 PAGE_OPENERS: dict[str, Opener] = {name: lambda app, name=name: PAGES[name](app.chat.parts, "") for name in PAGES}

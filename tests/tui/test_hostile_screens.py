@@ -204,7 +204,7 @@ def presets_and_themes(make_app: MakeApp, home: Path) -> tuple[DFlashApp, Script
         await shows(pilot, "Themes left out", "Settings and log", "Presets", SEEN)
         await press(pilot, "f2", *["f9"] * 7)
         await ask(pilot, "/theme")
-        await shows(pilot, "Enter keeps", SEEN)
+        await shows(pilot, "Enter saves", SEEN)
         names = pilot.app.screen.query_one(OptionList)
         names.highlighted = next(at for at, one in enumerate(names.options) if SEEN in (one.id or ""))
         await press(pilot, "enter")

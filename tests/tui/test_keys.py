@@ -186,7 +186,7 @@ async def test_slash_sets(make_app: MakeApp) -> None:
             ("/set p_min=0.1", Knobs(drafting="tree 22", p_min=0.1)),
             ("/set thinking on", Knobs(thinking=True)),
             ("/think on", Knobs(thinking=True)),
-            ("/SET mode chain", Knobs(drafting="chain 22")),
+            ("/SET mode chain", Knobs(drafting="chain 15")),
         ):
             app.chat.tuning.set_all(Knobs())
             app.chat.prompt.text = typed

@@ -194,7 +194,7 @@ async def test_snapshots_of_the_dialogs(
     header = ModelHeader("target", "", "Qwen3.6 27B", "qwen35", 26_900_000_000, "Q4_K", 262_144, 5120, own_head=True)
     monkeypatch.setattr("dflash_tui.application.hub.find.read_header", lambda path, folder: header)
     room = FitCheck(32_768, 32_768, 19 << 30, 0, "12.0 GiB of main memory, on the CPU", weights=17 << 30)
-    monkeypatch.setattr("dflash_tui.screens.models.room_for", lambda request, freed: room)
+    monkeypatch.setattr("dflash_tui.screens.models.fit_check", lambda request, freed: room)
     app = models_app(make_app, [], first_run=True)
     prefix = f"{size[0]}x{size[1]}"
     async with app.run_test(size=size) as pilot:

@@ -109,7 +109,7 @@ async def test_a_pair_that_is_not_here_is_planned_and_then_fetched(
         return estimator(24 * GIB, "Q8_0")
 
     monkeypatch.setattr(screen, "estimator_of", reckoned)
-    monkeypatch.setattr(models, "room_for", lambda request, freed: FitCheck(512, 512, 1 << 30, 0, "a card"))
+    monkeypatch.setattr(models, "fit_check", lambda request, freed: FitCheck(512, 512, 1 << 30, 0, "a card"))
     requests: list[LoadRequest] = []
     app = app_of(make_app, requests)
     async with app.run_test(size=(100, 30)) as pilot:

@@ -19,6 +19,7 @@ from textual.widgets import Input
 from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.session import Progress
 from dflash_tui.screens.full import FullScreen
@@ -135,6 +136,24 @@ async def test_history_at_the_edges(make_app: MakeApp) -> None:
         assert prompt.text == "two"
         await pilot.press("down", "down")
         assert prompt.text == "d", "the draft comes back"
+
+
+async def test_a_cancelled_command_leaves_no_slash(make_app: MakeApp, tmp_path: Path) -> None:
+    """Neither in the prompt, nor at the next start where only the slash was typed; a begun command comes back."""
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("/", "escape")
+        assert app.chat.prompt.text == ""
+        await pilot.press("/", "m", "escape")
+        assert app.chat.prompt.text == "/m"
+    for number, (typed, restored) in enumerate((("/", ""), ("/m", "/m"))):
+        folder = tmp_path / str(number)
+        killed = CurrentConversation(folder)
+        killed.typed("written and deleted")
+        killed.typed(typed)
+        kill(killed.journal)
+        assert "".join(CurrentConversation(folder).rescue().texts) == restored
 
 
 async def test_changes_to_an_earlier_prompt_stay_while_others_are_looked_at(make_app: MakeApp) -> None:

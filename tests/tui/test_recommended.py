@@ -36,7 +36,7 @@ async def test_they_are_the_defaults_of_the_panel(make_app: MakeApp) -> None:
         await wait_until(pilot, lambda: app.chat.state.knobs.temperature > 0.7)
         await pilot.press("backspace")
         await wait_until(pilot, lambda: app.chat.state.knobs == WARM)
-        assert app.chat.tuning.presets.like(app.chat.state.knobs, QWEN3) == "default"
+        assert app.chat.tuning.preset == "default"
 
 
 async def test_greedy_is_a_key_away_and_back(make_app: MakeApp) -> None:

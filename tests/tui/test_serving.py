@@ -16,6 +16,8 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import load_session
 from dflash_tui.application.requests import ServedRequest
 from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.settings.config import load_config
+from dflash_tui.screens.experiments import RequestsTuneScreen
 from dflash_tui.screens.requests import RequestsScreen
 from dflash_tui.screens.steps import StepsScreen
 from dflash_tui.server.settings import KEY_VARIABLE, ServerSettings
@@ -134,7 +136,7 @@ async def test_requests_get_the_parameters_of_the_app(app: DFlashApp) -> None:
         address = await serving(pilot, app)
         await ask(pilot, "/set drafting tree 7")
         before = app.state.knobs
-        await wait_until(pilot, lambda: app.chat.parts.serving._defaults.knobs == before)  # type: ignore[union-attr]
+        await wait_until(pilot, lambda: app.chat.parts.serving._defaults[0].knobs == before)  # type: ignore[index]
         await post(address, SHORT)
         report = newest(app).report
         assert report is not None
@@ -177,3 +179,63 @@ async def test_refusals(make_app: Callable[..., DFlashApp], line: str, said: str
         await shows(pilot, said)
         assert app.chat.prompt.text == line
         assert not app.state.serving
+
+
+async def test_a_program_has_a_preset_of_its_own(app: DFlashApp) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        address = await serving(pilot, app)
+        await post(address, SHORT)
+        assert (newest(app).preset, newest(app).report.knobs.mode) == ("", "auto")  # type: ignore[union-attr]
+        await ask(pilot, "/requests")
+        await shows(pilot, "an-agent/1.0")
+        await pilot.press("p", "p")
+        await shows(pilot, "the next requests of an-agent get the preset plain")
+        assert app.state.clients == {"an-agent": "plain"}
+        assert load_config().settings.clients == {"an-agent": "plain"}, "it is remembered"
+        clients = app.chat.parts.serving
+        await wait_until(pilot, lambda: "an-agent" in clients._defaults[1])  # type: ignore[index]
+        await post(address, SHORT)
+        report = newest(app).report
+        assert report is not None
+        assert (newest(app).preset, report.knobs.mode, report.knobs.max_tokens) == ("plain", "plain", 12)
+        await shows(pilot, "plain")
+        names = app.chat.parts.tuning.presets.names_for(app.state.model)
+        for _ in range(len(names) - names.index("plain")):
+            await pilot.press("p")
+        await shows(pilot, "get the parameters of the app")
+        assert load_config().settings.clients == {}
+
+
+async def test_prompts_of_programs_are_kept_only_with_consent(app: DFlashApp) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        address = await serving(pilot, app)
+        await post(address, SHORT)
+        await ask(pilot, "/requests")
+        await pilot.press("f8")
+        await shows(pilot, "kept only if you agree")
+        assert newest(app).kept is None
+        await pilot.press("c", "f8")
+        await shows(pilot, "no prompt of an-agent is kept yet")
+        await post(address, SHORT)
+        await post(address, SHORT | {"messages": [{"role": "user", "content": "Count to five."}]})
+        kept = newest(app).kept
+        assert kept is not None
+        assert "Count to five." in kept.text
+        await pilot.press("f8")
+        await wait_until(pilot, lambda: isinstance(app.screen, RequestsTuneScreen))
+        screen = app.screen
+        assert isinstance(screen, RequestsTuneScreen)
+        await wait_until(pilot, lambda: screen.result is not None and bool(screen.result.trials))
+        assert screen.result is not None
+        assert screen.result.prompts == ("an-agent 1", "an-agent 2")
+        assert {trial.report.stats.prompt_tokens for trial in screen.result.trials} <= {
+            len(one.kept.ids) for one in app.state.requests.newest_first if one.kept
+        }
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not screen.running)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: isinstance(app.screen, RequestsScreen))
+        await pilot.press("c")
+        assert not any(one.kept for one in app.state.requests.newest_first)
+        assert app.state.session is not None
+        assert not app.state.session.turns

@@ -278,7 +278,7 @@ async def test_a_theme_that_is_not_there_gives_way_to_that_of_the_next_source(
     found, problems = with_known_theme(config, app.available_themes)
     assert (found.settings.theme, problems) == (theme, app._theme_problems)
     assert [next(word for word in said if word in line) for line in problems] == said
-    stands = f"{found.origins['theme']} stands" if "theme" in found.origins else "dflash-night stands"
+    stands = f"{found.origins['theme']} is used" if "theme" in found.origins else "dflash-night is used"
     assert all(line.endswith(stands) for line in problems)
     assert ("theme" in found.origins) is (theme != "dflash-night")
 

@@ -22,6 +22,7 @@ from dflash_tui.widgets import choices
 from dflash_tui.widgets.knob_row import LEFT
 from dflash_tui.widgets.params import GROUPS
 from dflash_tui.widgets.preset_row import PresetRow
+from dflash_tui.widgets.strip import StatusStrip
 from support.turns import step_of, turn_of
 
 from .fake import FakeSession, loader
@@ -150,7 +151,7 @@ async def test_presets_by_key_row_and_command(make_app: MakeApp) -> None:
         app.chat.query_one(PresetRow).focus()
         await pilot.press("right")
         await shows(pilot, "‹chain›")
-        assert app.chat.state.knobs == Knobs(drafting="chain 22")
+        assert app.chat.state.knobs == Knobs(drafting="chain 15"), "no more than the block of 16 has"
         await pilot.press("left", "left")
         await shows(pilot, "‹default›")
         assert app.chat.state.knobs == Knobs()
@@ -163,6 +164,22 @@ async def test_presets_by_key_row_and_command(make_app: MakeApp) -> None:
         await wait_until(pilot, lambda: app.chat.state.knobs == Knobs(drafting="tree 48"))
         await send(pilot, "/preset wde")
         await wait_until(pilot, lambda: "no preset 'wde'; there are default" in flash(app))
+
+
+async def test_a_chain_is_no_longer_than_the_drafter_s_block(make_app: MakeApp) -> None:
+    """The preset asks for 22 tokens. What a drafter with a block of 16 then runs, and what is shown, are 15."""
+    app = make_app(FakeSession(draft_block=16))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await loaded(pilot)
+        for command in ("/preset chain", "/set drafting chain 40"):
+            await send(pilot, command)
+            await wait_until(pilot, lambda: app.chat.state.knobs.drafting == "chain 15")
+            assert app.chat.tuning.preset == "chain"
+            assert "chain 15" in app.chat.query_one(StatusStrip).render().plain
+            await send(pilot, "/preset default")
+            await wait_until(pilot, lambda: app.chat.state.knobs == Knobs())
+        await send(pilot, "/set drafting tree 22")
+        await wait_until(pilot, lambda: app.chat.state.knobs.drafting == "tree 22")
 
 
 async def test_the_chosen_preset_is_seen_however_narrow(make_app: MakeApp) -> None:
@@ -232,9 +249,7 @@ async def test_a_slider_cannot_leave_the_possible_either(make_app: MakeApp) -> N
         await wait_until(pilot, lambda: "no drafter is loaded" in flash(app))
         await wait_until(pilot, lambda: app.chat.inspector.params_panel.row("drafting").value == "auto up to 22")
         await pilot.press("backspace", "f9", "f9")
-        await wait_until(
-            pilot, lambda: app.chat.tuning.presets.like(app.chat.state.knobs, app.chat.state.recommended) == "sampled"
-        )
+        await wait_until(pilot, lambda: app.chat.tuning.preset == "sampled")
 
 
 async def test_typing_a_into_the_prompt_applies_nothing(make_app: MakeApp, tmp_path: Path) -> None:

@@ -28,11 +28,12 @@ from support.golden import draft, other_targets, target
 
 CARD = Card(132, 227 << 10)
 # Pre-tokenizers have the same name, and made-up files are of an architecture; these files are about them.
-MADE_UP = "bench/synthetic_models.py"
+MADE_UP, FAMILIES = "bench/synthetic_models.py", "bench/family_models.py"
 NAMED = {
     "qwen35": {"text/pre_tokenizers.py", MADE_UP}, "qwen35moe": {MADE_UP}, "qwen3": {MADE_UP},
     # Tokenizers have the names of the first models that had them.
-    "llama": {"text/pieces.py", "text/tool_calls/forms.py", "text/vocabulary.py"}, "gemma4": {"text/pieces.py"},
+    "llama": {"text/pieces.py", "text/tool_calls/forms.py", "text/vocabulary.py", FAMILIES},
+    "gemma4": {"text/pieces.py", FAMILIES}, "gpt-oss": {FAMILIES},
     "laguna": {"text/pre_tokenizers.py"},
 }  # fmt: skip
 

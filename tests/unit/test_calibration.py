@@ -18,7 +18,7 @@ def test_by_hand() -> None:
     miss = step_of(tree_of((0, 0), accepted=(0,)), bonus=3)
     one, two, three = by_position([hit, beside, miss])
     assert (one.depth, one.count) == (1, 3)
-    assert one.said == pytest.approx(0.6)
+    assert one.stated == pytest.approx(0.6)
     assert one.hit == pytest.approx(1 / 3)
     assert one.hit_any == 1.0
     assert (two.count, two.hit, two.hit_any) == (2, 0.5, 0.5)
@@ -42,11 +42,11 @@ def test_a_drafter_that_is_right_as_often_as_it_says() -> None:
         tree = StepTree((9,), (-1,), (0,), (1.0,), (1.0,), (0,))
         steps.append(StepEvent((target,), tree, 1, 0, 1, StageTimes(), "tree", "", drafts=drafts, bonus=target))
     [position] = by_position(steps)
-    assert position.hit == pytest.approx(position.said, abs=0.02)
+    assert position.hit == pytest.approx(position.stated, abs=0.02)
     assert position.hit_any == 1.0
     bins = by_probability(steps)
     assert sum(one.count for one in bins) == 16_000
     for one in bins:
-        assert one.low <= one.said <= one.high
+        assert one.low <= one.stated <= one.high
         if one.count > 500:
-            assert one.hit == pytest.approx(one.said, abs=0.04)
+            assert one.hit == pytest.approx(one.stated, abs=0.04)

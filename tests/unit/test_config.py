@@ -55,8 +55,8 @@ def test_the_order_of_the_sources(tmp_path: Path, given: tuple[str, ...]) -> Non
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ("mouse = 1", "line 2: mouse: found 1, expected true or false; the default stands"),
-        ('device = "tpu"', "line 2: device: found 'tpu', expected auto, cpu, cuda; the default stands"),
+        ("mouse = 1", "line 2: mouse: found 1, expected true or false; the default is used"),
+        ('device = "tpu"', "line 2: device: found 'tpu', expected auto, cpu, cuda; the default is used"),
         ("notify_after = -1", "line 2: notify_after: found -1, expected seconds, 0 or more"),
         ("theme = 3", "line 2: theme: found 3, expected text"),
         ("them = 3", "line 2: unknown setting 'them'; did you mean theme?"),
@@ -228,7 +228,7 @@ def test_wrong_keys_are_named_with_their_line(tmp_path: Path, entries: str, says
     found = config(tmp_path, user=f"[keys]\n{entries}\n")
     [problem] = found.problems
     assert problem.startswith(f"user file {tmp_path / 'config.toml'}, {says}")
-    assert problem.endswith("the default stands")
+    assert problem.endswith("the default is used")
     refused = problem.split("keys.")[1].split(":")[0]
     assert refused not in found.settings.keys
     assert f"keys.{refused}" not in found.origins
@@ -238,7 +238,7 @@ def test_wrong_keys_are_named_with_their_line(tmp_path: Path, entries: str, says
 def test_wrong_keys_leave_those_of_the_file_below(tmp_path: Path) -> None:
     found = config(tmp_path, user='[keys]\n"turn.retry" = "F10"', project='[keys]\n"turn.retry" = "f99"')
     assert found.settings.keys == {"turn.retry": "f10"}
-    assert found.problems[0].endswith(f"user file {tmp_path / 'config.toml'}, line 2 stands")
+    assert found.problems[0].endswith(f"user file {tmp_path / 'config.toml'}, line 2 is used")
 
 
 def test_the_table_itself_has_no_double_keys() -> None:
@@ -283,7 +283,7 @@ def test_the_theme_that_is_shown_is_the_one_in_effect(capsys: pytest.CaptureFixt
     assert cli.main(["--theme", "nope", "config", "show", "--origin"]) == 0
     said = capsys.readouterr()
     assert said.out.splitlines()[0].split() == ["theme", "=", '"dflash-night"', "#", "default"]
-    assert said.err == "dflash-tui: command line: theme 'nope' is unknown; /theme lists them; dflash-night stands\n"
+    assert said.err == "dflash-tui: command line: theme 'nope' is unknown; /theme lists them; dflash-night is used\n"
 
 
 def test_what_is_shown_can_be_put_into_the_file(capsys: pytest.CaptureFixture[str]) -> None:

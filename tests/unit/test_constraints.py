@@ -14,6 +14,7 @@ from dflash_core.constraints.after_thinking import AfterThinking
 from dflash_core.constraints.base import Mask, masked
 from dflash_core.constraints.drafts import within
 from dflash_core.tree import Candidates, Tree, build
+from support.masks import ids_of, mask_of
 
 OPEN, CLOSE, VOCAB = 8, 9, 12
 
@@ -38,9 +39,7 @@ class Digits:
         return {text[len(so_far)] for text in self.texts if text[: len(so_far)] == so_far and len(text) > len(so_far)}
 
     def allowed(self, path: Sequence[int]) -> Mask:
-        mask = np.full(VOCAB, -np.inf, np.float32)
-        mask[list(self._next(path))] = 0
-        return mask
+        return mask_of(self._next(path), VOCAB)
 
     def admits(self, path: Sequence[int], token: int) -> bool:
         return token in self._next(path)
@@ -141,8 +140,7 @@ def test_a_constrained_tree_is_the_admitted_part_of_one(texts: list[list[int]], 
 def test_masked() -> None:
     row = np.arange(4, dtype=np.float32)
     assert masked(row, None) is row
-    mask = np.array([0, -np.inf, 0, -np.inf, 0, 0], np.float32)
-    assert masked(row, mask).tolist() == [0, -math.inf, 2, -math.inf]
+    assert masked(row, mask_of({0, 2, 4, 5}, 6)).tolist() == [0, -math.inf, 2, -math.inf]
     assert row.tolist() == [0, 1, 2, 3], "the row itself stays, for whoever looks at it later"
 
 
@@ -153,7 +151,7 @@ def test_a_constraint_begins_after_the_reasoning(opened: bool) -> None:
     if not opened:
         mask = constraint.allowed(())
         assert mask is not None
-        assert np.flatnonzero(mask == 0).tolist() == [1, OPEN]
+        assert ids_of(mask).tolist() == [1, OPEN]
         assert constraint.admits((), OPEN)
         assert not constraint.admits((), 7)
         assert constraint.admits((OPEN,), 7)
@@ -166,7 +164,7 @@ def test_a_constraint_begins_after_the_reasoning(opened: bool) -> None:
     assert constraint.admits((7,), CLOSE)
     mask = constraint.allowed((7, CLOSE, 1))
     assert mask is not None
-    assert np.flatnonzero(mask == 0).tolist() == [2]
+    assert ids_of(mask).tolist() == [2]
     constraint.add([7, CLOSE])
     assert constraint.forced() == [1, 2]
     constraint.add([1])

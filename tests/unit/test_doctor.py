@@ -129,7 +129,7 @@ WRONG: list[tuple[str, Computer, str, str, str, str]] = [
     ("no launch", stage(WORKSTATION, "driver", launch_error="cuModuleLoad"), "card", "problem", "cuMod", "driver"),
     ("wrong numbers", stage(WORKSTATION, "driver", correct=False), "card", "problem", "wrong", "overclocking"),
     ("held", stage(WORKSTATION, "management", cards=[{**MANAGEMENT["cards"][0], "holders": "Xorg (9) 1.0 GiB"}]),
-     "card memory", "note", "held by Xorg (9) 1.0 GiB", "close them"),
+     "card memory", "note", "used by Xorg (9) 1.0 GiB", "close them"),
     ("WSL", env(WORKSTATION, WSL_DISTRO_NAME="Ubuntu"), "card memory", "note", "on WSL", "Sysmem"),
     ("limited", stage(WORKSTATION, "driver", total=8 * GIB), "card", "note", "24.0 GiB", "MIG"),
     ("two cards", stage(WORKSTATION, "driver", count=2), "cards", "note", "2 cards", "CUDA_VISIBLE_DEVICES"),

@@ -56,18 +56,54 @@ def test_each_layer_frees_the_bytes_of_its_experts() -> None:
 
 
 @pytest.mark.parametrize(("memory", "context"), [(12, 8192), (16, 8192), (16, 131_072), (24, 8192)])
-def test_auto_moves_as_few_layers_as_the_context_needs(memory: int, context: int) -> None:
+def test_auto_moves_all_layers_and_caches_as_many_experts_as_fit(memory: int, context: int) -> None:
     made = planner(memory * GIB, "auto")
     setup = requested_setup(made, context, "q8_0")
     found = plan(made, setup)
     assert (found.fits, setup.context) == (True, context)
     if not setup.experts:
-        assert memory == 24
+        assert (memory, setup.cached) == (24, 0)
         return
-    # One layer less would not fit with whole chunks of prompts and memory to spare.
-    few = replace(setup, experts=setup.experts - 1, rows=made.chunk_rows[0], nodes=made.tree_nodes[-1])
-    assert total(made, few) > made.available - made.spare(made.available)
+    assert setup.experts == 40
     assert setup.rows == made.chunk_rows[0]
+    # One expert more of each layer would not leave memory to spare.
+    limit = made.available - made.spare(made.available)
+    assert total(made, setup) <= limit < total(made, replace(setup, cached=setup.cached + 1))
+    held = made.host_experts(setup)
+    assert held.cached_bytes == total(made, setup) - total(made, replace(setup, cached=0))
+    assert held.cached_bytes == pytest.approx(held.bytes * setup.cached / 256, rel=1e-3)
+    assert f"{setup.cached} of each cached on the card, " in made.components(setup)[0].detail
+
+
+def test_the_rest_of_a_card_caches_experts_of_a_given_number_of_layers() -> None:
+    made = planner(16 * GIB, "20")
+    setup = requested_setup(made, 8192, "f16")
+    assert setup.experts == 20
+    assert setup.cached > 0
+    assert plan(made, setup).fits
+    # A longer context takes the cache's memory.
+    longer = requested_setup(made, 65_536, "f16")
+    assert longer.cached < setup.cached
+    longest = plan(made, setup).context_that_fits["f16"]
+    assert longest == plan(made, longer).context_that_fits["f16"]
+    assert plan(made, requested_setup(made, longest, "f16")).fits
+
+
+def test_as_few_layers_as_main_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The experts in main memory are limited by that; the rest of what a card cannot hold is refused by name."""
+    monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 0)
+    monkeypatch.setattr(CudaMachine, "breakdown", lambda self, parts: MemoryBreakdown("A card", parts, GIB, GIB))
+    made = opened(64 * GIB, "auto")
+    layers = len(layers_of_experts(made.config))
+    estimator = made.estimator(None)
+    needed = total(estimator, replace(requested_setup(estimator, 512, "f16"), rows=256, nodes=24))
+    monkeypatch.setattr(CudaMachine, "available_with_context", lambda self: needed - 1)
+    monkeypatch.setattr(type(estimator), "kv_types", ["f16"])
+    one = made.footprint.experts_on_host(1).bytes
+    free = SimpleNamespace(free=2 * one - 1, process=0)
+    monkeypatch.setattr(target.memory, "host_memory", lambda: free)
+    made.check_memory(None, 512, "f16")
+    assert 1 == made.host_experts.layers < layers
 
 
 def test_where_nothing_fits_every_layer_is_moved_and_the_plan_says_so() -> None:
@@ -78,9 +114,9 @@ def test_where_nothing_fits_every_layer_is_moved_and_the_plan_says_so() -> None:
 
 
 def test_without_a_context_auto_takes_the_usual_one() -> None:
-    few, many = (requested_setup(planner(16 * GIB, experts), None, "f16") for experts in ("auto", "host"))
-    assert few.context == many.context == 32_768
-    assert 0 < few.experts < many.experts == 40
+    auto, host = (requested_setup(planner(16 * GIB, experts), None, "f16") for experts in ("auto", "host"))
+    assert auto == host
+    assert (auto.context, auto.experts) == (32_768, 40)
 
 
 def test_a_model_without_experts_has_none_to_move() -> None:

@@ -19,7 +19,7 @@ from dflash_core.fits import MemoryEstimator
 from dflash_tui.application.hub import header as headers
 from dflash_tui.application.hub import pairing
 from dflash_tui.application.hub.find import look
-from dflash_tui.application.hub.fitting import room_for
+from dflash_tui.application.hub.fitting import fit_check
 from dflash_tui.application.hub.found import Found, PassedOver
 from dflash_tui.application.hub.pairing import likeness
 from dflash_tui.application.hub.places import Place, places
@@ -210,10 +210,10 @@ def test_an_unchanged_file_is_not_opened_again(home: Path, monkeypatch: pytest.M
         return read(path, folder=folder)
 
     monkeypatch.setattr("dflash_tui.application.hub.find.read_header", counted)
-    monkeypatch.setattr(pairing, "open_gguf", lambda path: pytest.fail("opened again"))
+    monkeypatch.setattr(pairing, "open_model", lambda path: pytest.fail("opened again"))
     assert found(folder)[0] == first
     assert opened == []
-    monkeypatch.setattr(pairing, "open_gguf", lambda path: (_ for _ in ()).throw(OSError("only now")))
+    monkeypatch.setattr(pairing, "open_model", lambda path: (_ for _ in ()).throw(OSError("only now")))
     os.utime(copy, (1, 1))
     found(folder)
     assert opened == [copy]
@@ -259,10 +259,10 @@ def test_a_file_that_moved_is_found_by_its_name(home: Path) -> None:
 @pytest.mark.parametrize(("memory", "says"), [(80, "fits, "), (24, "fits, "), (12, "does not fit, ")])
 def test_room_is_that_of_a_plan(memory: int, says: str) -> None:
     make: Callable[[LoadRequest], MemoryEstimator] = lambda request: estimator(memory << 30)  # noqa: E731
-    room = room_for(LoadRequest(), make=make)
+    room = fit_check(LoadRequest(), make=make)
     assert room.words.startswith(says)
-    assert room_for(LoadRequest(), 80 << 30, make).short == 0, "what the present pair gives back counts"
-    long = room_for(LoadRequest(context=262_144), make=make)
+    assert fit_check(LoadRequest(), 80 << 30, make).short == 0, "what the present pair gives back counts"
+    long = fit_check(LoadRequest(context=262_144), make=make)
     if memory == 24:
         assert long.words.startswith("fits with ")
         assert 0 < long.context < long.wished == 262_144

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 pytest.importorskip("torch")
+from tools.bench.kernels import products_27b
+
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.plan import Card, KernelConfig, Plan, Shape, plan
 from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.backends.cuda.state import WIDTHS
-from dflash_core.bench.kernels import products_27b
 
 KIB = 1 << 10
 # Multiprocessors of cards whose thread blocks have 99 KiB of shared memory.

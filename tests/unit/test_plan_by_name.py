@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ import pytest
 pytest.importorskip("cuda.bindings")
 from dflash_tui.application.hub.catalogue import CatalogueError, load_catalogue
 from dflash_tui.application.hub.files import HubError
-from dflash_tui.application.hub.fitting import room_for
-from dflash_tui.application.hub.quantisations import Quantisation, chosen, grouped
+from dflash_tui.application.hub.fitting import fit_check
+from dflash_tui.application.hub.quantisations import Quantisation, chosen, folder, grouped
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli import get
 from dflash_tui.cli.command_line import main
+from support.hub_server import serving
 
 GIB = 1 << 30
 FILES = [
@@ -64,7 +66,7 @@ def test_other_commands_say_how_to_get_it(capsys: pytest.CaptureFixture[str]) ->
 
 def test_what_fits_is_known_in_the_list() -> None:
     pair = load_catalogue()["qwen3.8-27b"]
-    room = room_for(pair.planned(LoadRequest(device="cpu")), 64 * GIB)
+    room = fit_check(pair.planned(LoadRequest(device="cpu")), 64 * GIB)
     assert (room.why, room.short) == ("", 0)
     assert 16 * GIB < room.weights < 19 * GIB
 
@@ -102,3 +104,33 @@ def test_what_a_repository_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.setattr(get, "requested_files", requested_files)
     assert main(["get", "o/n:q8_0"]) != 0
     assert asked == ["M-Q8_0.gguf"]
+
+
+FOLDER_FILES = [
+    ("config.json", 1), ("tokenizer.json", 2), ("README.md", 5), ("model-00002-of-00002.safetensors", 40),
+    ("model-00001-of-00002.safetensors", 30), ("model.safetensors.index.json", 3), ("consolidated.safetensors", 70),
+    ("original/model.safetensors", 70), ("chat_template.jinja", 4),
+]  # fmt: skip
+
+
+def test_a_repository_that_is_a_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Its files are fetched together, and opened as a folder."""
+    found = folder(FOLDER_FILES)
+    assert [(one.name, one.size) for one in found] == [("safetensors", 80)]
+    assert folder(FOLDER_FILES[1:]) == [], "no config.json"
+    assert folder(FILES) == []
+    files = chosen("o/n", found, "safetensors").target.files
+    assert set(files) == {name for name, _ in FOLDER_FILES if name != "README.md" and "/" not in name} - {
+        "consolidated.safetensors"
+    }
+    monkeypatch.setattr(get, "quantisations", lambda repo, endpoint: found)
+    with serving() as hub:
+        assert get.get("o/good", tmp_path, yes=True, endpoint=hub.endpoint) == 0
+    assert capsys.readouterr().out == f"dflash-tui --target {tmp_path}/o--good\n"
+    assert {path.name for path in (tmp_path / "o--good").iterdir() if not path.name.startswith(".")} == {*files}
+    there = [Quantisation("Q8_0", "M-Q8_0.gguf", 80), *found]
+    monkeypatch.setattr(get, "quantisations", lambda repo, endpoint: there)
+    assert main(["get", "o/n"]) == 0, "with other models beside it, one is chosen"
+    assert "safetensors" in capsys.readouterr().out

@@ -52,8 +52,8 @@ def test_saved_presets_hold_what_differs_from_the_defaults(tmp_path: Path) -> No
     assert tomllib.loads(path.read_text()) == {"knobs": {"drafting": "tree 40", "p_min": 0.15}}
     again = Presets(tmp_path / "presets")
     assert again["mine"].knobs == Knobs().replace(budget=40, p_min=0.15)
-    assert again.like(Knobs().replace(budget=40, p_min=0.15), NOTHING) == "mine"
-    assert again.like(Knobs(drafting="auto up to 41"), NOTHING) == ""
+    assert again.like(Knobs().replace(budget=40, p_min=0.15), Limits(None, 0)) == "mine"
+    assert again.like(Knobs(drafting="auto up to 41"), Limits(None, 0)) == ""
     assert again.names_for("") == (*(preset.name for preset in BUILT_IN), "mine")
 
 
@@ -150,7 +150,7 @@ def test_refusals(tmp_path: Path) -> None:
         with pytest.raises(PresetError, match="expected a name of a to z"):
             presets.save(Preset(name))
     (tmp_path / "file").write_text("")
-    with pytest.raises(PresetError, match=r"cannot be written: .*; the preset is not kept"):
+    with pytest.raises(PresetError, match=r"cannot be written: .*; the preset is not saved"):
         Presets(tmp_path / "file").save(Preset("mine"))
 
 

@@ -1,4 +1,4 @@
-"""What `bench --share` publishes: figures, and neither a user's words nor a machine's name."""
+"""What `tools.bench.steps --share` publishes: figures, and neither a user's words nor a machine's name."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 from tools.bench.predict import counted_products, predict
+from tools.bench.share import shared
+from tools.bench.step_bench import StepReport, Timed
 
 from dflash_core.backends.cuda import timings
 from dflash_core.backends.cuda.meta import MetaUpload
@@ -20,9 +22,7 @@ from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import name_of, target_name
 from dflash_core.bench.statistics import summary
-from dflash_core.bench.steps import StepReport, Timed
 from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
-from dflash_tui.cli.share import shared
 from support.kernel_variants import PlanningDevice, header, tiny
 
 SECRET = "private-name"

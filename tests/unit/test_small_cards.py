@@ -11,19 +11,20 @@ pytest.importorskip("cuda.bindings")
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, own_head
 from dflash_core.backends.cuda.planned import card_of
-from dflash_core.bench.published import FILES_27B, PublishedFile
 from dflash_core.bench.shapes import card_estimator, header, headers, mtp_header
 from dflash_core.bench.synthetic_models import SIZE_27B, mtp_types, target_types
 from dflash_core.config import read_target
-from dflash_core.fits import CEILING, ON_HOST, Setup, plan, requested_setup, shrunk_note, total
+from dflash_core.fits import CEILING, ON_HOST, SHORT, Setup, longest_context, min_bytes, plan, requested_setup, total
+from dflash_core.fits_notes import shrunk_note
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.memory import gib
 from dflash_tui.application import fits
 from dflash_tui.text.fits import lines
 from support.golden import golden
+from support.published import FILES_27B, PublishedFile
 from support.reckoned import estimator
 
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
 
 
 @pytest.mark.parametrize("file", FILES_27B, ids=lambda file: file.name)
@@ -97,7 +98,30 @@ def test_a_load_that_had_to_shrink_says_by_how_much() -> None:
     found = shrunk_note(made, setup, made.available)
     more = total(made, replace(setup, context=CEILING)) + made.spare(made.available) - made.available
     assert more > 0
-    assert found == f"the context is {setup.context:,} positions, not 32,768: {gib(more)} more are needed for that"
+    assert f"the context is {setup.context:,} positions, not 32,768: {gib(more)} more are needed for that" in found
     # With so much more memory the context is the usual one.
     assert requested_setup(made, None, "f16", made.available + more).context == CEILING
     assert shrunk_note(made, replace(setup, context=CEILING), made.available) == ""
+
+
+def test_a_context_takes_spare_memory_before_it_is_too_short_to_use() -> None:
+    """From a card on which nothing fits to one that has enough: never fewer positions for more memory, and 512 only
+    where no more fit."""
+    made, before, short = estimator(24 * GIB, "Q8_0"), 0, 0
+    bare = replace(made.base, kv="q8_0")
+    first = min_bytes(made, replace(bare, context=512))
+    for more in range(-128, 1536, 64):
+        available = first + more * MIB
+        context = requested_setup(made, None, "q8_0", available).context
+        fitting = longest_context(made, bare, available - made.least_spare(available))
+        assert context >= min(max(fitting, 512), SHORT)
+        assert before <= context <= CEILING
+        assert context == 512 or total(made, replace(bare, context=context, rows=256)) <= available
+        setup = requested_setup(made, None, "q8_0", available)
+        left = available - total(made, setup)
+        note = f"only {gib(max(left, 0))} are left free"
+        assert (note in shrunk_note(made, setup, available)) == (left < made.spare(available) // 2)
+        before = context
+        short += 512 < context <= SHORT and left < made.spare(available) // 2
+    assert before > SHORT
+    assert short > 3

@@ -91,11 +91,11 @@ def test_what_keeping_a_sequence_would_copy() -> None:
     store, whole = SnapshotStore(1 << 20, PAGE), list(range(20))
     assert store.missing("a", whole) == [(0, 8), (8, 16), (16, 20)]
     put(store, whole)
-    assert store.held("a", whole)
+    assert store.has("a", whole)
     assert store.missing("a", whole) == []
     assert store.missing("a", [*whole, 7]) == [(16, 21)]
-    assert not store.held("a", whole[:16])
-    assert not store.held("b", whole)
+    assert not store.has("a", whole[:16])
+    assert not store.has("b", whole)
 
 
 def test_what_was_asked_after_counts_as_used() -> None:
@@ -104,9 +104,9 @@ def test_what_was_asked_after_counts_as_used() -> None:
     first, second, third = ([base] * PAGE for base in (1, 2, 3))
     put(store, first)
     put(store, second)
-    assert store.held("a", first)
+    assert store.has("a", first)
     put(store, third)
-    assert [store.held("a", tokens) for tokens in (first, second, third)] == [True, False, True]
+    assert [store.has("a", tokens) for tokens in (first, second, third)] == [True, False, True]
 
 
 def test_the_least_recently_used_goes_first() -> None:
@@ -166,3 +166,39 @@ def test_the_cap_holds_whatever_is_put(work: list[tuple[int, int, bool]], most: 
         kept = list(store.snapshots("a"))
         pages = {id(page): page.nbytes for one in kept for page in one.pages}
         assert store.nbytes == sum(pages.values()) + STATE * len(kept)
+
+
+def test_what_a_conversation_begins_with_goes_after_it() -> None:
+    """An agent's system message and tools (root), its turns, and side requests between them."""
+    size = STATE + PAGE * ROW
+    store = SnapshotStore(5 * size, PAGE)
+    root = [1] * PAGE
+    turns = [[*root, *([at] * PAGE * at)] for at in range(1, 4)]
+    for tokens in (root, *turns[:2]):
+        assert put(store, tokens)
+    for side in range(20, 24):  # each needs a place of its own
+        assert put(store, [side] * PAGE)
+        assert store.find("a", [*turns[1], 9]) is not None, "the newest turn is used again"
+    assert store.held("a", root)
+    assert not store.held("a", turns[0])
+    assert put(store, turns[2])
+    assert store.held("a", root), "nor does the turn that comes next take its place"
+    assert store.nbytes <= store.most_bytes
+
+
+def test_a_beginning_of_nothing_goes_by_its_age() -> None:
+    size = STATE + PAGE * ROW
+    store = SnapshotStore(3 * size, PAGE)
+    root = [1] * PAGE
+    put(store, root)
+    put(store, [2] * PAGE, "b")
+    put(store, [*root, 2], "b")  # of another pair
+    put(store, [3] * PAGE)
+    assert not store.held("a", root)
+    store = SnapshotStore(2 * size, PAGE)
+    put(store, root)
+    assert put(store, [*root, *[4] * PAGE]), (
+        "shares its page, and the place of a root is free for it if there is no other"
+    )
+    assert put(store, [5] * 2 * PAGE)
+    assert store.nbytes <= store.most_bytes

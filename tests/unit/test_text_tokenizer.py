@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from text_data import DATA, END_THINK, IM_END, IM_START, THINK, TOKENIZER_JSON, metadata, tiny
 
 from dflash_core.errors import ContextError, DFlashError, FormatError, UnsupportedError
+from dflash_core.text.byte_level import LONGEST_RUN
 from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
 from dflash_core.text.tokenizer import Tokenizer
 from support.golden import goldens
@@ -186,11 +187,17 @@ def test_both_halves_of_a_surrogate_pair_are_a_character() -> None:
 @pytest.mark.parametrize("pre", ["qwen35", "gpt-4o"])
 @pytest.mark.parametrize(("letter", "what"), [(" ", "blanks"), ("A", "letters")])
 def test_a_run_that_the_expressions_cannot_take_is_refused(pre: str, letter: str, what: str) -> None:
-    """Ten million blanks, and upper-case letters for some, stop the library in the middle of its own code."""
+    """Ten million blanks, and upper-case letters for some, stop the library in the middle of its own code; half of that
+    is the most that is let through."""
     tokenizer = Tokenizer.from_metadata(metadata(pre=pre))
     with pytest.raises(ContextError, match=f"^the text has a run of more than 4,000,000 {what}, the most that can"):
-        tokenizer.encode("b" + 10_000_000 * letter + "c")
-    assert tokenizer.encode(f"{letter * 1000}1" * 5000)  # many short runs are none
+        tokenizer.encode("b" + (LONGEST_RUN + 1) * letter + "c")
+
+
+def test_a_long_text_of_short_runs_is_taken() -> None:
+    text = "AAAAAAA 1 " * (LONGEST_RUN // 10 + 1)
+    assert len(text) > LONGEST_RUN
+    assert Tokenizer.from_metadata(metadata(pre="qwen35")).encode(text)
 
 
 def test_the_longest_special_name_wins() -> None:

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.bench.family_models import MODELS
 from dflash_core.bench.interleave import interleave
-from dflash_core.bench.steps import MAX_TOKENS, StepBench, StepCase
-from dflash_core.bench.synthetic_models import MODELS
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
@@ -27,6 +26,7 @@ from dflash_core.policy.queued import CHOICES, QueuedPolicy
 from dflash_core.user_folders import user_folder
 from tools.bench.engines import synthetic_engine
 from tools.bench.replay import GivenCosts
+from tools.bench.step_bench import MAX_TOKENS, StepBench, StepCase
 from tools.bench.tool import run_tool
 
 TRACE = ((1,),)

@@ -14,13 +14,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dflash_core.bench.steps import CONTEXT, MAX_TOKENS, ROOM, StepBench, StepCase
-from dflash_core.bench.synthetic import synthetic_pair
-from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.family_models import MODELS
 from dflash_core.cache_types import TYPES
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
 from dflash_core.loading import CardOptions, load_draft, load_target
+from tools.bench.step_bench import CONTEXT, MAX_TOKENS, ROOM, StepBench, StepCase
+from tools.bench.synthetic import synthetic_pair
 from tools.bench.tool import run_tool
 
 CONTEXTS = (200, 32_768, 131_072)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dflash_core.bench.steps import CONTEXT
-from dflash_core.bench.synthetic import synthetic_pair
-from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.family_models import MODELS
 from dflash_core.engine import Engine
 from dflash_core.loading import load_draft, load_target
+from tools.bench.step_bench import CONTEXT
+from tools.bench.synthetic import synthetic_pair
 
 
 def synthetic_engine(model: str, folder: Path) -> Engine:

@@ -5,7 +5,7 @@ are about ten small kernels that depend on each other: they add a time per layer
 kernel while the one before runs, and more with more rows. The amounts are those of the cards that were measured
 (docs/benchmarks.md); if a step takes much longer, the plans do not suit the card.
 
-python -m tools.bench.predict FILE    what is predicted for the card of a `bench --synthetic 27b --share FILE`
+python -m tools.bench.predict FILE    what is predicted for the card of a `tools.bench.steps --share FILE`
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from dflash_core.arch.kinds import DeltaNet
 from dflash_core.backends.cuda.plan import Card, Product, plan
 from dflash_core.backends.cuda.repack import packed_bytes
-from dflash_core.bench.kernels import products_27b
 from dflash_core.bench.synthetic_models import DRAFT_27B, TARGET_27B, draft_types
+from tools.bench.kernels import products_27b
 from tools.bench.tool import run_tool
 
 ROWS = 24  # of the tree that is predicted

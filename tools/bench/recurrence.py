@@ -24,7 +24,7 @@ from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import Device, HasAddress, Launch
-from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
+from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, SequenceNeeds
 from dflash_core.backends.cuda.layers.delta_net import DeltaNetLayers
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, DeltaLaunch, DeltaShape, first_pass_levels
 from dflash_core.backends.cuda.products import Arena
@@ -138,9 +138,8 @@ class Recurrences:
         def arena(wanted: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Arena:
             return Arena.of(Arena.need(wanted), device.torch_device)
 
-        self.memory = memory = self.layers.memory(
-            0, PASS_ROWS, arena(self.layers.pass_buffers(0)), arena(self.layers.row_buffers(PASS_ROWS))
-        )
+        passes, rows = self.layers.pass_buffers(0), self.layers.row_buffers(PASS_ROWS)
+        self.memory = memory = self.layers.memory(SequenceNeeds(0, PASS_ROWS, arena(passes), arena(rows)))
         inputs, out = self.layers.projections(0)
         lasting, partials = PassBuffers.lasting(hidden, [inputs], [out]), PassBuffers.partials([inputs], [out])
         self.buffers = PassBuffers(hidden, [inputs], [out], arena(lasting), arena(partials))

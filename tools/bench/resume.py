@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.bench.synthetic import synthetic_pair
-from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.family_models import MODELS
 from dflash_core.engine import Engine, load_pair
 from dflash_core.events import PrefillEvent
 from dflash_core.knobs import Knobs
 from dflash_core.loading import CardOptions
+from tools.bench.synthetic import synthetic_pair
 from tools.bench.tool import run_tool
 
 OTHER = 512  # tokens of the conversation in between

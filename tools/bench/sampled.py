@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dflash_core.bench.interleave import interleave
-from dflash_core.bench.steps import MAX_TOKENS, StepBench, StepCase
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs, Value
 from dflash_core.user_folders import user_folder
 from tools.bench.engines import synthetic_engine
+from tools.bench.step_bench import MAX_TOKENS, StepBench, StepCase
 from tools.bench.tool import run_tool
 
 GREEDY = "greedy"

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
-from dflash_core.bench.steps import StepBench, StepCase, default_cases
-from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.family_models import MODELS
 from dflash_core.errors import KernelError
 from dflash_core.user_folders import user_folder
 from tools.bench.engines import synthetic_engine
+from tools.bench.step_bench import StepBench, StepCase, default_cases
 from tools.bench.tool import run_tool
 
 CASES = ("plain", "tree 23", "sampled tree 23", "tree 63")

@@ -10,8 +10,8 @@ import sys
 
 from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.backends.cuda.target import open_device
-from dflash_core.bench.kernels import ARENA, Bench, Product
 from dflash_tui.terminal.output import write_out
+from tools.bench.kernels import ARENA, Bench, Product
 
 SHAPES = ((17_408, 5_120), (5_120, 17_408), (4_096, 4_096))
 WIDTHS = (1, 24)

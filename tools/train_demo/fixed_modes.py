@@ -89,7 +89,7 @@ def main() -> None:
     drafter = load_draft(draft, target)
     for name, texts in sets.items():
         built = [build_prompt(target.tokenizer, target.template, [Message("user", text)], False) for text in texts]
-        engine = Engine(target, drafter, kept=[SavedValues(None, "dflash", shipped_beside(draft))])
+        engine = Engine(target, drafter, saved=[SavedValues(None, "dflash", shipped_beside(draft))])
         rates = speeds(engine, [one.ids[:LONGEST_PROMPT] for one in built], asked.repeats)
         over += [auto / tree for auto, tree in zip(rates[AUTO], rates[DEFAULT], strict=True)]
         _say(line(name, rates))

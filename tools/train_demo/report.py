@@ -93,7 +93,7 @@ def run(engine: Engine, target: Target, questions: Iterable[Question], knobs: Kn
             now = time.perf_counter()
             if isinstance(event, PrefillEvent):
                 prefill = event
-            else:
+            elif isinstance(event, StepEvent):
                 steps.append(event)
                 spent += now - last
             last = now

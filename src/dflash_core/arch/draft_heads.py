@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from dflash_core.arch.kinds import Shapes
 
+ZLAB_ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel", "Qwen3DSparkModel", "DSparkDraftModel")
+"""What a config.json of a drafter in safetensors names."""
 SIDES = ("attn", "ffn")
 """The sub-layers of a block that have convolutions."""
 

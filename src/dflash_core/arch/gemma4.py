@@ -9,6 +9,7 @@ from dataclasses import replace
 from dflash_core.arch import reading
 from dflash_core.arch.architecture import Architecture, Head
 from dflash_core.arch.facts import expert_notes, sizes
+from dflash_core.arch.gemma3 import FREQUENT_FIRST
 from dflash_core.arch.kinds import Attention, SwiGLU
 from dflash_core.arch.spec import Branch, LayerSpec, ModelSpec
 from dflash_core.errors import FormatError
@@ -69,6 +70,7 @@ def read(keys: Settings, head: Head) -> ModelSpec:
         softcap=reading.softcap(keys),
         suppressed=reading.suppressed(keys, spec.vocab_size),
         per_layer_input=per_layer,
+        frequent_first=FREQUENT_FIRST,
     )
 
 

@@ -36,7 +36,8 @@ def read(keys: Settings, head: Head) -> ModelSpec:
         ffn = reading.experts(keys, head, index) if experts else SwiGLU(keys.uniform("feed_forward_length"))
         return LayerSpec(replace(attention, biases=biases), ffn)
 
-    attention = replace(attention, interleaved=True, qk_norm=False, rope_factors=ROPE_FACTORS in head.names)
+    halves = keys.flag("attention.rows_in_halves") is True  # of folders of safetensors
+    attention = replace(attention, interleaved=not halves, qk_norm=False, rope_factors=ROPE_FACTORS in head.names)
     return reading.model(ARCHITECTURE.name, keys, head, tuple(map(layer, range(blocks))), attention.eps)
 
 

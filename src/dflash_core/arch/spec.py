@@ -96,6 +96,7 @@ class ModelSpec:
     logit_scale * x where softcap is 0. suppressed: tokens whose logits are -inf. per_layer_input: width P of what every
     token gives to every layer, 0 for none: with h the scaled embedding of the token, row l of
     (per_layer_token_embd * sqrt(P) + RMS(per_layer_model_proj h / sqrt(hidden); per_layer_proj_norm)) / sqrt(2).
+    frequent_first: whether frequent tokens have the lowest ids, so that drafts may be chosen among the first ones.
     """
 
     name: str
@@ -114,6 +115,7 @@ class ModelSpec:
     softcap: float = 0.0
     suppressed: tuple[int, ...] = ()
     per_layer_input: int = 0
+    frequent_first: bool = True
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property

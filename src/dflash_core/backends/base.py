@@ -114,7 +114,7 @@ class StepDecoder(Protocol):
     def go_on(self) -> None:
         """After a halt: `step` decodes on from the newest token."""
 
-    def say(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
+    def inject(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
         """After a halt: continue with `tokens` instead of the target's own, no further than one that ends the answer.
         The step's `stop` says whether one did."""
 

@@ -29,20 +29,36 @@ FORCED = 16  # tokens that a grammar forces, in a step
 SPARE = 2  # nodes that are built for each that is verified, where a constraint may rule some out
 
 
-def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], room: int) -> Stop | None:
+def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], capacity: int) -> Stop | None:
     """Why an answer ends with `token`, the `answered`-th of it, if it does.
 
-    `room`: positions of the context after the prompt. A token occupies one once it has run, and the next token must
+    `capacity`: positions of the context after the prompt. A token occupies one once it has run, and the next token must
     still fit.
     """
     if token in stop_ids:
         return "stop token"
     if answered >= knobs.max_tokens:
         return "max tokens"
-    return "context full" if answered >= room else None
+    return "context full" if answered >= capacity else None
 
 
-def said(
+def constrained(
+    tree: Tree, constraint: Constraint, knobs: Knobs, decision: Decision, deepest: int, most: int
+) -> tuple[Tree, Decision]:
+    """The part of a tree that a constraint leaves, with what it forces, no deeper than `deepest` and with `most` nodes
+    below the root at most; and what the step then runs. Under `auto` what is forced is drafted whatever drafts bring,
+    as it is hardly ever wrong."""
+    if knobs.mode == "plain":
+        return tree, decision
+    budget = min(decision.budget, most)
+    forced = min(max(budget, FORCED) if knobs.mode == "auto" else budget, deepest, most)
+    tree = within(tree, constraint, budget, forced, chain=decision.mode != "tree")
+    if decision.mode == "plain" and len(tree) > 1:
+        decision = replace(decision, mode="chain", budget=len(tree) - 1, drafts=False)
+    return tree, decision
+
+
+def injected_step(
     prefill: Callable[[Sequence[int]], Logits],
     length: int,
     root: int,
@@ -131,12 +147,12 @@ class Decoder:
     def go_on(self) -> None:
         self._halt = None
 
-    def say(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
+    def inject(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
         self._halt = None
-        kept, stop = self._until_stop(tokens)
-        step = said(self.backend.prefill, self.backend.length, self.answer[-1], kept, event, self.knobs)
-        self._extend(kept)
-        self.policy.said(kept)
+        taken, stop = self._until_stop(tokens)
+        step = injected_step(self.backend.prefill, self.backend.length, self.answer[-1], taken, event, self.knobs)
+        self._extend(taken)
+        self.policy.said(taken)
         self._clock = _Clock()
         return replace(step, stop=stop)
 
@@ -145,9 +161,9 @@ class Decoder:
         del self.answer[-1]
         if self.constraint is not None:
             self.constraint.drop()
-        kept, stop = self._until_stop((token,))
-        self._extend(kept)
-        self.policy.said(kept)
+        taken, stop = self._until_stop((token,))
+        self._extend(taken)
+        self.policy.said(taken)
         self._clock = _Clock()
         return stop
 
@@ -262,7 +278,7 @@ class Decoder:
         plan = self.policy.plan(knobs, self.answer[-1], drafts, deepest)
         if plan is not None:
             self.decision = self._told(plan.decision)
-            return self._within(plan.tree, deepest), plan.choice
+            return self._constrained(plan.tree, deepest), plan.choice
         decision = self.decision
         drafts = drafts.cut(deepest, 1 if decision.mode == "chain" else None)
         budget = min(decision.budget, self._most)
@@ -274,20 +290,12 @@ class Decoder:
             chain_seed=knobs.chain_seed,
             stops=self.stop_ids,
         )
-        return self._within(tree, deepest), None
+        return self._constrained(tree, deepest), None
 
-    def _within(self, tree: Tree, deepest: int) -> Tree:
-        """The part of a tree that the constraint leaves, and what it forces; under `auto` this much whatever drafts
-        bring, as it is hardly ever wrong."""
-        if self.constraint is None or self.knobs.mode == "plain":
-            return tree
-        decision = self.decision
-        forced = max(decision.budget, FORCED) if self.knobs.mode == "auto" else decision.budget
-        forced = min(forced, deepest, self._most)
-        chain = decision.mode != "tree"
-        tree = within(tree, self.constraint, min(decision.budget, self._most), forced, chain=chain)
-        if decision.mode == "plain" and len(tree) > 1:
-            self.decision = replace(decision, mode="chain", budget=len(tree) - 1, drafts=False)
+    def _constrained(self, tree: Tree, deepest: int) -> Tree:
+        if self.constraint is not None:
+            limits = deepest, self._most
+            tree, self.decision = constrained(tree, self.constraint, self.knobs, self.decision, *limits)
         return tree
 
     def _left(self) -> int:
@@ -309,15 +317,15 @@ class Decoder:
     def _until_stop(self, tokens: Sequence[int]) -> tuple[list[int], Stop | None]:
         """Cut tokens that follow the answer's end - a stop token, the token limit, the end of the context - or the
         place where it halts."""
-        kept: list[int] = []
-        room = self.context_length - self.prompt_length
+        taken: list[int] = []
+        capacity = self.context_length - self.prompt_length
         for token in tokens:
-            kept.append(token)
-            answered = len(self.answer) + len(kept)
-            stop = stop_at(token, answered, self.knobs, self.stop_ids, room)
+            taken.append(token)
+            answered = len(self.answer) + len(taken)
+            stop = stop_at(token, answered, self.knobs, self.stop_ids, capacity)
             if stop is not None or answered == self._halt:
-                return kept, stop
-        return kept, None
+                return taken, stop
+        return taken, None
 
 
 def _describe(tree: Tree, walk: Walk) -> StepTree:

@@ -12,10 +12,8 @@ from dflash_core.guards.base import Guard, Intervention
 E = TypeVar("E", PrefillEvent, StepEvent)
 
 
-def guarded_step(decoder: StepDecoder, guard: Guard | None) -> list[StepEvent]:
+def guarded_step(decoder: StepDecoder, guard: Guard) -> list[StepEvent]:
     """The next step, or the guard's step in its place where the answer has halted or the user requested it."""
-    if guard is None:
-        return [decoder.step()]
     events: list[StepEvent] = []
     if (action := guard.requested) is not None:
         for event in decoder.finish():  # steps under way count; after them nothing is
@@ -42,7 +40,7 @@ def guarded_step(decoder: StepDecoder, guard: Guard | None) -> list[StepEvent]:
 
 
 def _inject(decoder: StepDecoder, guard: Guard, action: Intervention) -> StepEvent:
-    event = decoder.say(action.tokens, action.event)
+    event = decoder.inject(action.tokens, action.event)
     guard.see(event.tokens, injected=True)
     return event
 

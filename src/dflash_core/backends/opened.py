@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from dflash_core import memory
+from dflash_core.arch.folders.opening import open_model
 from dflash_core.arch.spec import EMBEDDING, ModelSpec
 from dflash_core.backends.base import PREFILL_CHUNK, Logits, Machine, Session
 from dflash_core.cache_types import AUTO, CachePair
@@ -20,7 +21,7 @@ from dflash_core.drafters.base import Draft, OpenedDraft, OpenedModel
 from dflash_core.drafters.mtp import KIND
 from dflash_core.errors import ContextError, MismatchError
 from dflash_core.fits import PREFILL_ROWS, MemoryEstimator
-from dflash_core.formats.gguf import GGUFFile, open_gguf
+from dflash_core.formats.gguf import GGUFFile
 from dflash_core.ids import check_ids
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Target(ABC):
         self.program_bytes = memory.host_memory().process  # Python and torch, before any of the model
         self.file: GGUFFile
         self.config: ModelSpec
-        self.file, self.config = read_target(open_gguf(path))
+        self.file, self.config = read_target(open_model(path))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

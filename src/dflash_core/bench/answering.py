@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from dflash_core.conversation import Conversation, Turn
+from dflash_core.answer import Answer
+from dflash_core.conversation import Conversation
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
-from dflash_core.messages import Message
+from dflash_core.messages import Message, Prompt
+from dflash_core.record import Start
 from dflash_core.runner import Runner
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
@@ -21,17 +23,21 @@ class Answerer:
     def __init__(self, engine: Runner, tokenizer: Tokenizer, template: ChatTemplate) -> None:
         self.engine, self.tokenizer, self.template = engine, tokenizer, template
         self._lock = threading.RLock()  # a signal handler may call `stop` on the thread that has the lock
-        self._turn: Turn | None = None
+        self._turn: Answer | None = None
         self._stopped = threading.Event()
 
-    def answer(self, messages: Sequence[Message], knobs: Knobs) -> TurnReport | None:
-        """The answer to the last of `messages`, a user's; None where it was stopped before its end.
+    def answer(self, asked: Sequence[Message] | Prompt, knobs: Knobs) -> TurnReport | None:
+        """The answer to a prompt, or to the last of some messages, a user's; None where it was stopped before its end.
 
         Raises TemplateError, ContextError, and what the engine raises.
         """
-        conversation = Conversation(self.engine, self.tokenizer, self.template)
-        conversation.set_messages(messages[:-1])
-        turn = conversation.ask(messages[-1].content, knobs.fixed())
+        turn: Answer
+        if isinstance(asked, Prompt):
+            turn = Answer(self.engine, self.tokenizer, asked, knobs.fixed(), _start)
+        else:
+            conversation = Conversation(self.engine, self.tokenizer, self.template)
+            conversation.set_messages(asked[:-1])
+            turn = conversation.ask(asked[-1].content, knobs.fixed())
         with self._lock:
             self._turn = turn
             if self._stopped.is_set():
@@ -54,3 +60,8 @@ class Answerer:
             self._stopped.set()
             if self._turn is not None:
                 self._turn.stop()
+
+
+def _start(prompt: Prompt, knobs: Knobs) -> Start:
+    """The beginning of a record that nobody reads."""
+    return Start("", "", "", "", "", prompt.ids, knobs)

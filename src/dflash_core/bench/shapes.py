@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cpu.machine import CpuMachine
 from dflash_core.backends.cpu.memory_estimator import HostMemoryEstimator
@@ -37,7 +38,7 @@ class ShapedDraft:
     """The part of an OpenedDraft that plans need."""
 
     files: tuple[ShapeHeader, ...]
-    config: DraftConfig | MtpConfig
+    config: DraftConfig | AssistantConfig | MtpConfig
 
 
 def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> ShapeHeader:
@@ -53,8 +54,9 @@ def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str,
 def headers(model: Model, draft: str) -> tuple[ModelSpec, Any, Any]:
     """The target's spec, its file, and its drafter, whose matrices are of the type `draft`."""
     spec = model.target()
-    types = {name: kind if kind == "F32" else draft for name, kind in draft_types(model.draft).items()}
-    drafter = ShapedDraft((header("draft", model.draft.tensors(), types),), model.draft)
+    config = model.drafter()
+    types = {name: kind if kind == "F32" else draft for name, kind in draft_types(config).items()}
+    drafter = ShapedDraft((header("draft", config.tensors(), types),), config)
     return spec, header(model.name, spec.tensors(), target_types(spec, model)), drafter
 
 

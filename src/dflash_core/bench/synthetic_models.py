@@ -1,4 +1,5 @@
-"""The models that synthetic files stand in for: sizes as their files state them, and the types that publishers ship.
+"""What a synthetic file needs to know of the model that it stands in for, and those of Qwen: sizes as their files state
+them, and the types that publishers ship. Other families are in family_models.py.
 
 Settings are GGUF keys without the architecture's prefix. The type mixes are llama.cpp's Q4_K_M rule, as for the 27B
 files of Qwen3.6 and for Qwen3; for experts a mix tensor by tensor as in the UD-Q4_K_XL files.
@@ -7,22 +8,25 @@ files of Qwen3.6 and for Qwen3; for experts a mix tensor by tensor as in the UD-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dflash_core.arch.architecture import Head
+from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.draft_heads import Convolution, Heads, Markov, Selector
 from dflash_core.arch.kinds import ROUTER, SHARED_GATE, Attention, NextN
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.config import DraftConfig, MtpConfig
+from dflash_core.config import ASSISTANT_ARCHITECTURE, DraftConfig, MtpConfig
+from dflash_core.drafters.assistant import assistant_config
+from dflash_core.formats.metadata import Settings
 
 Q4_K_M = 15  # general.file_type
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Qwen's special tokens and their places; everything else is spelt letter by letter."""
+    """Special tokens, with Qwen's names, and their places; everything else is spelt letter by letter."""
 
     pre: str
     size: int
@@ -40,7 +44,8 @@ QWEN3 = Vocabulary("qwen2", 151_936, 151_643, 151_644, 151_645, 151_667, 151_668
 @dataclass(frozen=True, slots=True)
 class Model:
     """A target and its drafter. `storage`: the type of a matrix, from its name without the layer, and whether the layer
-    is one that llama.cpp gives more bits, counted over all layers and over those of attention."""
+    is one that llama.cpp gives more bits, counted over all layers and over those of attention. `names`: tensors that
+    the settings do not show. `head`: what drafts; `assistant`: the settings of one."""
 
     name: str
     architecture: str
@@ -50,7 +55,9 @@ class Model:
     storage: Callable[[str, bool, bool], str]
     tied: bool = False
     mix: str = "Q4_K_M"
-    head: str = "dflash"  # or "mtp": what drafts
+    head: str = "dflash"  # or "mtp" or "assistant"
+    names: frozenset[str] = frozenset()
+    assistant: Mapping[str, Any] = field(default_factory=dict)
 
     def target(self) -> ModelSpec:
         """The target that the settings describe."""
@@ -68,29 +75,42 @@ class Model:
         hidden, index = spec.embedding_length, spec.block_count
         return MtpConfig(spec.name, index, spec.nextn, NextN(), hidden, spec.vocab_size, spec.rms_eps)
 
+    def drafter(self) -> DraftConfig | AssistantConfig:
+        """The drafter of a file of its own, without a head in the target's."""
+        if self.head != "assistant":
+            return self.draft
+        values = {f"{ASSISTANT_ARCHITECTURE}.{key}": value for key, value in self.assistant.items()}
+        keys = Settings("synthetic", values, ASSISTANT_ARCHITECTURE + ".")
+        return assistant_config(keys, self.vocabulary.size, 0, self.target())
+
     def _read(self, settings: Mapping[str, Any]) -> ModelSpec:
         architecture = ARCHITECTURES[self.architecture]
         values = {f"{self.architecture}.{key}": value for key, value in settings.items()}
         general = {"general.name": f"synthetic {self.architecture} {self.name}", "general.file_type": Q4_K_M}
         keys = architecture.settings("synthetic", {**values, **general})
-        return architecture.read(keys, Head(self.vocabulary.size, tied_output=self.tied))
+        return architecture.read(keys, Head(self.vocabulary.size, self.tied, self.names))
 
     def cut(self, layers: int) -> Model:
         """The same model with only its first `layers` layers."""
-        if layers == self.settings["block_count"]:
+        whole = self.settings["block_count"]
+        if layers == whole:
             return self
+        settings = {
+            key: value[:layers] if isinstance(value, list) and len(value) == whole else value
+            for key, value in self.settings.items()
+        }
         captured = tuple(layer for layer in self.draft.target_layers if layer < layers)
         return replace(
             self,
             name=f"{self.name}-{layers}-layers",
-            settings={**self.settings, "block_count": layers},
+            settings={**settings, "block_count": layers},
             draft=replace(self.draft, target_layers=captured),
         )
 
 
 def is_float(name: str, shape: tuple[int, ...]) -> bool:
     """Whether a tensor is never quantised."""
-    return len(shape) == 1 or name.endswith(("conv1d.weight", "_conv_base", ROUTER, SHARED_GATE))
+    return len(shape) == 1 or name.endswith(("conv1d.weight", "_conv_base", ROUTER, SHARED_GATE, ".bias"))
 
 
 def target_types(spec: ModelSpec, model: Model) -> dict[str, str]:
@@ -114,7 +134,7 @@ def mtp_types(config: MtpConfig, model: Model) -> dict[str, str]:
     }
 
 
-def draft_types(config: DraftConfig) -> dict[str, str]:
+def draft_types(config: DraftConfig | AssistantConfig) -> dict[str, str]:
     """The storage type of every tensor of a drafter."""
     return {name: "F32" if is_float(name, shape) else "Q8_0" for name, shape in config.tensors().items()}
 
@@ -124,7 +144,7 @@ def _more_bits(at: int, count: int) -> bool:
     return at < count // 8 or at >= 7 * count // 8 or (at - count // 8) % 3 == 2
 
 
-def _dense(part: str, generous: bool, generous_attention: bool) -> str:
+def dense(part: str, generous: bool, generous_attention: bool) -> str:
     """Q4_K_M, with more bits for the tensors to which publishers of the hybrid models give more."""
     if part == "output.weight":
         return "Q6_K"
@@ -139,9 +159,9 @@ def _dense(part: str, generous: bool, generous_attention: bool) -> str:
     return "Q4_K"
 
 
-def _tied(part: str, generous: bool, generous_attention: bool) -> str:
-    """`_dense` for a model whose embedding is also its output head."""
-    return "Q6_K" if part == "token_embd.weight" else _dense(part, generous, generous_attention)
+def tied(part: str, generous: bool, generous_attention: bool) -> str:
+    """`dense` for a model whose embedding is also its output head."""
+    return "Q6_K" if part == "token_embd.weight" else dense(part, generous, generous_attention)
 
 
 def _experts(part: str, generous: bool, generous_attention: bool) -> str:
@@ -150,10 +170,10 @@ def _experts(part: str, generous: bool, generous_attention: bool) -> str:
         return "F16"
     if part.startswith(("attn_q.", "attn_k.", "attn_v.", "attn_output.")) or "shexp" in part:
         return "Q8_0"
-    return "Q5_K" if part.startswith("ffn_down") else _dense(part, generous, generous_attention)
+    return "Q5_K" if part.startswith("ffn_down") else dense(part, generous, generous_attention)
 
 
-def _draft(
+def block_drafter(
     layers: int, hidden: int, width: int, kv_heads: int, captured: tuple[int, ...], mask: int, base: float
 ) -> DraftConfig:
     """A drafter with blocks of 16, whose layers all see the whole context."""
@@ -220,8 +240,8 @@ SIZE_27B = Model(
         "ssm.inner_size": 6144,
     },
     QWEN35,
-    _sliding(_draft(5, 5120, 17_408, 8, (1, 16, 31, 46, 61), 248_070, 1e7), 2048),
-    _dense,
+    _sliding(block_drafter(5, 5120, 17_408, 8, (1, 16, 31, 46, 61), 248_070, 1e7), 2048),
+    dense,
 )  # fmt: skip
 SIZE_35B_A3B = Model(
     "35b-a3b",
@@ -239,7 +259,7 @@ SIZE_35B_A3B = Model(
         "expert_shared_feed_forward_length": 512,
     },
     QWEN35,
-    _sliding(_draft(6, 2048, 6144, 4, (1, 6, 11, 16, 22, 27, 32, 37), 248_077, 1e7), 4096),
+    _sliding(block_drafter(6, 2048, 6144, 4, (1, 6, 11, 16, 22, 27, 32, 37), 248_077, 1e7), 4096),
     _experts,
     mix="UD-Q4_K_XL",
 )  # fmt: skip
@@ -248,16 +268,16 @@ SIZE_8B = Model(
     "qwen3",
     _QWEN3 | {"embedding_length": 4096, "feed_forward_length": 12_288},
     QWEN3,
-    _draft(5, 4096, 12_288, 8, _QWEN3_TAPS, 151_669, 1e6),
-    _dense,
+    block_drafter(5, 4096, 12_288, 8, _QWEN3_TAPS, 151_669, 1e6),
+    dense,
 )
 SIZE_4B = Model(
     "4b",
     "qwen3",
     _QWEN3 | {"embedding_length": 2560, "feed_forward_length": 9728},
     QWEN3,
-    _draft(5, 2560, 9728, 8, _QWEN3_TAPS, 151_669, 1e6),
-    _tied,
+    block_drafter(5, 2560, 9728, 8, _QWEN3_TAPS, 151_669, 1e6),
+    tied,
     tied=True,
 )
 TARGET_27B, DRAFT_27B = SIZE_27B.target(), SIZE_27B.draft
@@ -281,7 +301,7 @@ SIZE_27B_DSPARK = replace(
     ),
 )  # fmt: skip
 SIZE_27B_MTP, SIZE_35B_A3B_MTP = (replace(model, head="mtp") for model in (SIZE_27B, SIZE_35B_A3B))
-MODELS = {
+QWEN = {
     "27b": SIZE_27B,
     "27b-mtp": SIZE_27B_MTP,
     "27b-dflash2": SIZE_27B_DFLASH2,

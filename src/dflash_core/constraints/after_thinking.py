@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from dflash_core.constraints.base import Constraint, Mask
 
 
@@ -41,7 +43,7 @@ class AfterThinking:
         mask = self._inner.allowed(inner)
         if mask is not None and self._may_open(path):
             mask = mask.copy()
-            mask[self._open] = 0
+            mask[self._open // 32] |= np.uint32(1) << np.uint32(self._open % 32)
         return mask
 
     def admits(self, path: Sequence[int], token: int) -> bool:

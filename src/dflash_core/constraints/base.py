@@ -13,9 +13,13 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-Mask = npt.NDArray[np.float32]
-"""(vocab,): 0 for an id that may come next, -inf for any other. To add is several times as fast as to choose."""
+Mask = npt.NDArray[np.uint32]
+"""(vocab / 32, rounded up, or more): a bit for each id, set where it may come next; id 0 is the lowest of the first."""
 Row = npt.NDArray[np.float32]
+
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+# (256, 8): what is added to the logits of eight ids, by a byte of a mask. To add is several times as fast as to choose.
+_ADDED = np.where(_BITS == 1, np.float32(0), np.float32(-np.inf))
 
 
 class Constraint(Protocol):
@@ -40,4 +44,4 @@ class Constraint(Protocol):
 
 def masked(logits: Row, allowed: Mask | None) -> Row:
     """`logits` (vocab,) without the ids that are not allowed."""
-    return logits if allowed is None else logits + allowed[: len(logits)]
+    return logits if allowed is None else logits + _ADDED[allowed.view(np.uint8)].reshape(-1)[: len(logits)]

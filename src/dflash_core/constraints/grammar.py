@@ -19,7 +19,7 @@ import numpy as np
 
 from dflash_core.constraints.after_thinking import AfterThinking
 from dflash_core.constraints.base import Constraint, Mask
-from dflash_core.errors import GrammarError
+from dflash_core.errors import CompilerBusyError, GrammarError
 from dflash_core.text.channels import Channels
 from dflash_core.text.template_values import JSON
 from dflash_core.text.tokenizer import THINK_TAGS, Tokenizer
@@ -34,9 +34,6 @@ COMPILE_S = 2.0
 """The longest that a grammar may take to compile. The library's time grows with the square of optional keys."""
 MAX_LATE = 2
 """As many grammars may go on being compiled after that."""
-_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-_MASKS = np.where(_BITS == 1, np.float32(0), np.float32(-np.inf))
-"""(256, 8): the masks of eight ids, by a byte of the library's."""
 _SLASH = re.compile(r"\\.|/", re.DOTALL)
 AFTER_REASONING = "start: space @body\nspace: /[ \\n]{0,4}/"
 """Line breaks usually follow a closing tag."""
@@ -116,7 +113,9 @@ class Grammars:
             )
         self._late = [one for one in self._late if one.is_alive()]
         if len(self._late) >= MAX_LATE:
-            raise GrammarError("other grammars, which took too long, are still being compiled; send this one later")
+            raise CompilerBusyError(
+                "other grammars, which took too long, are still being compiled; send this one later"
+            )
         if self._tables is None:
             self._load()
         compiled: Future[LLMatcher] = Future()
@@ -186,7 +185,7 @@ class GrammarConstraint:
         self._walk_to(path)
         words = self._matcher.compute_bitmask()
         _check(self._matcher, "the grammar cannot be followed on")
-        return _MASKS[np.frombuffer(words, np.uint8)].reshape(-1)
+        return np.frombuffer(words, np.uint32)
 
     def admits(self, path: Sequence[int], token: int) -> bool:
         self._walk_to(path)

@@ -12,7 +12,7 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import ASSISTANT_ARCHITECTURE
 from dflash_core.drafters.base import DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
-from dflash_core.errors import MismatchError
+from dflash_core.errors import FormatError, MismatchError
 from dflash_core.formats.gguf import GGUFFile, architecture_of, open_gguf
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.unread import check_unread
@@ -43,36 +43,41 @@ def open_assistant(path: str | Path, target: DraftTarget) -> OpenedModel[Assista
 
 def opened(file: GGUFFile, target: DraftTarget) -> OpenedModel[AssistantConfig]:
     """Like `open_assistant`, of an open file."""
-    config = _config(file, target.config)
+    keys = Settings(str(file.path), file.metadata, ASSISTANT_ARCHITECTURE + ".")
+    found = (file.tensors.get(name) for name in ("token_embd.weight", "masked_embd_centroids.weight"))
+    vocab, cells = (one.shape[0] if one else 0 for one in found)
+    config = assistant_config(keys, vocab, cells, target.config)
+    config = replace(config, name=keys.text("general.name", default=file.path.stem), notes=check_unread(keys, HARMLESS))
     check_tensors(str(file.path), file.tensors, config.tensors())
     return OpenedModel(target, config, file, capabilities(config), config.notes)
 
 
-def _config(file: GGUFFile, target: ModelSpec) -> AssistantConfig:
-    source = str(file.path)
-    keys = Settings(source, file.metadata, ASSISTANT_ARCHITECTURE + ".")
+def assistant_config(keys: Settings, vocab: int, cells: int, target: ModelSpec) -> AssistantConfig:
+    """An assistant of `target` by its settings and the rows of its embedding and its centroids. Raises FormatError,
+    UnsupportedError, MismatchError."""
+    source = keys.source
     blocks, width = keys.integer("block_count", high=64), keys.integer("embedding_length")
     target_width = keys.integer("embedding_length_out")
     mixers, widths = gemma4.attention(keys, blocks), keys.per_layer("feed_forward_length", blocks)
-    embedding = file.tensors.get("token_embd.weight")
-    vocab = embedding.shape[0] if embedding else 0
     sources = _sources(source, mixers, target)
     _check_fit(source, mixers, sources, (target_width, vocab), target)
+    if cells and vocab % cells:
+        raise FormatError(
+            f"{source}: {cells:,} centroids for {vocab:,} tokens, expected as many tokens for each; download it again"
+        )
     layers = tuple(
         replace(gemma4.LAYER, mixer=replace(mixer, kv_from=at), ffn=SwiGLU(wide, "gelu_tanh"))
         for mixer, at, wide in zip(mixers, sources, widths, strict=True)
     )
-    centroids = file.tensors.get("masked_embd_centroids.weight")
     return AssistantConfig(
-        name=keys.text("general.name", default=file.path.stem),
+        name="",
         layers=layers,
         embedding_length=width,
         target_width=target_width,
         target_layers=target.block_count,
         vocab_size=vocab,
         rms_eps=mixers[0].eps,
-        cells=centroids.shape[0] if centroids else 0,
-        notes=check_unread(keys, HARMLESS),
+        cells=cells,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dflash_core.arch.draft_heads import Heads
+from dflash_core.arch.draft_heads import ZLAB_ARCHITECTURES, Heads
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.rope import gguf_scaling, json_scaling
 from dflash_core.arch.spec import EMBEDDING
@@ -36,7 +36,6 @@ FLAVOURS: dict[str, Flavour] = {
     "qwen35-dflash-draft": "lucebox",
 }
 UPSTREAM = ("dflash.", "dspark.")
-ZLAB_ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel", "Qwen3DSparkModel", "DSparkDraftModel")
 DEFAULT_BLOCK = {"dflash": 16, "dflash2": 8, "dspark": 7}
 """Where a GGUF file has none: what public drafters of each kind were trained with."""
 MAX_BLOCK = 256

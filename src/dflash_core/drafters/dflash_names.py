@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from dflash_core.arch.folders.form import ATTENTION, DENSE
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.weights import listed
 
@@ -35,20 +36,7 @@ OUTSIDE = {
     "confidence_head.proj.bias": "conf_proj.bias",
 }
 # The same inside a block: the part of the name after `blk.N.` or `layers.N.`, without `.weight`.
-INSIDE = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "post_attention_norm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
+INSIDE = ATTENTION | DENSE | {"post_attention_norm": "ffn_norm"}
 # What DFlash 2 adds, in each family of names: upstream's, the forks' and z-lab's own. No file has two of them.
 FAMILIES: dict[str, dict[str, str]] = {
     "upstream": {

@@ -62,7 +62,10 @@ _KINDS = (
         "a Gemma assistant",
         "a small model that reads the target's keys and values",
         "dflash_core.drafters.assistant:open_assistant",
-        {CPU: "dflash_core.backends.cpu.assistant:load"},
+        {
+            CPU: "dflash_core.backends.cpu.assistant:load",
+            CARD: "dflash_core.backends.cuda.drafters.assistant:on_device",
+        },
         recognises="dflash_core.drafters.assistant:holds_assistant",
         depth_knob="mtp_depth",
     ),

@@ -42,6 +42,11 @@ class GGUFFile(StoredWeights):
     version: int
     metadata: Mapping[str, MetaValue]
 
+    @property
+    def container(self) -> str:
+        """The format of the file, for users."""
+        return f"GGUF v{self.version}"
+
 
 def open_gguf(path: str | Path) -> GGUFFile:
     """Open a GGUF file; for a split file any shard opens all. Raises FormatError or UnsupportedError."""

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dflash_core.formats.folder_blocks import e4m3_values, int4_values
+
 Bytes = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
 
@@ -57,6 +59,14 @@ SUPPORTED: dict[int, BlockType] = {
 # Types of token lists: read as numbers, never as weights.
 LISTS: dict[int, BlockType] = {26: BlockType("I32", 1, 4), 27: BlockType("I64", 1, 8)}
 
+# Of folders of safetensors (formats/folder_blocks.py): no GGUF file has them.
+FOLDER_TYPES: tuple[BlockType, ...] = (
+    BlockType("INT4_32", 32, 19),
+    BlockType("INT4_64", 64, 35),
+    BlockType("INT4_128", 128, 67),
+    BlockType("F8_E4M3", 128, 132),
+)
+
 # Known by name only, so that an error can name the type.
 UNSUPPORTED: dict[int, str] = {
     9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64",
@@ -66,9 +76,9 @@ UNSUPPORTED: dict[int, str] = {
     range(144, 159), "a type of the ik_llama.cpp fork"
 )  # fmt: skip
 
-BY_NAME: dict[str, BlockType] = {kind.name: kind for kind in SUPPORTED.values()}
+BY_NAME: dict[str, BlockType] = {kind.name: kind for kind in (*SUPPORTED.values(), *FOLDER_TYPES)}
 LIST_TYPES: dict[str, BlockType] = {kind.name: kind for kind in LISTS.values()} | {"BOOL": BlockType("BOOL", 1, 1)}
-SUPPORTED_NAMES = " ".join(BY_NAME)
+SUPPORTED_NAMES = " ".join(kind.name for kind in SUPPORTED.values())
 FLOATS = ("F32", "F16", "BF16")
 _AT_ONCE = 1 << 14  # elements of a row that the gguf package sees
 
@@ -87,6 +97,10 @@ def to_float32(rows: Bytes, name: str) -> Float32:
         return rows.view("<f2").astype(np.float32)
     if name == "BF16":  # the upper half of a float32
         return (rows.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    if name.startswith("INT4_"):
+        return int4_values(rows, BY_NAME[name].block)
+    if name == "F8_E4M3":
+        return e4m3_values(rows)
     if name in _FEW_BITS:
         return _few_bits(rows, *_FEW_BITS[name])
     if not rows.size:  # gguf's dequantisers reshape to -1, which is undefined for zero rows

@@ -13,12 +13,19 @@ from typing import Any
 
 from dflash_core.clean import quoted
 from dflash_core.errors import FormatError, UnsupportedError
-from dflash_core.formats.quants import BY_NAME, FLOATS, LIST_TYPES
+from dflash_core.formats.quants import FLOATS, LIST_TYPES
+from dflash_core.formats.splits import INDEX
 from dflash_core.formats.weights import Shard, StoredWeights, TensorInfo, check_apart, listed, shown
 
-MAX_HEADER = 1 << 24  # a drafter's is some 10 KB
-MAX_JSON = 1 << 24
-INDEX = "model.safetensors.index.json"
+MAX_HEADER = 1 << 26  # a drafter's is some 10 KB; 100,000 tensors of experts take 15 MB
+MAX_JSON = 1 << 26
+EXTRA = "model_extra_tensors.safetensors"
+"""What AutoRound does not quantise, also where the index does not name it."""
+DTYPES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+"""Bytes of a number of each type that is stored as whole bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,17 +33,18 @@ class SafetensorsFile(StoredWeights):
     """One safetensors file, or the shards that an index names."""
 
 
-def open_safetensors(path: str | Path) -> SafetensorsFile:
-    """Open a .safetensors file, or a folder with one such file or the index of several. Raises DFlashError."""
+def open_safetensors(path: str | Path, packed: bool = False) -> SafetensorsFile:
+    """Open a .safetensors file, or a folder with one such file or the index of several. `packed`: whether tensors may
+    be of any type, and not only floats and lists. Raises DFlashError."""
     path = Path(path)
     if not path.is_dir():
-        return _open_shards(path, [path])
+        return _open_shards(path, [path], packed)
     if (path / INDEX).exists():
-        return _open_indexed(path)
+        return _open_indexed(path, packed)
     files = sorted(path.glob("*.safetensors"))
     if len(files) != 1:
         raise FormatError(f"{path} has {len(files)} .safetensors files and no {INDEX}; download the whole folder")
-    return _open_shards(path, files)
+    return _open_shards(path, files, packed)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -67,7 +75,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return unique
 
 
-def _open_indexed(folder: Path) -> SafetensorsFile:
+def _open_indexed(folder: Path, packed: bool) -> SafetensorsFile:
     index = folder / INDEX
     placed = read_json(index).get("weight_map")
     if not isinstance(placed, dict) or not placed:
@@ -80,7 +88,9 @@ def _open_indexed(folder: Path) -> SafetensorsFile:
     absent = [file for file in files if not (folder / file).exists()]
     if absent:
         raise FormatError(f"{folder}: {listed(absent)} of {len(files)} shards is not there; download it too")
-    weights = _open_shards(folder, [folder / file for file in files])
+    if packed and (folder / EXTRA).exists() and EXTRA not in files:
+        files.append(EXTRA)
+    weights = _open_shards(folder, [folder / file for file in files], packed)
     misplaced = [
         name for name, file in placed.items()
         if name not in weights.tensors or files[weights.tensors[name].shard] != file
@@ -90,12 +100,12 @@ def _open_indexed(folder: Path) -> SafetensorsFile:
     return weights
 
 
-def _open_shards(path: Path, files: list[Path]) -> SafetensorsFile:
+def _open_shards(path: Path, files: list[Path], packed: bool) -> SafetensorsFile:
     tensors: dict[str, TensorInfo] = {}
     shards = []
     for index, file in enumerate(files):
         shard = Shard(file)
-        for info in _read_header(shard, index):
+        for info in _read_header(shard, index, packed):
             if info.name in tensors:
                 raise FormatError(f"{file}: tensor {shown(info.name)} is also in an earlier shard; download again")
             tensors[info.name] = info
@@ -103,7 +113,7 @@ def _open_shards(path: Path, files: list[Path]) -> SafetensorsFile:
     return SafetensorsFile(path, tensors, tuple(shards))
 
 
-def _read_header(file: Shard, shard: int) -> list[TensorInfo]:
+def _read_header(file: Shard, shard: int, packed: bool) -> list[TensorInfo]:
     source = file.name
     prefix = file.read(0, min(8, len(file))).tobytes()
     length = int.from_bytes(prefix, "little")
@@ -115,7 +125,7 @@ def _read_header(file: Shard, shard: int) -> list[TensorInfo]:
         )
     header = parse_object(f"the header of {source}", file.read(8, length).tobytes())
     header.pop("__metadata__", None)
-    infos = [_tensor(source, name, entry, start, shard) for name, entry in header.items()]
+    infos = [_tensor(source, name, entry, start, shard, packed) for name, entry in header.items()]
     for info in infos:
         short = info.offset + info.n_bytes - len(file)
         if short > 0:
@@ -127,19 +137,24 @@ def _read_header(file: Shard, shard: int) -> list[TensorInfo]:
     return infos
 
 
-def _tensor(source: str, name: str, entry: Any, start: int, shard: int) -> TensorInfo:
+def _tensor(source: str, name: str, entry: Any, start: int, shard: int, packed: bool) -> TensorInfo:
     where = f"{source}: tensor {shown(name)}"
     entry = entry if isinstance(entry, dict) else {}
     dtype, shape, span = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str) or not _sizes(shape) or not _sizes(span) or len(span) != 2:
         raise FormatError(f"{where} lacks a proper dtype, shape or data_offsets; the file is damaged")
     is_list = dtype in LIST_TYPES and len(shape) == 1
-    if dtype not in FLOATS and not is_list:
-        raise UnsupportedError(f"{where} is stored as {dtype[:40]}, expected one of {' '.join(FLOATS)}")
-    if not 1 <= len(shape) <= 4 or 0 in shape:
-        raise FormatError(f"{where} has shape {shape[:8]}, expected 1 to 4 positive sizes; the file is damaged")
+    if dtype not in (DTYPES if packed else FLOATS) and not is_list:
+        raise UnsupportedError(
+            f"{where} is stored as {shown(dtype[:40])}, expected one of {' '.join(DTYPES if packed else FLOATS)}"
+        )
+    if packed and not shape:
+        shape = [1]  # one number
+    most = 5 if packed else 4  # convolutions of an image tower
+    if not 1 <= len(shape) <= most or 0 in shape:
+        raise FormatError(f"{where} has shape {shape[:8]}, expected 1 to {most} positive sizes; the file is damaged")
     n_elements = math.prod(shape)
-    n_bytes = n_elements * (LIST_TYPES if is_list else BY_NAME)[dtype].size
+    n_bytes = n_elements * DTYPES[dtype]
     if span[1] - span[0] != n_bytes:
         raise FormatError(
             f"{where} spans bytes {span[0]:,} to {span[1]:,}, expected {n_bytes:,} bytes for {shape} of {dtype};"

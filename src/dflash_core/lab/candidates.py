@@ -75,14 +75,14 @@ def label(knobs: Knobs) -> str:
     return ", ".join(parts)
 
 
-def _put(found: dict[Knobs, Arm], base: Knobs, limits: Limits, wanted: dict[str, Value], role: Role = "") -> None:
+def _put(found: dict[Knobs, Arm], base: Knobs, limits: Limits, changes: dict[str, Value], role: Role = "") -> None:
     if limits.drafter is not None:
-        wanted = {name: value for name, value in wanted.items() if name in {"drafting", *limits.drafter.knobs}}
-    elif wanted.get("drafting") not in ("plain", "auto"):
+        changes = {name: value for name, value in changes.items() if name in {"drafting", *limits.drafter.knobs}}
+    elif changes.get("drafting") not in ("plain", "auto"):
         return
     try:
-        knobs = base.replace(**wanted)
-        limits.check_possible(knobs, frozenset(wanted))
+        knobs = base.replace(**changes)
+        limits.check_possible(knobs, frozenset(changes))
     except KnobError:
         return
     found.setdefault(knobs, Arm("", knobs, role))

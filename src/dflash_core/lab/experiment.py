@@ -25,7 +25,7 @@ from dflash_core.lab.progress import ExperimentProgress
 from dflash_core.lab.results import Excluded, Result, Trial
 from dflash_core.lab.schedule import Schedule
 from dflash_core.lab.table import ranked
-from dflash_core.messages import Message
+from dflash_core.messages import Message, Prompt
 from dflash_core.turn_stats import TurnReport
 
 if TYPE_CHECKING:
@@ -40,11 +40,13 @@ ENDED_AT_ONCE = "the answer ended with its first token"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One prompt to measure: messages that end with a user's, and the right answer where it can be scored."""
+    """One prompt to measure: messages that end with a user's, and the right answer where it can be scored. `prompt`: in
+    place of messages, as a model got it."""
 
     name: str
     messages: tuple[Message, ...]
     reference: str = ""
+    prompt: Prompt | None = None
 
     @staticmethod
     def of(task: Task) -> Case:
@@ -190,7 +192,8 @@ class Experiment:
         """One answer; None where it was cancelled or its prompt had to be left out."""
         knobs = arm.knobs if most is None else arm.knobs.replace(max_tokens=min(arm.knobs.max_tokens, most))
         try:
-            report = self._answerers[arm.model].answer(self._design.cases[prompt].messages, knobs)
+            case = self._design.cases[prompt]
+            report = self._answerers[arm.model].answer(case.prompt or case.messages, knobs)
         except ContextError as error:
             why = str(error)
         else:

@@ -65,8 +65,8 @@ def rows(result: Result) -> tuple[ArmRow, ...]:
     texts = _texts(result)
     for at, its in sorted(by_arm.items()):
         base = by_arm.get(result.base if result.base is not None else at, its)
-        kept = [pair for pair in its if pair in shared] if at in level else [pair for pair in its if pair in base]
-        trials = [its[pair] for pair in (kept if shared and kept else its)]
+        paired = [pair for pair in its if pair in shared] if at in level else [pair for pair in its if pair in base]
+        trials = [its[pair] for pair in (paired if shared and paired else its)]
         left = result.left is None or at in result.left
         out.append(_row(result.arms[at], at, trials, texts, left=left))
     if not shared:

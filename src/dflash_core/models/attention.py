@@ -13,7 +13,7 @@ from dflash_core.attention_window import AttentionWindow
 from dflash_core.cache_types import CachePair
 from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Matrix, Weights
-from dflash_core.models.norm import Rotary, rms_norm, unit_rms
+from dflash_core.models.norm import Rotary, rms_norm
 from dflash_core.models.rows import Inputs, LayerState, NoState
 
 
@@ -41,7 +41,7 @@ class Attention:
     """An attention layer: grouped heads, rotary positions, and what its spec names besides."""
 
     def __init__(self, weights: Weights, prefix: str, spec: kinds.Attention) -> None:
-        self.spec, self.dtype = spec, weights.dtype
+        self.spec, self.dtype, self.scale = spec, weights.dtype, spec.score_scale
 
         def project(name: str) -> Matrix:
             return weights.projection(prefix + name, name in spec.biases)
@@ -85,7 +85,7 @@ class Attention:
         assert self.attn_k is not None, "keys of a layer that reads those of another"
         k = self.attn_k(x).view(n, c.kv_heads, -1).transpose(0, 1)
         v = k if self.attn_v is None else self.attn_v(x).view(n, c.kv_heads, -1).transpose(0, 1)
-        return self.rotary(self._normed(k, self.attn_k_norm), angles), unit_rms(v, c.eps) if c.v_norm else v
+        return self.rotary(self._normed(k, self.attn_k_norm), angles), rms_norm(v, None, c.eps) if c.v_norm else v
 
     def _normed(self, x: Tensor, weight: Tensor | None) -> Tensor:
         return x if weight is None else rms_norm(x, weight, self.spec.eps)
@@ -107,6 +107,4 @@ class Attention:
         keys, values = cache.read(rows.seen(window))
         masked = len(x) > 1 or window.size
         visible = rows.visible(window) if masked else None
-        return self.output(
-            attend(cache.queries(q), keys, values, visible, self.spec.score_scale, self.attn_sinks), gate
-        )
+        return self.output(attend(cache.queries(q), keys, values, visible, self.scale, self.attn_sinks), gate)

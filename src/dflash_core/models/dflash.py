@@ -61,8 +61,7 @@ class DraftBlock:
         # Rows that no query sees need not be read: the first query sees the furthest back.
         first = max(0, length - window if window else 0, length - self.window + 1 if self.window else 0)
         k, v = cache.read([slice(first, length + len(h))])
-        scale, visible = self.mixer.spec.score_scale, self._visible(positions, first, length)
-        mixed = attend(cache.queries(q), k, v, visible, scale)
+        mixed = attend(cache.queries(q), k, v, self._visible(positions, first, length), self.mixer.scale)
         h = h + _output(self.mixer.output(mixed, gate), around)
         x, around = _input(rms_norm(h, self.ffn_norm, self.eps), self.ffn_conv)
         return h + _output(self.ffn(x), around)

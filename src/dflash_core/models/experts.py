@@ -13,7 +13,7 @@ from dflash_core.arch import kinds
 from dflash_core.errors import NumericsError
 from dflash_core.models.feed_forward import ACTIVATIONS
 from dflash_core.models.matrix import BiasedMatrix, Matrix, Weights
-from dflash_core.models.norm import unit_rms
+from dflash_core.models.norm import rms_norm
 from dflash_core.models.rows import Inputs
 
 
@@ -101,7 +101,7 @@ class Experts:
         if self.router_scale is None:
             return x
         assert inputs is not None, "a router that reads the residual stream, without it"
-        return unit_rms(inputs.h, self.spec.eps) * self.router_scale / math.sqrt(x.shape[-1])
+        return rms_norm(inputs.h, None, self.spec.eps) * self.router_scale / math.sqrt(x.shape[-1])
 
     def _expert(self, expert: int, x: Tensor) -> Tensor:
         gate, up = torch.cat([matrix(x) for matrix in self.gate_up[expert]], dim=-1).chunk(2, dim=-1)

@@ -8,14 +8,10 @@ from torch import Tensor
 from dflash_core.arch.rope import Scaling
 
 
-def unit_rms(x: Tensor, eps: float) -> Tensor:
-    """`x` (..., d) over the root of its mean square."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """`x` (..., d) over the root of its mean square, times `weight` (d,). GGUF weights already hold any +1."""
-    return unit_rms(x, eps) * weight
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """`x` (..., d) over the root of its mean square, times `weight` (d,) if any. GGUF weights already hold any +1."""
+    unit = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    return unit if weight is None else unit * weight
 
 
 class Rotary:

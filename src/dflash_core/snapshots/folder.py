@@ -55,13 +55,13 @@ class StateFolder:
                 if snapshot.tokens.tobytes() not in there:
                     write(self.folder, space, snapshot)
         except OSError as error:
-            LOG.warning("the state of a conversation is not kept: %s: %s", self.folder, error.strerror or error)
+            LOG.warning("the state of a conversation is not stored: %s: %s", self.folder, error.strerror or error)
             self._stored.pop(space, None)  # some may have been written
             return
-        kept = [snapshot.tokens for snapshot in newest]
+        stored = [snapshot.tokens for snapshot in newest]
         self._stored.pop(space, None)
-        older = [one for one in self._index(space) if not any(np.array_equal(one.tokens, new) for new in kept)]
-        gone = [one.path for one in older if any(same_conversation(one.tokens, new) for new in kept)]
+        older = [one for one in self._index(space) if not any(np.array_equal(one.tokens, new) for new in stored)]
+        gone = [one.path for one in older if any(same_conversation(one.tokens, new) for new in stored)]
         gone += [path for path in files(self.folder) if path not in gone][self.keep :]
         for path in gone:
             with contextlib.suppress(OSError):
@@ -89,14 +89,14 @@ class StateFolder:
                 try:
                     found.append(look(path, space))
                 except (SnapshotError, InputError) as error:
-                    LOG.info("a kept state is left alone: %s", error)
+                    LOG.info("a stored state is left as it is: %s", error)
                 except OSError as error:
-                    LOG.info("a kept state cannot be read: %s: %s", path, error.strerror)
+                    LOG.info("a stored state cannot be read: %s: %s", path, error.strerror)
             self._stored[space] = found
         return self._stored[space]
 
     def _drop(self, space: str, stored: Stored, why: str) -> None:
-        LOG.warning("a kept state is dropped, its conversation is read again: %s", why)
+        LOG.warning("a stored state is dropped, its conversation is read again: %s", why)
         self._stored[space].remove(stored)
         with contextlib.suppress(OSError):
             stored.path.unlink()

@@ -22,7 +22,7 @@ class Snapshots:
 
     def __init__(self, store: SnapshotStore, space: str, *, cut: bool) -> None:
         self.store, self.space, self.cut = store, space, cut
-        self._spaces: dict[str, None] = {}  # that something was kept in, the last one at the end
+        self._spaces: dict[str, None] = {}  # that something was stored in, the last one at the end
 
     def _space(self, window: AttentionWindow) -> str:
         return f"{self.space} {window}" if window.size else self.space
@@ -42,9 +42,9 @@ class Snapshots:
         self._spaces[space] = None
         self.store.put(space, tokens, state, session.rows)
 
-    def held(self, tokens: Sequence[int], window: AttentionWindow = EVERYTHING) -> bool:
+    def has(self, tokens: Sequence[int], window: AttentionWindow = EVERYTHING) -> bool:
         """Whether a sequence is stored already."""
-        return self.store.held(self._space(window), tokens)
+        return self.store.has(self._space(window), tokens)
 
     def prepare(self, session: Resumable, tokens: Sequence[int], window: AttentionWindow = EVERYTHING) -> None:
         """Called when a turn has ended: reserve memory for storing it."""
@@ -74,7 +74,7 @@ class Snapshots:
             if length < snapshot.length and not session.cut(length):
                 raise SnapshotError(f"a sequence that cannot be cut back to {length:,} positions")
         except SnapshotError as error:
-            LOG.warning("a kept state is dropped, its conversation is read again: %s", error)
+            LOG.warning("a stored state is dropped, its conversation is read again: %s", error)
             self.store.drop(space, snapshot)
             session.restore(None)
         return snapshot

@@ -1,4 +1,5 @@
-"""Snapshots in main memory with a limit in bytes: the least recently used are dropped first.
+"""Snapshots in main memory with a limit in bytes: the least recently used are dropped first, but what conversations
+begin with (an agent's system message and tools, say) only after all of those.
 
 Positions are stored in pages that snapshots share: snapshots of one conversation differ mostly in their last page and
 their states. A page is found by the hash of all tokens up to its end, a snapshot by the hash of its tokens.
@@ -88,20 +89,22 @@ class SnapshotStore:
             self._entries.move_to_end(key)
             return True
         spans = list(self._spans(space, ids))
-        held = {name for name, _, _ in spans}
+        in_use = {name for name, _, _ in spans}
         new = [span for span in spans if span[0] not in self._pages]
-        if not self._drop_oldest(state.nbytes + per_position * sum(end - begin for _, begin, end in new), held):
+        if not self._drop_oldest(
+            state.nbytes + per_position * sum(end - begin for _, begin, end in new), key, ids, in_use
+        ):
             return False
         for name, begin, end in new:
             self._pages[name] = _Page(Rows(begin, end, rows(begin, end)))
             self.nbytes += self._pages[name].rows.nbytes
-        for name in held:
+        for name in in_use:
             self._pages[name].owners.add(key)
         self._entries[key] = _Entry(ids, tuple(name for name, _, _ in spans), state)
         self.nbytes += state.nbytes
         return True
 
-    def held(self, space: str, tokens: Sequence[int]) -> bool:
+    def has(self, space: str, tokens: Sequence[int]) -> bool:
         """Whether exactly this sequence is stored; it then counts as used."""
         key = (space, _hash(np.asarray(tokens, np.int32)))
         if key in self._entries:
@@ -118,11 +121,11 @@ class SnapshotStore:
 
         It must be all of the snapshot's tokens, unless `cut`: then a sequence can be truncated anywhere.
         """
-        wanted = np.asarray(ids, np.int32)
-        best = self._beginning(space, wanted)
+        prompt = np.asarray(ids, np.int32)
+        best = self._beginning(space, prompt)
         if cut:
-            for key in self._sharing(space, wanted):
-                shared = common(self._entries[key].tokens, wanted)
+            for key in self._sharing(space, prompt):
+                shared = common(self._entries[key].tokens, prompt)
                 if best is None or shared > best[1]:
                     best = key, shared
         if best is None:
@@ -180,28 +183,39 @@ class SnapshotStore:
             digest.update(ids[begin:end].tobytes())
             yield (space, digest.digest()), begin, end
 
-    def _drop_oldest(self, need: int, held: Collection[Key]) -> bool:
-        """Drop the least recently used until `need` bytes fit; pages named in `held` are kept."""
+    def _drop_oldest(self, need: int, coming: Key, ids: Tokens, in_use: Collection[Key]) -> bool:
+        """Drop snapshots until `need` bytes fit for the sequence `ids`, which will be `coming`; pages named in `in_use`
+        are kept."""
         if need > self.most_bytes:
             return False
-        for key in list(self._entries):
-            if self.nbytes + need <= self.most_bytes:
-                return True
-            self._remove(key, held)
-        if self.nbytes + need <= self.most_bytes:
-            return True
-        for name in held:
-            self._let_go(name)
-        return False
+        while self.nbytes + need > self.most_bytes:
+            if not self._entries:
+                for name in in_use:
+                    self._let_go(name)
+                return False
+            self._remove(self._expendable(coming[0], ids), in_use)
+        return True
 
-    def _remove(self, key: Key, held: Collection[Key] = ()) -> None:
+    def _expendable(self, space: str, ids: Tokens) -> Key:
+        """The least recently used that is not the beginning of other conversations, `ids` in `space` included; if all
+        are, the least recently used of them."""
+        there = [(key[0], one.tokens) for key, one in self._entries.items()]
+        coming = [*there, (space, ids)]
+        for key, (where, tokens) in zip(self._entries, there):
+            begins = any(where == other and _begins(tokens, longer) for other, longer in coming)
+            root = begins and not any(where == other and _begins(shorter, tokens) for other, shorter in there)
+            if not root:
+                return key
+        return next(iter(self._entries))
+
+    def _remove(self, key: Key, in_use: Collection[Key] = ()) -> None:
         entry = self._entries.pop(key, None)
         if entry is None:
             return
         self.nbytes -= entry.state.nbytes
         for name in entry.pages:
             self._pages[name].owners.discard(key)
-            if name not in held:
+            if name not in in_use:
                 self._let_go(name)
 
     def _let_go(self, name: Key) -> None:
@@ -209,6 +223,11 @@ class SnapshotStore:
         if page is not None and not page.owners:
             self.nbytes -= page.rows.nbytes
             del self._pages[name]
+
+
+def _begins(tokens: Tokens, longer: Tokens) -> bool:
+    """Whether one sequence is the beginning of another, and not all of it."""
+    return len(tokens) < len(longer) and np.array_equal(tokens, longer[: len(tokens)])
 
 
 def _new_hash() -> hashlib.blake2b:

@@ -44,6 +44,7 @@ KINDS: Mapping[str, tuple[str, Kind]] = {
     "gpt2": ("byte-level BPE", ByteLevel),
     "llama": ("SentencePiece", SentencePieces),
     "gemma4": ("Gemma 4's BPE", SentencePieces),
+    "spaced": ("BPE with byte fallback, of a tokenizer.json", SentencePieces),
 }
 """The kinds of tokenizers, with a description."""
 

@@ -38,7 +38,7 @@ class SentencePieces:
         except Exception as error:  # the library raises bare Exceptions
             raise FormatError(f"the merges do not fit the vocabulary: {error}") from None
         self._bpe = tokenizers.Tokenizer(bpe)
-        if not scored:
+        if vocabulary.model == "gemma4":
             self._bpe.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(LINES), behavior="isolated")
 
     def encode(self, text: str) -> list[int]:

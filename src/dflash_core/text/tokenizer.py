@@ -56,7 +56,7 @@ class Tokenizer:
         ends = {name for name in END_NAMES if name in named}
         if ends.issuperset(CHANNEL_ENDS):
             ends.discard("<|end|>")
-        self.stop_ids = frozenset(id for id in (ids.get("eos"), ids.get("eot")) if id is not None)
+        self.stop_ids = frozenset(id for id in (ids.get("eos"), ids.get("eot"), *vocabulary.ends) if id is not None)
         self.stop_ids |= {named[name] for name in ends}
         # An end token is a control token even where the file gives the token the type of an ordinary one.
         purposes = (*self.stop_ids, self.bos_token_id, self.mask_token_id)

@@ -10,6 +10,8 @@ from dflash_core.errors import FormatError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Types of tokens in `tokenizer.ggml.token_type`."""
+ENDS = "tokenizer.ggml.eos_token_ids"
+"""All tokens that end an answer, where a folder names more than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,8 @@ class Vocabulary:
     """What a file says about its tokenizer.
 
     model: its kind, as "gpt2". scores: of each token, () where the file has none. ids: of tokens that have a purpose
-    ("bos", "eos", "eot", "padding", "mask"), None for those that the file does not name. add_bos, space_prefix: whether
+    ("bos", "eos", "eot", "padding", "mask"), None for those that the file does not name. ends: further tokens that end
+    an answer. add_bos, space_prefix: whether
     a prompt begins with the BOS token, and text with a space; None where the file does not say.
     """
 
@@ -28,6 +31,7 @@ class Vocabulary:
     merges: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     ids: Mapping[str, int | None] = field(default_factory=dict)
+    ends: tuple[int, ...] = ()
     add_bos: bool | None = None
     space_prefix: bool | None = None
     chat_template: str | None = None
@@ -59,6 +63,7 @@ class Vocabulary:
                 name: _token_id(metadata, f"tokenizer.ggml.{name}_token_id", len(tokens))
                 for name in ("eos", "eot", "bos", "padding", "mask")
             },
+            ends=tuple(cast(list[int], _list(metadata, ENDS, int))) if ENDS in metadata else (),
             add_bos=_flag(metadata, "tokenizer.ggml.add_bos_token"),
             space_prefix=_flag(metadata, "tokenizer.ggml.add_space_prefix"),
             chat_template=template,

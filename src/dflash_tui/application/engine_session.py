@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -57,6 +57,10 @@ class EngineSession:
     def count(self, text: str) -> int:
         """Tokens of a text."""
         return len(self._engine.target.tokenizer.encode(text, special=False))
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        return {}
 
     def token_text(self, token: int) -> str:
         return self._engine.target.tokenizer.token_text(token)
@@ -136,7 +140,7 @@ def load_engine(
         kv=request.kv,
         states=_states(request),
     )
-    for saved in engine.kept:
+    for saved in engine.saved:
         if saved.note:
             LOG.warning("%s", saved.note)
     notes = list(engine.notes)
@@ -197,7 +201,7 @@ def _without_effect(knobs: Knobs, limits: Limits) -> list[str]:
 def load_session(request: LoadRequest, progress: Progress) -> EngineSession:
     """The loaded pair as the app's session. Raises DFlashError."""
     engine, notes = load_engine(request, progress, "Esc", refuse=False)
-    request, said = with_recommended(request, engine, "Alt+G decodes greedily")
-    session = EngineSession(engine, request.title(), request.knobs, (*notes, *said))
+    request, lines = with_recommended(request, engine, "Alt+G decodes greedily")
+    session = EngineSession(engine, request.title(), request.knobs, (*notes, *lines))
     begin(session.conversation, request, engine)
     return session

@@ -6,12 +6,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from dflash_tui.application.background import Background
-from dflash_tui.application.hub.fitting import FitCheck, room_for
+from dflash_tui.application.hub.fitting import FitCheck, fit_check
 from dflash_tui.application.hub.found import Found, PassedOver
 from dflash_tui.application.hub.places import Place
 from dflash_tui.application.session import LoadRequest
 
-Reckon = Callable[[LoadRequest, int], FitCheck]
+Check = Callable[[LoadRequest, int], FitCheck]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Finding(Background):
     `ask` sets the list of questions for `fits`, answered in order. `freed`: bytes that the present pair releases.
     """
 
-    def __init__(self, where: Callable[[], Sequence[Place]], freed: int, reckon: Reckon = room_for) -> None:
+    def __init__(self, where: Callable[[], Sequence[Place]], freed: int, check: Check = fit_check) -> None:
         super().__init__("dflash-models")
-        self._where, self._freed, self._reckon = where, freed, reckon
+        self._where, self._freed, self._check = where, freed, check
         self._questions: Sequence[Question] = ()
         self.models: dict[str, Found] = {}
         self.others: list[PassedOver] = []
@@ -59,5 +59,5 @@ class Finding(Background):
             if question is None:
                 self.wait()
                 continue
-            self.fits[question.key] = self._reckon(question.request, self._freed)
+            self.fits[question.key] = self._check(question.request, self._freed)
             self.changes += 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dflash_core.fits import MAX_TREE_NODES, PREFILL_ROWS, TARGET, MemoryPlan, Remedy, Setup, cache_note, trees_end
+from dflash_core.fits import MAX_TREE_NODES, PREFILL_ROWS, TARGET, MemoryPlan, Remedy, Setup
+from dflash_core.fits_notes import cache_note, trees_end
 from dflash_core.memory import gib
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -156,6 +156,10 @@ class ReplaySession:
     def count(self, text: str) -> int:
         """A trace has no tokenizer; in most texts a token is about four characters."""
         return -(-len(text) // 4)
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        return {}
 
     def token_text(self, token: int) -> str:
         return self.turns[-1].token_text(token) if self.turns else f"<id {token}>"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    from dflash_core.messages import Prompt
     from dflash_core.record import Line, TurnRecord
     from dflash_core.turn_stats import TurnReport
 
@@ -24,13 +25,15 @@ State = Literal["waiting", "running", "over"]
 class ServedRequest:
     """A request. `client`: what it says of itself; `model`: the name that it asks for. The server's threads set the
     rest: `prefill` is tokens of the prompt read so far, and of how many; `why` is what ended it; `record` is there for
-    the newest requests."""
+    the newest requests. `preset`: that of its client. `kept`: its prompt, where prompts are kept."""
 
     number: int
     client: str
     path: str
     model: str
     began: float
+    preset: str = ""
+    kept: Prompt | None = None
     state: State = "waiting"
     prefill: tuple[int, int] = (0, 0)
     why: str = ""
@@ -50,13 +53,14 @@ class Requests:
     """Usable from any thread. Writers never wait for readers: a reader that is late loses lines."""
 
     RECORDS = 20
-    """Requests whose whole record is kept."""
+    """Requests whose whole record is stored, or whose prompt where prompts are."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._recent: deque[NumberedLine] = deque(maxlen=LINES)
         self._requests: deque[ServedRequest] = deque(maxlen=LISTED)
         self._count = self._lines = 0
+        self._keeps_prompts = False
 
     @property
     def newest_first(self) -> Sequence[ServedRequest]:
@@ -68,12 +72,29 @@ class Requests:
         """The number of the newest line; 0 before the first."""
         return self._lines
 
-    def add(self, client: str, path: str, model: str) -> ServedRequest:
+    @property
+    def keeps_prompts(self) -> bool:
+        """Whether prompts of requests are kept, to measure on them: never unless the user has agreed."""
+        return self._keeps_prompts
+
+    def keep_prompts(self, keep: bool) -> None:
+        """Keep prompts in memory from now on, or none, those of earlier requests included."""
+        with self._lock:
+            self._keeps_prompts = keep
+            if not keep:
+                for one in self._requests:
+                    one.kept = None
+
+    def add(self, client: str, path: str, model: str, preset: str = "", prompt: Prompt | None = None) -> ServedRequest:
         """A request waits from now on."""
         with self._lock:
             self._count += 1
-            request = ServedRequest(self._count, client, path, model, time.time())
+            request = ServedRequest(self._count, client, path, model, time.time(), preset)
             self._requests.append(request)
+            if self._keeps_prompts:
+                request.kept = prompt
+                for old in [one for one in self._requests if one.kept is not None][: -self.RECORDS]:
+                    old.kept = None
             return request
 
     def record(self, request: ServedRequest, line: Line) -> None:
@@ -102,3 +123,8 @@ class Requests:
                 found.append(line)
             found.reverse()
             return found, (found[0].number - number - 1 if found else 0)
+
+
+def client_name(agent: str) -> str:
+    """The name of a program, of what it says of itself: claude-cli of "claude-cli/2.1 (external)"."""
+    return agent.partition(" ")[0].partition("/")[0].lower()

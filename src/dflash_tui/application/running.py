@@ -36,7 +36,7 @@ class Running(Background):
         """`open_turn` starts the turn, `pieces` iterates over it; both are called on the thread.
 
         `saved` is the number of pieces that may be shown, because they are on the disk. `decoder`: others use it too;
-        `ready` returns when those that give way to a turn have stopped.
+        `ready` returns when whatever yields to a turn has stopped.
         """
         super().__init__("dflash-turn")
         self._open, self._pieces, self._saved = open_turn, pieces, saved

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -69,6 +69,9 @@ class LoadRequest:
     shapes: tuple[str, str] = ("", "")  # for plans without files: a published model, and the type of its drafter
     chosen: frozenset[str] = frozenset()  # knobs that the user has set: a model's defaults do not change them
     resume: str = ""  # the conversation to continue: the beginning of its id, LAST or LISTED
+    attach: str = ""  # the address of a server whose model is used in place of files
+    attach_key: str = field(default="", repr=False)
+    attach_model: str = ""  # its name there; "": the one that is loaded
 
     @property
     def files(self) -> tuple[Path, Path | None]:
@@ -85,6 +88,8 @@ class LoadRequest:
 
     def title(self, *, endings: bool = False) -> str:
         """The name of the pair; with the `endings` of its files while it is not loaded yet."""
+        if self.attach:
+            return encodable(self.attach)
         if self.target is None:
             return f"demo target + {encodable(self.draft.name)}" if self.draft else "demo pair"
         paths = (self.target, self.draft) if self.draft else (self.target,)
@@ -216,6 +221,12 @@ class SessionLike(Protocol):
 
     @property
     def limits(self) -> Limits: ...
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """By panel or page ("tree", "steps", "memory"): why it has nothing to show, or is not complete; and why a
+        running answer takes no "change". Usually empty."""
+        ...
+
     def token_text(self, token: int) -> str: ...
     def clear(self) -> None:
         """Start an empty conversation."""

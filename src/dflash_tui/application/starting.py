@@ -9,14 +9,18 @@ from dflash_tui.application.session import LoadRequest
 
 # A trace ends with its process: its file exists by now, and a trace needs a new file.
 OTHERS = ("--resume", "--trace")
-REPLACED = ("--target", "--draft", "--context", "--kv", *OTHERS)
+REPLACED = ("--target", "--draft", "--context", "--kv", "--attach", "--attach-model", *OTHERS)
 
 
 def arguments_again(arguments: Sequence[str], request: LoadRequest, conversation: str) -> list[str]:
     """`arguments` with the pair, context and cache type of `request`, to continue the conversation of that id."""
     words = [word for word in _without(arguments, REPLACED) if word not in ("--demo", "--smollm2")]
-    words += ["--demo"] if request.target is None else ["--target", str(request.target)]
-    words += ["--draft", str(request.draft)] if request.draft is not None else []
+    if request.attach:
+        words += ["--attach", request.attach]
+        words += ["--attach-model", request.attach_model] if request.attach_model else []
+    else:
+        words += ["--demo"] if request.target is None else ["--target", str(request.target)]
+        words += ["--draft", str(request.draft)] if request.draft is not None else []
     # Also where they are the defaults: without them those of a profile or of the settings would apply.
     words += ["--context", str(request.context), "--kv", request.kv]
     return [*words, *(["--resume", conversation] if conversation else [])]

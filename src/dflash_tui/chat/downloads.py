@@ -139,14 +139,14 @@ class Downloads(Controller):
             it.start()
             self.begin(it)
         if found:
-            message = f"{', '.join(pair.name for pair in found)}: the download goes on, {KEY} shows it"
+            message = f"{', '.join(pair.name for pair in found)}: the download continues, {KEY} shows it"
             self.say(retold(message, self.screen.app))
 
     def last_words(self) -> list[str]:
         """After the app's end: a line for each that is incomplete and does not continue automatically."""
         return [
             f"the download of {one.pair.name} {'failed' if one.state == 'failed' else 'stopped'} at {one.percent} %;"
-            f" dflash-tui get {one.pair.name} goes on with it"
+            f" dflash-tui get {one.pair.name} resumes it"
             for one in self
             if one.state != "fetched" and one.pair.name not in self.handed_over
         ]

@@ -96,9 +96,17 @@ class Flow(Controller):
             self.say("no answer is being written")
         elif turn.taken[0]:
             self.say("the answer is being written already")
+        elif why := self._unchangeable:
+            self.say(why)
         else:
             turn.running.answer_now()
             self.say("thinking is closed after this step; the answer follows")
+
+    @property
+    def _unchangeable(self) -> str:
+        """Why an answer cannot be changed while it is written; "" if it can."""
+        session = self.state.session
+        return session.missing.get("change", "") if session is not None else ""
 
     def _look_again(self, wait: float = LOOK_S) -> None:
         # Not a timer of the screen: its task and its message cost more than this check.

@@ -72,7 +72,7 @@ class Gauges(Controller):
         self.tree()
         title = screen.query_one(TitleRow)
         if self.inspector.sees("memory"):
-            self.inspector.memory_panel.show(title.memory)
+            self.inspector.memory_panel.show(title.memory, self._missing("memory"))
 
     def turn_ended(self) -> None:
         record, meter = self.state.turn.record, self.state.turn.meter
@@ -151,6 +151,7 @@ class Gauges(Controller):
             reason,
             state.session.limits.reasoning if state.session is not None else None,
             self._verdict(known) if known is not None and mode != "plain" else None,
+            state.session.limits.taken if state.session is not None else None,
         )
 
     def _verdict(self, plain: PlainSpeed) -> Verdict | None:
@@ -186,8 +187,14 @@ class Gauges(Controller):
         inspector, meter, session = self.inspector, self.state.shown.meter, self.state.session
         if inspector.sees("tree") and session is not None:
             inspector.tree_panel.show(
-                meter.last if meter else None, meter.totals.steps if meter else 0, session.token_text
-            )
+                meter.last if meter else None, meter.totals.steps if meter else 0, session.token_text,
+                self._missing("tree"),
+            )  # fmt: skip
+
+    def _missing(self, panel: str) -> str:
+        """Why a panel has nothing to show; "" usually."""
+        session = self.state.session
+        return session.missing.get(panel, "") if session is not None else ""
 
     async def memory(self) -> None:
         """Request the memory breakdown on another thread: measuring may call a driver."""
@@ -205,4 +212,4 @@ class Gauges(Controller):
         if self.screen.is_mounted:
             self.screen.query_one(TitleRow).memory = memory
             if self.inspector.sees("memory"):
-                self.inspector.memory_panel.show(memory)
+                self.inspector.memory_panel.show(memory, self._missing("memory"))

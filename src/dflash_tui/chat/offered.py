@@ -75,6 +75,7 @@ class Offered:
 
     def _files(self, words: tuple[str, ...]) -> Iterator[Option]:
         present = self._program.state.present
+        present = present if present is not None and not present.attach else None  # a server's model is no file
         target = present.target if present is not None else None
         if _has(words, "demo pair"):
             here = present is not None and target is None

@@ -52,7 +52,7 @@ class ChatParts(Controller):
         self.program = ProgramController(state, screen, gauges, tuning, self.plain, self.conversation, self.sending)
         self.profiles = ProfileKeeper(state, screen, self.program)
         self.context = ContextKeeper(state, screen, gauges, tuning, self.conversation, self.program)
-        self.serving = Serving(state, screen, gauges)
+        self.serving = Serving(state, screen, gauges, tuning.presets)
         self.copying = Copying(state, screen, self.conversation.branching)
         self.typed = Typed(state, screen, gauges, lambda text: complete(text, self))
 

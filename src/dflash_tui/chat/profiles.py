@@ -74,6 +74,8 @@ class ProfileKeeper(Controller):
         request = self.state.present
         if request is None:
             raise PresetError("no model is loaded yet; load one, then save the profile")
+        if request.attach:
+            raise PresetError("the model is on a server; a profile names files of this machine")
         return self.of_pair(name, request.target, request.draft)
 
     def of_pair(self, name: str, target: Path | None, draft: Path | None) -> Profile:

@@ -93,7 +93,7 @@ class ProgramController(Controller):
         """What `change_model` would load: like the present pair, except for the arguments."""
         state = self.state
         context = state.context if context is None else context
-        return replace(state.request, target=target, draft=draft, context=context, kv=kv or state.kv)
+        return replace(state.request, target=target, draft=draft, context=context, kv=kv or state.kv, attach="")
 
     def change_model(
         self, target: Path | None, draft: Path | None, *, same: bool = False, context: int | None = None, kv: str = ""
@@ -111,6 +111,16 @@ class ProgramController(Controller):
         """Load a profile's pair; its parameters apply once it is loaded, and not at all if it does not load."""
         request = self.planned(profile.target, profile.draft, profile.context, profile.kv)
         self._change(PendingLoad(replace(request, knobs=profile.knobs), profile))
+
+    def attach(self, url: str, key: str, model: str) -> None:
+        """Use the model of a server in place of the present one."""
+        self._change(PendingLoad(replace(self.state.request, attach=url, attach_key=key, attach_model=model)))
+
+    def detach(self) -> None:
+        """Load the pair that was there before, in place of the model of a server. Raises DFlashError without one."""
+        if not self.state.request.attach:
+            raise DFlashError("the model is in this program; /attach uses that of a server")
+        self._change(PendingLoad(replace(self.state.request, attach="")))
 
     @property
     def refusal(self) -> str:
@@ -293,6 +303,8 @@ class ProgramController(Controller):
         if pending is None:
             return
         request = pending.request
+        if request.attach:
+            return
         try:
             remember("target", request.target or "")
             remember("draft", request.draft or "")

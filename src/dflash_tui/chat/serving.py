@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.requests import NumberedLine, ServedRequest
-from dflash_tui.application.settings.presets import changed
+from dflash_tui.application.settings.config import remember_client
+from dflash_tui.application.settings.presets import Presets, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.flow import FIGURES_S
 from dflash_tui.chat.gauges import Gauges
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from dflash_tui.application.figures.meter import Meter
     from dflash_tui.application.requests import Requests
     from dflash_tui.server.beside import ServerBeside
-    from dflash_tui.server.sampling import Defaults
+    from dflash_tui.server.sampling import ClientDefaults, Defaults
     from dflash_tui.server.settings import ServerSettings
 
 LOOK_S = 0.1
@@ -33,12 +35,13 @@ QUIT_S = 2.0  # at the end of the app
 class Serving(Controller):
     """Belongs to one chat."""
 
-    def __init__(self, state: AppState, screen: Screen[Any], gauges: Gauges) -> None:
+    def __init__(self, state: AppState, screen: Screen[Any], gauges: Gauges, presets: Presets) -> None:
         super().__init__(state, screen)
-        self._gauges = gauges
+        self._gauges, self._presets = gauges, presets
         self._server: ServerBeside | None = None
         self._busy = False  # it begins or ends
-        self._defaults: Defaults | None = None
+        self._problems: list[str] = []  # presets of clients that do not exist
+        self._defaults: tuple[Defaults, Mapping[str, ClientDefaults]] | None = None
         self._seen = 0  # number of the last line that was taken
         self._drawn = 0.0
         self.current: ServedRequest | None = None  # the one that the panels follow
@@ -55,6 +58,8 @@ class Serving(Controller):
             raise DFlashError(self.state.no_pair)
         needs()
         engine, defaults = session.decoder(), self._present()
+        for line in self._problems:
+            self.say(line)
         self._busy = True
         try:
             # Both are made at their first use, which must be on this thread.
@@ -67,13 +72,18 @@ class Serving(Controller):
         self.screen.set_timer(LOOK_S, self._look)
 
     def _open(
-        self, engine: Engine, defaults: Defaults, settings: ServerSettings, requests: Requests, decoder: DecoderUse
+        self,
+        engine: Engine,
+        defaults: tuple[Defaults, Mapping[str, ClientDefaults]],
+        settings: ServerSettings,
+        requests: Requests,
+        decoder: DecoderUse,
     ) -> ServerBeside:
         from dflash_tui.server.beside import ServerBeside
         from dflash_tui.server.service import served
 
         request = self.state.present or self.state.request
-        return ServerBeside(engine, served(request, defaults), settings, requests, decoder)
+        return ServerBeside(engine, served(request, *defaults), settings, requests, decoder)
 
     async def end(self) -> None:
         """Accept no more requests, and end the running one. Raises DFlashError."""
@@ -95,13 +105,26 @@ class Serving(Controller):
             self.state.serving = ""
             self.stuck = not server.close(QUIT_S)
 
-    def _present(self) -> Defaults:
-        """The parameters of the app are those of requests that name none."""
-        from dflash_tui.server.sampling import Defaults
+    def _present(self) -> tuple[Defaults, Mapping[str, ClientDefaults]]:
+        """The parameters of the app are those of requests that name none, unless their client has a preset."""
+        from dflash_tui.server.sampling import Defaults, of_clients
 
         knobs, recommended = self.state.knobs, self.state.recommended
+        clients, self._problems = of_clients(self.state.clients, self._presets, recommended, greedy=True)
         # Greedy: where nothing is recommended, requests get what the app shows too.
-        return Defaults(knobs, frozenset(changed(knobs, recommended)), recommended, greedy=True)
+        return Defaults(knobs, frozenset(changed(knobs, recommended)), recommended, greedy=True), clients
+
+    def next_preset(self, client: str) -> str:
+        """Give a client the preset after its present one, and remember that; the name, "" for none: then it gets what
+        the app has. Raises ConfigError where it cannot be remembered."""
+        names = ("", *self._presets.names_for(self.state.model))
+        now = self.state.clients.get(client, "")
+        name = names[(names.index(now) + 1) % len(names)] if now in names else ""
+        self.state.clients |= {client: name}
+        if not name:
+            del self.state.clients[client]
+        remember_client(client, name)
+        return name
 
     def _look(self) -> None:
         """Ten times a second while there is a server."""
@@ -117,7 +140,7 @@ class Serving(Controller):
         present = self._present()
         if present != self._defaults:
             self._defaults = present
-            self._server.retune(present)
+            self._server.retune(*present)
         self.screen.set_timer(LOOK_S, self._look)
 
     def _take(self, one: NumberedLine) -> None:

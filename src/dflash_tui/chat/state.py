@@ -91,6 +91,7 @@ class AppState:
         self.session: SessionLike | None = None
         self.loading = True  # a pair is being loaded, or is about to be
         self.turn = ShownTurn()
+        self.clients = dict(settings.clients)  # the presets of programs that use the server
         self.serving = ""  # the address at which other programs use the loaded pair
         self.followed: ShownTurn | None = None  # a request of theirs that is newer than the turn
         self.calling = False  # tools are being called, between two answers

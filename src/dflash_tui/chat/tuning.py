@@ -22,7 +22,7 @@ from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.drafting_row import DraftingRow
 from dflash_tui.widgets.flash import Flash
 
-TOLD_FROM = 64  # tokens: fewer are read again at once
+ANNOUNCED_FROM = 64  # tokens: fewer are read again at once
 
 
 class Tuning(Controller):
@@ -43,6 +43,8 @@ class Tuning(Controller):
         before, knobs = self.state.knobs, self.state.knobs.replace(**changes)
         if self.state.session is not None:
             self.state.session.limits.check(knobs, changes)
+            knobs, notes = self.state.session.limits.within(knobs)
+            self._tell(notes)
         if knobs.thinking != before.thinking:  # other sampling is recommended for it
             usual = self.state.recommended.defaults(before.thinking)
             knobs = self.state.recommended.moved(knobs, usual, {*changes, *self.state.request.chosen})
@@ -58,7 +60,7 @@ class Tuning(Controller):
 
     def set_all(self, knobs: Knobs) -> None:
         """Stage a whole set: a preset's, or that of an earlier turn, as far as values go here. Raises KnobError if the
-        loaded pair does not support a value; values that have no effect on its drafter are kept for another one."""
+        loaded pair does not support a value; values that have no effect on its drafter stay for another one."""
         if self.state.session is not None:
             knobs, notes = self.state.session.limits.within(knobs)
             self.state.session.limits.check_possible(knobs, SPEC)
@@ -76,7 +78,7 @@ class Tuning(Controller):
             self.tell_reading()
 
     def tell_reading(self) -> None:
-        """Say what the next message reads again because of what was just changed, beside what is being said."""
+        """Say what the next message reads again because of what was just changed, after the notice that is shown."""
         session, knobs = self.state.session, self.state.knobs
         if session is None or not session.conversation.messages:
             return
@@ -85,10 +87,10 @@ class Tuning(Controller):
         async def tell() -> None:
             with suppress(DFlashError):  # the turn itself will say it
                 found = await asyncio.to_thread(conversation.reading, knobs)
-                if found is not None and found.tokens >= TOLD_FROM and self.state.knobs == knobs:
-                    said = self.screen.query_one(Flash).text
+                if found is not None and found.tokens >= ANNOUNCED_FROM and self.state.knobs == knobs:
+                    before = self.screen.query_one(Flash).text
                     again = f"the next message reads about {found.tokens:,} tokens again: {found.why}"
-                    self.say(f"{said}; {again}" if "the next turn" in said else again)
+                    self.say(f"{before}; {again}" if "the next turn" in before else again)
 
         self.screen.run_worker(tell(), group="reading", exclusive=True)
 
@@ -96,13 +98,14 @@ class Tuning(Controller):
         """Show the present parameters in their panel and in the strip."""
         panel = self.inspector.params_panel
         panel.show(self.state.knobs, self.state.used, running=self.state.busy)
-        panel.show_presets(self.presets.names_for(self.state.model), self._preset)
+        panel.show_presets(self.presets.names_for(self.state.model), self.preset)
         self._gauges.strip()
 
     @property
-    def _preset(self) -> str:
+    def preset(self) -> str:
         """The preset that the parameters are at; "" for none."""
-        return self.presets.like(self.state.knobs, self.state.recommended)
+        session = self.state.session
+        return self.presets.like(self.state.knobs, session.limits if session is not None else None)
 
     def when(self, name: str) -> str:
         """When a staged change of `name` takes effect, in words."""
@@ -142,6 +145,8 @@ class Tuning(Controller):
             self.say("no answer is being written: changes apply to the next turn")
         elif not staged:
             self.say("no parameter has been changed since this turn began")
+        elif self.state.session is not None and (why := self.state.session.missing.get("change")):
+            self.say(why)
         elif not live:
             self.say(f"{', '.join(staged)}: from the next turn only")
         else:
@@ -168,7 +173,7 @@ class Tuning(Controller):
 
     def cycle(self) -> None:
         """Stage the preset after the present one, skipping those that the loaded pair does not support."""
-        name = self._preset
+        name = self.preset
         for _ in self.presets.names_for(self.state.model):
             name = self.presets.after(name, self.state.model).name
             try:
@@ -181,7 +186,7 @@ class Tuning(Controller):
         """Save the staged parameters as a preset. Raises PresetError."""
         path = self.presets.save(Preset(name, changes=changed(self.state.knobs, self.state.recommended)))
         self.show()
-        self.say(f"preset {name} is kept in {path}")
+        self.say(f"preset {name} is saved in {path}")
 
     def nudge(self, steps: int) -> None:
         """Change the size of drafting, as its slider does."""
@@ -247,14 +252,21 @@ class Tuning(Controller):
             self.show()
         self._begun = True
         self._take_defaults()
-        if self.state.session is not None and self.state.context > (has := self.state.session.context_length) > 0:
+        here = self.state.session is not None and self.state.session.limits.taken is None
+        if (
+            here
+            and self.state.session is not None
+            and self.state.context > (has := self.state.session.context_length) > 0
+        ):
             self.say(f"the context is {has:,}, all that the model was made for, not {self.state.context:,}")
             self.state.context = has
         self._loaded_context = self.state.context
         self._show_context()
         self.inspector.params_panel.show_reasoning(self.reasoning)
         if self.state.session is not None:
-            self.inspector.params_panel.show_most_nodes(self.state.session.limits.budget)
+            limits = self.state.session.limits
+            self.inspector.params_panel.show_taken(limits.engine, limits.taken)
+            self.inspector.params_panel.show_most_nodes(limits.budget)
             self.state.knobs, notes = self.state.session.limits.within(self.state.knobs)
             self.show()
             self._tell(notes)
@@ -271,20 +283,20 @@ class Tuning(Controller):
         )
         self.inspector.params_panel.show_defaults(now)
 
-    def ask_for_context(self, wanted: str) -> None:
+    def ask_for_context(self, requested: str) -> None:
         """Stage another context and say what loads it. Raises KnobError as `set_context`."""
-        self.set_context(wanted)
-        said = f"{self.state.context:,}" if self.state.context else "as fits"
-        self.say(f"context {said}: /reload loads the model again with it")
+        self.set_context(requested)
+        shown = f"{self.state.context:,}" if self.state.context else "as fits"
+        self.say(f"context {shown}: /reload loads the model again with it")
 
-    def set_context(self, wanted: str) -> None:
+    def set_context(self, requested: str) -> None:
         """Stage another context for the next load. Raises KnobError for an invalid one, and for more than the model was
         made for: that would not load, and a profile would keep it."""
         session = self.state.session
         most = session.limits.max_context if session is not None else 0
         spec = replace(CONTEXT, maximum=most or CONTEXT.maximum)
         try:
-            self.state.context = int(spec.parse(wanted.replace(",", "")))
+            self.state.context = int(spec.parse(requested.replace(",", "")))
         except KnobError as error:
             raise KnobError(f"{error}; the model was made for {most:,} positions" if most else str(error)) from None
         self._show_context()

@@ -46,14 +46,6 @@ def port(text: str) -> int:
     return port
 
 
-def contexts(text: str) -> tuple[int, ...]:
-    """Lengths of a context, by commas."""
-    found = [int(part) if part.isdigit() else 0 for part in text.split(",")]
-    if not all(200 < one <= 1_048_576 for one in found):
-        raise argparse.ArgumentTypeError(f"found {text}, expected positions by commas, such as 32768,131072")
-    return tuple(found)
-
-
 def context(text: str) -> int:
     """Positions of a context."""
     try:

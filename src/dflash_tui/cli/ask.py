@@ -79,8 +79,8 @@ def answer(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool
 
     notes = Notes(plain=plain)
     engine, conversation = begun_conversation(request, notes, system)
-    request, said = with_recommended(request, engine, "--set temperature=0 decodes greedily")
-    for line in said:
+    request, lines = with_recommended(request, engine, "--set temperature=0 decodes greedily")
+    for line in lines:
         notes.line(f"note: {line}")
     turn = conversation.ask(
         prompt, request.knobs, on_prefill=lambda done, total: notes.progress("reading the prompt", done / total)

@@ -1,4 +1,4 @@
-"""`bench`: plain decoding, chain, tree and auto on the same prompts. What times a card is in bench_steps.py."""
+"""`bench`: plain decoding, chain, tree and auto, or two drafters, on the same prompts."""
 
 from __future__ import annotations
 
@@ -24,44 +24,18 @@ from dflash_tui.text.bars import clip
 if TYPE_CHECKING:
     from dflash_core.engine import Engine
 
-OF_MODES = (
-    "prompts",
-    "samples",
-    "against",
-    "repeats",
-    "synthetic",
-    "folder",
-    "accept_trace",
-    "steps",
-    "share",
-    "contexts",
-)
-
 
 def run(call: Invocation) -> int:
     """Measure and print. Returns the exit code; raises DFlashError."""
-    args = call.args
+    args, request = call.args, call.request
     for name in ("samples", "repeats"):
         value = getattr(args, name)
         if value is not None and value < 1:
             call.refuse(f"bench: --{name} {value}: expected 1 or more")
-    if args.what != "modes":
-        for name in [one for one in OF_MODES if getattr(args, one)]:
-            call.refuse(f"bench: --{name.replace('_', '-')} goes only with modes and step times; leave it out")
     if args.samples is not None and args.prompts is None:
         call.refuse("bench: --samples draws from a file of prompts: give it, --prompts FILE")
-    for path in filter(None, (args.out, args.share)):
-        check_file(path)  # measuring takes minutes
-    if args.what == "modes" and not (args.synthetic or args.accept_trace or args.steps or args.share):
-        return modes(call)
-    from dflash_tui.cli import bench_steps  # imports torch
-
-    return bench_steps.kernels(call) if args.what == "kernels" else bench_steps.steps(call)
-
-
-def modes(call: Invocation) -> int:
-    """Plain decoding, chain, tree and auto, or two drafters, on the same prompts."""
-    args, request = call.args, call.request
+    if args.out is not None:
+        check_file(args.out)  # measuring takes minutes
     tasks = [Task(text, text) for text in PROMPTS]
     if args.prompts is not None:
         tasks = list(sample(read_prompts(args.prompts), args.samples or SAMPLES))
@@ -71,20 +45,15 @@ def modes(call: Invocation) -> int:
     notes = Notes()
     engine, lab = loaded_laboratory(request, notes)
     compared = ("plain", "chain", "tree", "auto") if engine.session.capabilities else ("plain",)
-    grid = settings((Axis("mode", compared),), request.knobs, lab.limits)
-    cases = tuple(Case.of(task) for task in tasks)
-    axes: tuple[str, ...] = ("mode",)
+    grid, axes = settings((Axis("mode", compared),), request.knobs, lab.limits), ["mode"]
     others: list[Engine] = []
     if args.against is not None:
         if request.draft is None or not engine.session.capabilities:
             raise DFlashError("--against compares two drafters: name the first one with --draft")
-        grid, axes, others = (
-            _arms(request.draft, args.against, request.knobs),
-            (),
-            [with_drafter(engine, args.against, request.kv)],
-        )
-    repeats = args.repeats or default_repeats(len(tasks))
-    result, fault, code = measure(lab.experiment(Design(grid, cases, repeats, axes, base=0), others), notes)
+        grid, axes = _arms(request.draft, args.against, request.knobs), []
+        others = [with_drafter(engine, args.against, request.kv)]
+    cases, repeats = tuple(map(Case.of, tasks)), args.repeats or default_repeats(len(tasks))
+    result, fault, code = measure(lab.experiment(Design(grid, cases, repeats, tuple(axes), base=0), others), notes)
     loop_ms = _plain_loop_ms(engine)
     found = {**to_json(result), "plain_loop_ms": loop_ms}
     if args.json:

@@ -31,7 +31,7 @@ from dflash_tui.cli.options import COMMANDS, Invocation, build_parser
 from dflash_tui.settings.key_rules import KEY_RULES
 from dflash_tui.terminal import marks
 from dflash_tui.terminal.hangup import watched
-from dflash_tui.terminal.output import discard, on_a_terminal, write_err
+from dflash_tui.terminal.output import discard, on_a_terminal, write_err, write_out
 
 if TYPE_CHECKING:
     from dflash_core.trace import TraceWriter
@@ -161,6 +161,8 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
         parser.error(f"--trace goes with the app and with ask, not with {args.command}")
     if args.resume and args.command is not None:
         parser.error(f"--resume and --continue go with the app, not with {args.command}")
+    if args.attach is not None and args.command is not None:
+        parser.error(f"--attach goes with the app, not with {args.command}")
     if args.json and args.command is None:
         parser.error(f"--json needs a command: {', '.join(one.name for one in COMMANDS)}")
     if args.demo or args.target:
@@ -193,16 +195,30 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
         if command.name == args.command:
             gc.enable()
             return command.run(Invocation(args, request, config, parser.error))
-    if not on_a_terminal():
-        raise DFlashError("the app needs a terminal; in a pipe or a script use: dflash-tui ask")
-    if args.attach:
-        from dflash_tui.launch import attach_app
+    if args.attach is not None:
+        from dflash_tui.application.attach.server import AttachedServer
         from dflash_tui.server.settings import keys_given
 
-        return attach_app(args.attach, args.attach_key or next(iter(keys_given()), ""), request, config)
+        key = args.attach_key or next(iter(keys_given()), "")
+        if not args.attach:
+            return _list_servers()
+        AttachedServer(args.attach)  # refuses what is no address
+        request = dataclasses.replace(request, attach=args.attach, attach_key=key, attach_model=args.attach_model)
+    if not on_a_terminal():
+        raise DFlashError("the app needs a terminal; in a pipe or a script use: dflash-tui ask")
     from dflash_tui.launch import run_app
 
     return run_app(request, config)
+
+
+def _list_servers() -> int:
+    """Print which servers answer on the usual ports of this machine."""
+    from dflash_tui.application.attach.local import find, lines
+
+    found = find()
+    for line in lines(found):
+        write_out(line + "\n")
+    return DONE if found else FAILED
 
 
 def _tracing(path: Path | None) -> AbstractContextManager[TraceWriter | None]:

@@ -78,7 +78,8 @@ def _rows(config: Config) -> dict[str, Any]:
     rows |= {f"keys.{one.id}": one.keys for one in actions if one.id not in FIXED}
     # Not their arguments, variables and headers, which may be secrets.
     kinds = {one.name: "url" if one.url else "command" for one in settings.servers}
-    return rows | {f"{SERVERS}.{one.name}.{kinds[one.name]}": one.where for one in settings.servers}
+    rows |= {f"{SERVERS}.{one.name}.{kinds[one.name]}": one.where for one in settings.servers}
+    return rows | {f"clients.{name}": preset for name, preset in settings.clients.items()}
 
 
 def _origin(config: Config, name: str) -> str:

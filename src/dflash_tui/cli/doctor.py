@@ -175,8 +175,8 @@ def check_cards(machine: Computer) -> Iterator[Finding]:
         yield Finding("card", "note", f"{found}; the card has {gib(size)}", "a vGPU limit or a MIG slice is in force")
     else:
         yield Finding("card", "ok", f"{found}; probe.cu runs")
-    if held := next((c["holders"] for c in _managed(machine) if c["name"] == card["name"] and c.get("holders")), ""):
-        yield Finding("card memory", "note", f"held by {held}", "close them for longer contexts and larger trees")
+    if users := next((c["holders"] for c in _managed(machine) if c["name"] == card["name"] and c.get("holders")), ""):
+        yield Finding("card memory", "note", f"used by {users}", "close them for longer contexts and larger trees")
     if "WSL_DISTRO_NAME" in machine.environment:
         remedy = 'in the NVIDIA Control Panel set "CUDA - Sysmem Fallback Policy" to "Prefer No Sysmem Fallback"'
         yield Finding("card memory", "note", "on WSL the driver moves what does not fit to main memory, slowly", remedy)

@@ -1,4 +1,4 @@
-"""`get`: fetches a pair of the catalogue, or a file of a repository."""
+"""`get`: fetches a pair of the catalogue, or a model of a repository: a file, or a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dflash_tui.application.hub.fetch import OnProgress, fetch, requested_files
 from dflash_tui.application.hub.files import FileRequest, HubError, check_disk, fetched, received
 from dflash_tui.application.hub.fitting import by_size
 from dflash_tui.application.hub.places import downloads
-from dflash_tui.application.hub.quantisations import Quantisation, chosen, quantisations
+from dflash_tui.application.hub.quantisations import FOLDER, Quantisation, chosen, quantisations
 from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_out
@@ -24,8 +24,9 @@ def run(call: Invocation) -> int:
 
 
 def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -> int:
-    """Fetch a pair of the catalogue, or a file of a repository (OWNER/NAME:QUANT): show sizes, licence and whether it
-    fits, then ask if there is a terminal to answer. For OWNER/NAME without a file, its files are listed.
+    """Fetch a pair of the catalogue, or a model of a repository (OWNER/NAME:QUANT): show sizes, licence and whether it
+    fits, then ask if there is a terminal to answer. For OWNER/NAME alone its models are listed; a repository that is
+    nothing but the folder of a model is fetched.
 
     Raises CatalogueError, HubError.
     """
@@ -33,6 +34,8 @@ def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -
     if "/" in name:
         repo, _, quant = name.partition(":")
         files_there = quantisations(repo, endpoint)
+        if not quant and [one.name for one in files_there] == [FOLDER]:
+            quant = FOLDER
         if not quant:
             write_out(f"{repo}: fetch one with dflash-tui get {repo}:QUANT\n" + "".join(map(listed, files_there)))
             return 0

@@ -14,6 +14,7 @@ from typing import Any
 
 from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.facts import has_experts
+from dflash_core.arch.folders.opening import is_target, open_model
 from dflash_core.arch.recommended import Recommended, recommended
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import EMBEDDING, ModelSpec
@@ -37,7 +38,7 @@ from dflash_core.drafters.mtp import KIND as MTP
 from dflash_core.drafters.mtp import find_head, has_head, holds_mtp
 from dflash_core.drafters.registry import is_named, parts
 from dflash_core.errors import MismatchError, UnsupportedError
-from dflash_core.formats.gguf import GGUFFile, open_gguf
+from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.groups import types_by_group
 from dflash_core.formats.suspects import suspects
 from dflash_core.formats.weights import WeightFile
@@ -66,7 +67,7 @@ def describe(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
     """
     described: dict[str, Any] = {}
     text, misfit = "", None
-    gguf = None if model.is_dir() or model.suffix == ".safetensors" else open_gguf(model)
+    gguf = open_model(model) if is_target(model) else None
     if gguf is None or gguf.metadata.get("general.architecture") in DRAFT_ARCHITECTURES:
         if draft is not None or holds_assistant(model):
             raise UnsupportedError(f"{model} is a drafter itself; name its target first: inspect TARGET --draft DRAFT")
@@ -132,7 +133,7 @@ def _types(file: WeightFile) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def _target_facts(config: ModelSpec, gguf: GGUFFile) -> dict[str, Any]:
-    facts: dict[str, Any] = {"path": str(gguf.path), "format": f"GGUF v{gguf.version}"}
+    facts: dict[str, Any] = {"path": str(gguf.path), "format": gguf.container}
     facts["config"] = ARCHITECTURES[config.architecture].facts(config)
     return (
         facts
@@ -173,7 +174,7 @@ def _target_rows(config: ModelSpec, gguf: GGUFFile) -> Rows:
             "architecture",
             f"{config.architecture}: {' and '.join(f'{n} {title}' for title, n in counts.items())} layers",
         ),
-        ("size", f"{_size_line(gguf)}; GGUF v{gguf.version}{', ' if config.file_type else ''}{config.file_type}"),
+        ("size", f"{_size_line(gguf)}; {gguf.container}{', ' if config.file_type else ''}{config.file_type}"),
         ("width", f"hidden {config.embedding_length:,}, {', '.join(feed_forward)}"),
         *_active_rows(config),
         *((mixer.label, mixer.describe()) for mixer in sorted(config.mixers, key=lambda mixer: mixer.label)),

@@ -10,7 +10,7 @@ from dflash_core.memory import gib
 from dflash_tui.application.hub.catalogue import Pair, load_catalogue
 from dflash_tui.application.hub.files import begun, begun_words
 from dflash_tui.application.hub.find import look
-from dflash_tui.application.hub.fitting import FitCheck, room_for
+from dflash_tui.application.hub.fitting import FitCheck, fit_check
 from dflash_tui.application.hub.found import Found, PassedOver, counted_others
 from dflash_tui.application.hub.places import downloads, places
 from dflash_tui.application.hub.shelf import Shelf
@@ -32,7 +32,7 @@ def run(call: Invocation) -> int:
             others.append(one)
     presets, catalogue = Presets(), load_catalogue()
     profiles = presets.profiles.values()
-    fits = {path: room_for(_request(settings, one)) for path, one in found.items()}
+    fits = {path: fit_check(_request(settings, one)) for path, one in found.items()}
     if call.args.json:
         write_json(
             {

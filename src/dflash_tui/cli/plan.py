@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dflash_core.fits import DESKTOP, MemoryPlan, cut_note, plan, with_desktop
+from dflash_core.fits import DESKTOP, MemoryPlan, plan, with_desktop
+from dflash_core.fits_notes import cut_note
 from dflash_core.memory import gib
 from dflash_tui.application import fits
 from dflash_tui.application.hub.catalogue import named
@@ -57,6 +58,7 @@ def facts(plan: MemoryPlan) -> dict[str, Any]:
         "kv": plan.setup.kv,
         "embedding": plan.setup.embedding,
         "expert_layers_in_main_memory": plan.setup.experts,
+        "cached_experts_of_each_layer": plan.setup.cached,
         "prompt_rows": plan.setup.rows,
         "components": [{"name": one.name, "bytes": one.bytes} for one in plan.components],
         "total": plan.total,

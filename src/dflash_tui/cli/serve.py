@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from dataclasses import replace
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.log import LOG
+from dflash_tui.application.settings.presets import Presets
 from dflash_tui.cli.options import Invocation
 from dflash_tui.server.settings import MAX_BODY, ServerSettings, keys_given, needs
 from dflash_tui.terminal.output import Notes, on_a_terminal, write_json, write_out
@@ -22,13 +24,18 @@ def run(call: Invocation) -> int:
             raise DFlashError("serve --ui needs a terminal for the app; in a pipe or a script leave --ui out")
         from dflash_tui.launch import run_app
 
-        return run_app(call.request, call.config, settings)
+        clients = {**call.config.settings.clients, **_clients(call)}
+        config = replace(call.config, settings=replace(call.config.settings, clients=clients))
+        return run_app(call.request, config, settings)
     from dflash_tui.cli.loading import load_with_notes  # imports torch
-    from dflash_tui.server.sampling import Defaults
+    from dflash_tui.server.sampling import Defaults, of_clients
     from dflash_tui.server.service import Service, served
     from dflash_tui.server.serving import Server, bound
 
-    request, notes = call.request, Notes()
+    request, notes, presets = call.request, Notes(), Presets()
+    own = _clients(call)
+    for name in own.values():
+        presets[name]  # refused before the load
     socket = bound(settings)  # before the load, which may take minutes
     engine = load_with_notes(request, notes)
     recommended = engine.limits.recommended
@@ -36,7 +43,11 @@ def run(call: Invocation) -> int:
         values = recommended.words(request.knobs.thinking)
         notes.line(f"note: requests that name no sampling get {values}, {recommended.by}")
     defaults = Defaults(request.knobs, request.chosen, recommended, greedy=request.target is None)
-    service = Service(engine, served(request, defaults), settings)
+    named = {**call.config.settings.clients, **own}
+    found, problems = of_clients(named, presets, recommended, greedy=request.target is None)
+    for line in problems:
+        notes.line(f"note: {line}")
+    service = Service(engine, served(request, defaults, found), settings)
 
     def listening(address: str) -> None:
         notes.end_line()
@@ -55,6 +66,17 @@ def run(call: Invocation) -> int:
     return 130 if server.signal == signal.SIGINT else 0
 
 
+def _clients(call: Invocation) -> dict[str, str]:
+    """The presets of clients that the command line names."""
+    found = {}
+    for one in call.args.client:
+        name, _, preset = one.partition("=")
+        if not name or not preset:
+            call.refuse(f"--client {one}: expected NAME=PRESET, such as claude-cli=plain")
+        found[name.lower()] = preset
+    return found
+
+
 def _settings(call: Invocation) -> ServerSettings:
     args = call.args
     keys = tuple(args.api_key) or keys_given()
@@ -67,6 +89,7 @@ def _settings(call: Invocation) -> ServerSettings:
         hosts=tuple(name.lower() for name in args.allowed_host),
         queue=args.queue,
         max_body=args.max_body or MAX_BODY,
+        share_events=args.share_events,
     )
     if any(not key.isascii() or not key.isprintable() or " " in key or not key for key in keys):
         call.refuse("--api-key: expected printable ASCII characters without spaces, as a header carries it")

@@ -275,6 +275,8 @@ class ChatScreen(Screen[None]):
             self.app.clear_notifications()
         elif self._completions.chosen is not None:
             self._completions.show(())
+            if self.prompt.text == "/":  # a command that is cancelled before its first letter leaves nothing
+                self.prompt.text = ""
         elif self._find.display:
             self._find.action_leave()
         elif self.places.drawer:

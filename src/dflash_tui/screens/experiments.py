@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import ClassVar
@@ -13,11 +14,13 @@ from dflash_core.lab.experiment import Case, Design, plain_design
 from dflash_core.lab.grid import settings
 from dflash_core.lab.plain import of_result
 from dflash_core.lab.results import Result
+from dflash_core.messages import Prompt
 from dflash_tui.application.amounts import counted, short, speed
 from dflash_tui.application.figures.measurements import What
 from dflash_tui.application.figures.plain_speeds import when
 from dflash_tui.application.lab_request import AB, SWEEP, parse_ab, parse_options, parse_sweep
 from dflash_tui.application.session import SessionLike
+from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.experiment import ExperimentScreen
 
 LAST = 4  # questions of the conversation that a tuning uses
@@ -69,6 +72,7 @@ class TuneScreen(ExperimentScreen):
     HEADING: ClassVar[str] = "Tune"
     WHAT: ClassVar[What] = "tune"
     BRIEF: ClassVar[tuple[str, ...]] = ("max_tokens",)
+    OF: ClassVar[str] = "this conversation"
     EXAMPLE: ClassVar[str] = "the prompts of this conversation"
     EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
         ("", "Enter measures many settings on your last prompts, or on examples."),
@@ -76,7 +80,7 @@ class TuneScreen(ExperimentScreen):
     OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (("prompts=FILE samples=6", "on so many prompts of a file"),)
 
     def plan(self, text: str, session: SessionLike) -> Design:
-        if session.limits.drafter is None:
+        if session.limits.drafter is None and session.limits.taken is None:
             raise DFlashError(
                 "no drafter is loaded, so there is nothing to tune: /load names one, or start with --draft"
             )
@@ -84,7 +88,7 @@ class TuneScreen(ExperimentScreen):
         examples = [Case.of(Task(f"example {number}", one)) for number, one in enumerate(PROMPTS[:LAST], 1)]
         cases = options.cases(asked or examples)
         self._on = f"{counted(len(cases), 'prompt')} of {options.prompts}" if options.prompts else (
-            f"the last {counted(len(asked), 'prompt').removeprefix('1 ')} of this conversation" if asked
+            f"the last {counted(len(asked), 'prompt').removeprefix('1 ')} of {self.OF}" if asked
             else f"{counted(len(cases), 'example')}; prompts=FILE takes yours"
         )  # fmt: skip
         limits, knobs = session.limits, self.base
@@ -93,6 +97,22 @@ class TuneScreen(ExperimentScreen):
             tuple(candidates.arms(brief, limits)), cases, base=0, halving=True, limit_s=LIMIT_S,
             around=lambda arm, longest: candidates.around(arm.knobs, limits, longest),
         )  # fmt: skip
+
+
+class RequestsTuneScreen(TuneScreen):
+    """A tuning on the prompts that one program has sent."""
+
+    HEADING: ClassVar[str] = "Tune for a program"
+    OF: ClassVar[str] = "one program"
+    EXAMPLE: ClassVar[str] = "the prompts of one program"
+    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (("", "Enter measures many settings on its last prompts."),)
+
+    def __init__(self, chat: ChatParts, client: str, prompts: Sequence[Prompt]) -> None:
+        super().__init__(chat, at_once=True)
+        self._cases = [Case(f"{client} {number}", (), prompt=one) for number, one in enumerate(prompts, 1)]
+
+    def asked(self, count: int = 1) -> list[Case]:
+        return self._cases[-count:]
 
 
 class PlainScreen(ExperimentScreen):

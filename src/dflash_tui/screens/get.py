@@ -92,7 +92,7 @@ class GetScreen(ModalScreen[bool]):
             case "fetched":
                 return [("Enter", "loads it"), BACK]
             case "stopped":
-                return [("Enter", "goes on with it"), BACK]
+                return [("Enter", "resumes it"), BACK]
             case "failed":
                 return [("Enter", "tries again"), BACK]
         return [BACK]

@@ -21,7 +21,7 @@ from dflash_core.errors import DFlashError
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.finding import Finding
 from dflash_tui.application.hub.catalogue import Catalogue, Pair, load_catalogue
-from dflash_tui.application.hub.fitting import machine, room_for
+from dflash_tui.application.hub.fitting import fit_check, machine
 from dflash_tui.application.hub.places import places
 from dflash_tui.application.hub.typed_pair import typed_pair
 from dflash_tui.chat.offered import Offered
@@ -59,7 +59,7 @@ class ModelsScreen(Passing, Screen[None]):
         self._chat, self._first, self._only = chat, first, only
         self._profiles = chat.profiles
         self._catalogue: Catalogue = load_catalogue()
-        self._finding = Finding(lambda: places(chat.state.settings.model_folders), chat.program.given_back, room_for)
+        self._finding = Finding(lambda: places(chat.state.settings.model_folders), chat.program.given_back, fit_check)
         self._offered = Offered(chat.program, self._catalogue, self._finding, chat.downloads)
         self._seen, self._present = -1, chat.state.present
         self._fetching = [one.words for one in chat.downloads]

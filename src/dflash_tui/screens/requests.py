@@ -14,7 +14,8 @@ from textual.widget import Widget
 
 from dflash_core.clean import clean
 from dflash_tui.application.amounts import short, speed
-from dflash_tui.application.requests import Requests, ServedRequest
+from dflash_tui.application.requests import Requests, ServedRequest, client_name
+from dflash_tui.application.settings.config import ConfigError
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.steps import StepsScreen
@@ -23,9 +24,11 @@ from dflash_tui.text.bars import clip
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 UPDATE_S = 0.5
-HEADINGS = ("client", "model", "prompt", "reused", "tokens", "tok/s", "tok/step", "")
+HEADINGS = ("client", "preset", "model", "prompt", "reused", "tokens", "tok/s", "tok/step", "")
 MAX_NAME = 24
 NONE_YET = "No request yet."
+KEPT = "Prompts are kept in memory for F8; c forgets them."
+NOT_KEPT = "the prompts of programs are kept only if you agree: c keeps those that come from now on, in memory alone"
 OFF = "Nothing is served: /serve in the chat begins."
 
 
@@ -57,7 +60,9 @@ class RequestsScreen(LabScreen):
         state = self.chat.state
         listed = state.requests.newest_first
         where = f"Programs use the model at {state.serving}, /serve off ends that." if state.serving else OFF
-        self.query_one("#requests-words", Static).update(where if listed else f"{where} {NONE_YET}")
+        kept = KEPT if state.requests.keeps_prompts else ""
+        words = filter(None, (where, "" if listed else NONE_YET, kept))
+        self.query_one("#requests-words", Static).update(" ".join(words))
         self._listed = {str(one.number): one for one in listed}
         self._fill({key: self._cells(one) for key, one in self._listed.items()})
 
@@ -89,7 +94,58 @@ class RequestsScreen(LabScreen):
             prompt, reused = short(meter.prefill.prompt_tokens), short(meter.prefill.reused_tokens)
             tokens, rate, step = short(meter.tokens), speed(meter.overall_rate), f"{meter.totals.acceptance_length:.2f}"
         client = one.client.partition(" ")[0] or "no name"
-        return (clip(client, MAX_NAME), clip(one.model, MAX_NAME), prompt, reused, tokens, rate, step, _state(one))
+        names = clip(client, MAX_NAME), one.preset, clip(one.model, MAX_NAME)
+        return (*names, prompt, reused, tokens, rate, step, _state(one))
+
+    @property
+    def _present(self) -> ServedRequest | None:
+        """The request under the cursor."""
+        return self._listed.get(self.query_one(_List).cursor_key or "")
+
+    def action_preset(self) -> None:
+        """The next preset for the program that sent the chosen request."""
+        one = self._present
+        if one is None:
+            self.say(NONE_YET)
+            return
+        client = client_name(one.client)
+        if not client:
+            self.say("this program does not say its name, so it gets the parameters of the app")
+            return
+        try:
+            name = self.chat.serving.next_preset(client)
+            kept = ""
+        except ConfigError as error:
+            name, kept = self.chat.state.clients.get(client, ""), f"; {error}"
+        what = f"the preset {name}" if name else "the parameters of the app"
+        self.say(f"the next requests of {client} get {what}{kept}")
+
+    def action_keep(self) -> None:
+        """Keep the prompts of requests, or forget them."""
+        requests = self.chat.state.requests
+        requests.keep_prompts(not requests.keeps_prompts)
+        self.say(
+            "the prompts of requests are kept from now on, until the app closes; they are in memory alone"
+            if requests.keeps_prompts
+            else "no prompts are kept any more, and those that were are forgotten"
+        )
+        self.draw()
+
+    def action_tune(self) -> None:
+        """Tune on the prompts of the program that sent the chosen request."""
+        one = self._present
+        if not self.chat.state.requests.keeps_prompts:
+            self.say(NOT_KEPT)
+            return
+        client = client_name(one.client) if one is not None else ""
+        prompts = [each.kept for each in self.chat.state.requests.newest_first if client_name(each.client) == client]
+        found = [prompt for prompt in reversed(prompts) if prompt is not None]
+        if not found:
+            self.say(f"no prompt of {client or 'a program'} is kept yet: those that come from now on are")
+            return
+        from dflash_tui.screens.experiments import RequestsTuneScreen
+
+        self.app.push_screen(RequestsTuneScreen(self.chat, client, found))
 
     @on(DataTable.RowSelected)
     def _chosen(self, event: DataTable.RowSelected) -> None:

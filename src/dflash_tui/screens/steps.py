@@ -176,7 +176,9 @@ class StepsScreen(Passing, Screen[None]):
         """The current step in figures, and where the target rejected the drafts."""
         width = max(self.size.width - 2, 30)
         if not self._steps:
-            return Content("this turn has no step: its first token was its last")
+            session = self.chat.state.session
+            missing = session.missing.get("steps", "") if session is not None else ""
+            return Content(missing or "this turn has no step: its first token was its last")
         assert self._record is not None
         step = self._steps[self.step - 1]
         knobs = " ".join(f"{name} {SPEC[name].show(getattr(step.knobs, name))}" for name in SHOWN_KNOBS)

@@ -30,7 +30,7 @@ class ThemesScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="themes", classes="dialog"):
-            yield Static(Content.assemble(("Theme", "bold"), ("   Enter keeps, Esc restores", "$foreground 70%")))
+            yield Static(Content.assemble(("Theme", "bold"), ("   Enter saves, Esc restores", "$foreground 70%")))
             yield OptionList(*(Option(name, id=name) for name in self._names))
 
     def on_mount(self) -> None:

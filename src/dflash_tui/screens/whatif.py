@@ -76,9 +76,10 @@ class WhatIfScreen(LabScreen):
         self.p_min = self._own_p_min = 0.0
         self.drafter = ""  # the shown drafter, if several are loaded
         self.auto: AutoTurn | None = None
-        turns = self.chat.state.session.turns if self.chat.state.session is not None else ()
-        if self.chat.state.session is not None and self.chat.state.session.limits.drafter is None:
-            none = (
+        session = self.chat.state.session
+        turns = session.turns if session is not None else ()
+        if session is not None and session.limits.drafter is None:
+            none = session.missing.get("steps") or (
                 "No drafter is loaded, so there is no budget to choose. /load names one, or start with --draft ngram."
             )
             self.query_one("#whatif-finding", Static).update(none)

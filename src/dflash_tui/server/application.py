@@ -63,8 +63,7 @@ class Generation:
 
     async def input_tokens(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = decode(await self._service.body(scope, receive), responses.ResponseRequest)
-        asked, preparer = responses.asked_of(request), self._service.preparer
-        count = await preparer.on_thread(lambda: preparer.count(asked))
+        count = await self._service.count(responses.asked_of(request), scope)
         await answer_json(200, {"object": "response.input_tokens", "input_tokens": count}, send)
 
     async def stored(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,8 +71,7 @@ class Generation:
 
     async def count_tokens(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = decode(await self._service.body(scope, receive), anthropic.CountRequest)
-        asked, preparer = anthropic.counted_of(request), self._service.preparer
-        await answer_json(200, {"input_tokens": await preparer.on_thread(lambda: preparer.count(asked))}, send)
+        await answer_json(200, {"input_tokens": await self._service.count(anthropic.counted_of(request), scope)}, send)
 
 
 def application(service: Service) -> ASGIApp:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from dflash_core.engine import Engine
 from dflash_tui.application.decoder_use import DecoderUse
 from dflash_tui.application.requests import Requests
-from dflash_tui.server.sampling import Defaults
+from dflash_tui.server.sampling import ClientDefaults, Defaults
 from dflash_tui.server.service import Served, Service
 from dflash_tui.server.serving import Server, bound
 from dflash_tui.server.settings import ServerSettings
@@ -41,9 +42,9 @@ class ServerBeside:
         self._thread.start()
         listening.wait()
 
-    def retune(self, defaults: Defaults) -> None:
+    def retune(self, defaults: Defaults, clients: Mapping[str, ClientDefaults]) -> None:
         """Other defaults for the requests that follow."""
-        self._service.retune(defaults)
+        self._service.retune(defaults, clients)
 
     def close(self, seconds: float) -> bool:
         """End the running answer and all connections. False if that takes longer than `seconds`."""

@@ -13,6 +13,7 @@ from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.parts import Part, Text, Thinking
 from dflash_tui.server.asked import GRAMMAR, Asked
 from dflash_tui.server.chat import DONE, FINISH, Sampling
+from dflash_tui.server.drawn_tokens import MAX_TOP, LegacyLogProbs
 from dflash_tui.server.exchange import event
 from dflash_tui.server.extensions import extended, grammar_of
 from dflash_tui.server.parts import at_least_one, new_id, stops_of
@@ -33,11 +34,13 @@ def asked_of(request: CompletionRequest, tokenizer: Tokenizer, vocabulary: int) 
     """The request in the decoder's terms. Raises RequestError."""
     changes, places, switches = extended(request.dflash)
     changes |= request.changes()
-    for name in ("suffix", "echo", "logprobs"):
+    for name in ("suffix", "echo"):
         if getattr(request, name):
             raise invalid(f"{name} is not supported; leave it out", name)
     if request.best_of is not None and request.best_of != 1:
         raise invalid(f"best_of is {request.best_of}: one answer at a time is all there is, expected 1", "best_of")
+    if request.logprobs is not None and not 0 <= request.logprobs <= MAX_TOP:
+        raise invalid(f"logprobs is {request.logprobs}, expected 0 to {MAX_TOP}", "logprobs")
     grammar, place = grammar_of(None, "", request.dflash)
     return Asked(
         ids=_ids(request.prompt, tokenizer, vocabulary, special=bool(switches.get("special"))),
@@ -46,6 +49,7 @@ def asked_of(request: CompletionRequest, tokenizer: Tokenizer, vocabulary: int) 
         grammar=grammar,
         max_tokens=at_least_one(request.max_tokens, "max_tokens"),
         stops=stops_of(request.stop),
+        log_probs=request.logprobs,
         thinking="off",
     )
 
@@ -72,8 +76,12 @@ class CompletionWriter:
         self._usage = bool(request.stream_options and request.stream_options.include_usage)
         self._detail = bool(extended(request.dflash)[2].get("detail"))
 
-    def _object(self, text: str, finish: str | None, **more: Any) -> dict[str, Any]:
-        return self._head | {"choices": [{"index": 0, "text": text, "finish_reason": finish, "logprobs": None}]} | more
+        self._log_probs = LegacyLogProbs() if request.logprobs is not None else None
+
+    def _object(self, parts: Sequence[Part], finish: str | None, **more: Any) -> dict[str, Any]:
+        listed = self._log_probs.listed(parts) if self._log_probs is not None else None
+        choice = {"index": 0, "text": _text(parts), "finish_reason": finish, "logprobs": listed}
+        return self._head | {"choices": [choice]} | more
 
     def waits(self, place: int, waiting: int, read: Reading | None) -> bytes:
         return b": working\n\n"
@@ -85,15 +93,14 @@ class CompletionWriter:
         return b""
 
     def parts(self, parts: Sequence[Part]) -> bytes:
-        text = _text(parts)
-        return event(msgspec.json.encode(self._object(text, None))) if text else b""
+        return event(msgspec.json.encode(self._object(parts, None))) if _text(parts) else b""
 
     def end(self, ended: Ended) -> bytes:
         found = figures(ended, detail=self._detail)
         if not self._usage:
-            return event(msgspec.json.encode(self._object("", FINISH[ended.why], **found))) + DONE
+            return event(msgspec.json.encode(self._object((), FINISH[ended.why], **found))) + DONE
         last = self._head | {"choices": [], "usage": openai_usage(ended)} | found
-        finish = event(msgspec.json.encode(self._object("", FINISH[ended.why])))
+        finish = event(msgspec.json.encode(self._object((), FINISH[ended.why])))
         return finish + event(msgspec.json.encode(last)) + DONE
 
     def failed(self, error: RequestError) -> bytes:
@@ -101,7 +108,7 @@ class CompletionWriter:
 
     def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
         found = figures(ended, detail=self._detail)
-        return self._object(_text(parts), FINISH[ended.why], usage=openai_usage(ended), **found)
+        return self._object(parts, FINISH[ended.why], usage=openai_usage(ended), **found)
 
 
 def _text(parts: Sequence[Part]) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dflash_core.constraints.base import Constraint
 from dflash_core.constraints.grammar import Grammar, Grammars
-from dflash_core.errors import GrammarError
+from dflash_core.errors import CompilerBusyError, GrammarError
 from dflash_core.messages import Prompt
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.forms import Form
 from dflash_core.text.tool_calls.grammars import tool_grammar
 from dflash_tui.server.asked import GRAMMAR, Asked
-from dflash_tui.server.request_error import invalid
+from dflash_tui.server.request_error import busy, invalid
 
 
 class Constraining:
@@ -32,6 +32,8 @@ class Constraining:
             if grammar is None:
                 return None
             return self._grammars.of_answer(grammar, thinking=thinking, opens_thinking=prompt.opens_thinking)
+        except CompilerBusyError as error:
+            raise busy(str(error), "compiler_busy") from None
         except GrammarError as error:
             raise invalid(str(error), place) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from dflash_core.constraints.log_probs import Drawn, LogProbs
 from dflash_core.text.detokenizer import Detokenizer
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import THINK_TAGS, Tokenizer
-from dflash_core.text.tool_calls.parts import Part, Text
+from dflash_core.text.tool_calls.parts import Part, Text, Thinking
 
 MAX_TOP = 20
 INSERTED = -9999.0
@@ -33,6 +34,8 @@ class DrawnTokens:
         self._tags = {tokenizer.special.get(tag) for tag in THINK_TAGS}
         self._seen = self._said = self._begins = 0  # tokens seen; bytes handed out; bytes of the tokens before
         self._waiting: list[tuple[int, Drawn]] = []  # with the byte of the text that each begins at
+        self._undecided: list[tuple[Drawn, bytes]] = []  # before the answer: its beginning, or that of a tag
+        self._after_block = opens_thinking
 
     def with_tokens(self, parts: Sequence[Part]) -> list[Part]:
         """The parts, with the tokens that begin in their text."""
@@ -43,6 +46,8 @@ class DrawnTokens:
         for part in parts:
             if isinstance(part, Text):
                 self._said += len(part.text.encode())
+                if self._said > self._begins:
+                    self._decide()  # an answer of white space alone
                 ready = tuple(one for begins, one in self._waiting if begins < self._said)
                 self._waiting = self._waiting[len(ready) :]
                 part = DrawnText(part.text, tuple(_entry(one, self._tokenizer) for one in ready))
@@ -52,11 +57,27 @@ class DrawnTokens:
     def _see(self, one: Drawn) -> None:
         inside = self._split.inside
         self._split.push(self._detokenizer.push((one.token,)))
-        size = 0 if one.token in self._tokenizer.hidden else len(self._tokenizer.token_bytes(one.token))
-        if inside or not self._split.begun or self._split.inside or not size or one.token in self._tags:
+        if inside or self._split.inside or one.token in self._tags:
+            self._undecided.clear()
+            self._after_block = True
             return
-        self._waiting.append((self._begins, one))
-        self._begins += size
+        if one.token not in self._tokenizer.hidden:
+            self._undecided.append((one, self._tokenizer.token_bytes(one.token)))
+        if self._split.begun:
+            self._decide()
+
+    def _decide(self) -> None:
+        """What was seen is text of the answer."""
+        ready, self._undecided = self._undecided, []
+        data = b"".join(written for _, written in ready)
+        # Line breaks between reasoning and answer are no text.
+        left = 0 if self._begins or not self._after_block else len(data) - len(data.lstrip(b"\n"))
+        for one, written in ready:
+            size = max(len(written) - left, 0)
+            left = max(left - len(written), 0)
+            if size:
+                self._waiting.append((self._begins, one))
+                self._begins += size
 
 
 def _entry(one: Drawn, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -73,3 +94,34 @@ def _named(token: int, log_prob: float, tokenizer: Tokenizer) -> dict[str, Any]:
 def listed(parts: Sequence[Part]) -> dict[str, Any]:
     """The object `logprobs` of chat completions, for some parts."""
     return {"content": [one for part in parts if isinstance(part, DrawnText) for one in part.tokens], "refusal": None}
+
+
+class LegacyLogProbs:
+    """Writes the object `logprobs` of completions, piece by piece: `text_offset` counts characters of the answer."""
+
+    def __init__(self) -> None:
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def listed(self, parts: Sequence[Part]) -> dict[str, Any]:
+        """The tokens of some parts; reasoning has none, but counts as text."""
+        found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for part in parts:
+            if isinstance(part, Thinking):
+                self._offset += len(part.text)
+            for one in part.tokens if isinstance(part, DrawnText) else ():
+                found["text_offset"].append(self._offset)
+                self._offset += len(self._decoder.decode(bytes(one["bytes"])))
+                found["tokens"].append(_spelt(one))
+                found["token_logprobs"].append(one["logprob"])
+                found["top_logprobs"].append({_spelt(each): each["logprob"] for each in (*one["top_logprobs"], one)})
+        return found
+
+
+def _spelt(one: dict[str, Any]) -> str:
+    """A token as this API writes it: part of a character as its bytes, so that no two tokens are spelt alike."""
+    data = bytes(one["bytes"])
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)

@@ -103,7 +103,8 @@ class Gate:
             or (scope["method"], scope["path"]) == ("HEAD", "/")
         ):
             return
-        if self._keys and not self._has_key(headers):
+        scope["key"] = self._key(headers)
+        if self._keys and not scope["key"]:
             raise RequestError(
                 401, "no valid key: send it as 'authorization: Bearer KEY' or 'x-api-key: KEY'", code="invalid_api_key"
             )
@@ -115,12 +116,13 @@ class Gate:
     def _allowed(self, origin: str) -> bool:
         return "*" in self._settings.origins or origin in self._settings.origins
 
-    def _has_key(self, headers: Headers) -> bool:
+    def _key(self, headers: Headers) -> int:
+        """Which of the server's keys was sent, from 1; 0 for none."""
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         given = [bearer.strip()] if scheme.lower() == "bearer" else []
         given += [headers[name] for name in ("x-api-key", "api-key") if name in headers]
-        found = [hmac.compare_digest(one.encode(), key) for one in given for key in self._keys]
-        return any(found)
+        found = [[hmac.compare_digest(one.encode(), key) for one in given] for key in self._keys]
+        return next((number for number, same in enumerate(found, 1) if any(same)), 0)
 
     def _allow_origin(self, headers: Headers, fields: MutableHeaders) -> None:
         origin = headers.get("origin")

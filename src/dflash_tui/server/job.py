@@ -14,7 +14,7 @@ from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.engine import Engine
 from dflash_core.events import Piece, PrefillEvent
 from dflash_core.knobs import Knobs
-from dflash_core.messages import Prompt
+from dflash_core.messages import Call, Message, Prompt, arguments_of
 from dflash_core.record import Line, Start, encode
 from dflash_core.text.template_values import Tools
 from dflash_core.text.tokenizer import Tokenizer
@@ -24,7 +24,7 @@ from dflash_core.text.tool_calls.parts import Part
 from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.server.drawn_tokens import DrawnTokens
-from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, Why
+from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, Why, blocks_of
 
 _WHY: dict[str, Why] = {
     "stop token": "end", "max tokens": "length", "context full": "context", "cancelled": "cancelled", "loop": "length",
@@ -36,7 +36,7 @@ WORDS: dict[Why, str] = {"calls": "calls a tool", "context": "context full", "ca
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A request that has been rendered, counted and checked. `form`: how calls of its `tools` are found in the answer;
-    None: all is text."""
+    None: all is text. `answered` is called with the answer as a message and its ids, where it has come to its end."""
 
     prompt: Prompt
     knobs: Knobs
@@ -44,6 +44,7 @@ class Prepared:
     form: Form | None
     tools: Tools
     start: Callable[[Prompt, Knobs], Start]
+    answered: Callable[[Message, Sequence[int]], None]
     constraint: Constraint | None = None
     log_probs: LogProbs | None = None
     parallel: bool = True
@@ -56,10 +57,12 @@ class Job:
     The last update is Ended or Failed, unless the job is cancelled while it waits: then there is none.
     """
 
-    def __init__(self, prepared: Prepared, request: ServedRequest, requests: Requests, *, events: bool = False) -> None:
+    def __init__(
+        self, prepared: Prepared, request: ServedRequest, requests: Requests, *, events: bool = False, key: int = 0
+    ) -> None:
         """`request`: as it is listed in `requests`, where those who watch find its lines. `events`: its client gets
-        them too."""
-        self._events = events
+        them too. `key`: the number of its client's, 0 for none."""
+        self._events, self.key = events, key
         self.prepared, self.request, self._requests = prepared, request, requests
         self.updates: asyncio.Queue[Update] = asyncio.Queue()
         self.cancelled = False
@@ -75,6 +78,7 @@ class Job:
         self._drawn: DrawnTokens | None = None
         self._made = time.perf_counter()
         self._queue_ms = self._ttft_ms = 0.0
+        self._parts: list[Part] = []
 
     def cancel(self) -> None:
         """End the answer within a step, or skip it when its turn comes."""
@@ -157,6 +161,7 @@ class Job:
     def _send_parts(self, parts: Sequence[Part], read: PrefillEvent | None = None) -> None:
         if self._drawn is not None:
             parts = self._drawn.with_tokens(parts)
+        self._parts += parts
         if parts or read is not None:
             self.send_update(Step(tuple(parts), read))
 
@@ -168,8 +173,16 @@ class Job:
         elif shape.calls and (why == "end" or shape.over):
             why = "calls"
         count = counted(tokenizer, ids, shape.dropped) if shape.stop_string else len(ids)
+        if report is not None and report.stop == "stop token" and why in ("end", "calls") and not shape.notes:
+            self._remember(ids)
         notes = (*self.prepared.notes, *shape.notes)
         return Ended(report, why, count, shape.stop_string, self._queue_ms, self._ttft_ms, notes)
+
+    def _remember(self, ids: Sequence[int]) -> None:
+        blocks = blocks_of(self._parts)
+        text, thinking = ("".join(one.text for one in blocks if one.kind == kind) for kind in ("text", "thinking"))
+        calls = tuple(Call("", one.name, arguments_of(one.text)) for one in blocks if one.kind == "call")
+        self.prepared.answered(Message("assistant", text, thinking, calls=calls), ids)
 
 
 def counted(tokenizer: Tokenizer, ids: Sequence[int], dropped: int) -> int:

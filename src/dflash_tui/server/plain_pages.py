@@ -166,8 +166,8 @@ class Pages:
                 chat_template_kwargs=request.chat_template_kwargs,
             )
         )  # fmt: skip
-        preparer = self._service.preparer
-        await answer_json(200, {"prompt": await preparer.on_thread(lambda: preparer.text(asked))}, send)
+        preparer, defaults = self._service.preparer, self._service.defaults_of(scope).defaults
+        await answer_json(200, {"prompt": await preparer.on_thread(lambda: preparer.text(asked, defaults))}, send)
 
 
 def _name(tokenizer: Tokenizer, id: int | None) -> str:

@@ -21,6 +21,7 @@ from dflash_tui.server.job import Prepared
 from dflash_tui.server.normal import normalised
 from dflash_tui.server.request_error import invalid, too_long
 from dflash_tui.server.sampling import Defaults, knobs_of
+from dflash_tui.server.written import WrittenAnswers
 
 BYTES_PER_POSITION = 64
 """A text with more bytes than this for each position of the context is refused without being tokenised."""
@@ -31,10 +32,11 @@ Result = TypeVar("Result")
 class Preparer:
     """`names`: target and drafter, as records name them."""
 
-    def __init__(self, engine: Engine, defaults: Defaults, names: tuple[str, str]) -> None:
-        self._engine, self.defaults, self._names = engine, defaults, names
+    def __init__(self, engine: Engine, names: tuple[str, str]) -> None:
+        self._engine, self._names = engine, names
         self.tokenizer, self._template = engine.target.tokenizer, engine.target.template
         self.support = self._template.tools
+        self._written = WrittenAnswers(self.tokenizer)
         self._constraining = Constraining(self.tokenizer, engine.vocab_size, self.support.form)
         self._thread = ThreadPoolExecutor(1, "dflash-render")
 
@@ -46,13 +48,13 @@ class Preparer:
         """Let the thread end."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def prepare(self, asked: Asked) -> Prepared:
+    def prepare(self, asked: Asked, defaults: Defaults) -> Prepared:
         """A request that is ready to run. Raises RequestError."""
-        knobs, prompt, messages = self._prompt(asked)
+        knobs, prompt, messages = self._prompt(asked, defaults)
         limits, capacity = self._engine.limits, self._engine.context_length
         if len(prompt.ids) >= capacity:
             raise too_long(len(prompt.ids), capacity)
-        knobs = knobs_of(asked, self.defaults, limits, capacity - len(prompt.ids))
+        knobs = knobs_of(asked, defaults, limits, capacity - len(prompt.ids))
         form = self.support.form if asked.tools and asked.choice != "none" and asked.grammar is None else None
         constraint = self._constraining.constraint(asked, prompt, thinking=knobs.thinking)
         log_probs = LogProbs(asked.log_probs, constraint) if asked.log_probs is not None else None
@@ -63,23 +65,24 @@ class Preparer:
             form=form,
             tools=asked.tools,
             start=_starter(messages, self._names, self._engine),
+            answered=lambda message, ids: self._written.add(prompt.ids, len(messages), message, ids),
             constraint=log_probs or constraint,
             log_probs=log_probs,
             parallel=asked.parallel,
             notes=asked.notes,
         )
 
-    def count(self, asked: Asked) -> int:
+    def count(self, asked: Asked, defaults: Defaults) -> int:
         """Tokens of the prompt of a request. Raises RequestError."""
-        return len(self._prompt(asked)[1].ids)
+        return len(self._prompt(asked, defaults)[1].ids)
 
-    def text(self, asked: Asked) -> str:
+    def text(self, asked: Asked, defaults: Defaults) -> str:
         """The prompt of a request as text. Raises RequestError."""
-        return self._prompt(asked)[1].text
+        return self._prompt(asked, defaults)[1].text
 
-    def _prompt(self, asked: Asked) -> tuple[Knobs, Prompt, tuple[Message, ...]]:
+    def _prompt(self, asked: Asked, defaults: Defaults) -> tuple[Knobs, Prompt, tuple[Message, ...]]:
         capacity = self._engine.context_length
-        knobs = knobs_of(asked, self.defaults, self._engine.limits, capacity)
+        knobs = knobs_of(asked, defaults, self._engine.limits, capacity)
         if asked.ids is not None:
             return knobs, Prompt(asked.ids, "", opens_thinking=False, stable=len(asked.ids)), ()
         messages = normalised(asked.messages, self.support)
@@ -96,7 +99,7 @@ class Preparer:
             raise invalid(f"the model's chat template refuses these messages: {error}", "messages") from None
         if not prompt.ids:
             raise invalid("the prompt is empty", "messages")
-        return knobs, prompt, messages
+        return knobs, self._written.put_back(prompt, messages), messages
 
 
 def _starter(messages: tuple[Message, ...], names: tuple[str, str], engine: Engine) -> Callable[[Prompt, Knobs], Start]:

@@ -19,6 +19,7 @@ _TYPES: Mapping[int, tuple[str, str]] = {
     503: ("unavailable_error", "overloaded_error"),
 }
 """By status: the type of the error object for OpenAI and for Anthropic."""
+RETRY_S = 2
 OVERLOADED = 529
 """What Anthropic's API answers in place of 503."""
 
@@ -70,6 +71,11 @@ def too_long(needed: int, capacity: int) -> RequestError:
     )
 
 
+def busy(message: str, code: str) -> RequestError:
+    """The refusal of what may be sent again in a moment. Never 503: agents send that again at once, many times."""
+    return RequestError(429, message, code=code, headers={"retry-after": str(RETRY_S)})
+
+
 def ending() -> RequestError:
     """The refusal of what comes while the server shuts down."""
-    return RequestError(503, "the server is shutting down", code="shutting_down", headers={"retry-after": "2"})
+    return RequestError(503, "the server is shutting down", code="shutting_down", headers={"retry-after": str(RETRY_S)})

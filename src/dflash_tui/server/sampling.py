@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.errors import KnobError
 from dflash_core.knobs import SPEC, Knobs, Value, spec_of
 from dflash_core.limits import Limits
+from dflash_tui.application.settings.presets import PresetError, Presets
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.request_error import invalid
 
@@ -38,6 +40,31 @@ class Defaults:
         guard: dict[str, Value] = {} if "answer_loop_guard" in self.chosen else {"answer_loop_guard": "off"}
         found = self.recommended if self.recommended.source or self.greedy else USUAL
         return found.applied(self.knobs.replace(thinking=thinking, **guard), self.chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientDefaults:
+    """The defaults of one client, and the preset that they are."""
+
+    preset: str
+    defaults: Defaults
+
+
+def of_clients(
+    clients: Mapping[str, str], presets: Presets, recommended: Recommended, *, greedy: bool
+) -> tuple[Mapping[str, ClientDefaults], list[str]]:
+    """The defaults of clients, from the names of their presets; and a line for each preset that does not exist."""
+    found: dict[str, ClientDefaults] = {}
+    problems: list[str] = []
+    for client, name in clients.items():
+        try:
+            changes = presets[name].changes
+        except PresetError as error:
+            problems.append(f"the client {client} has no preset: {error}")
+            continue
+        defaults = Defaults(Knobs().replace(**changes), frozenset(changes), recommended, greedy=greedy)
+        found[client.lower()] = ClientDefaults(name, defaults)
+    return found, problems
 
 
 def knobs_of(asked: Asked, defaults: Defaults, limits: Limits, remaining: int) -> Knobs:

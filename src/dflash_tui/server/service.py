@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from starlette.types import Receive, Scope, Send
 
 from dflash_core.clean import encodable
 from dflash_core.engine import Engine
 from dflash_tui.application.decoder_use import DecoderUse
-from dflash_tui.application.requests import Requests
+from dflash_tui.application.requests import Requests, client_name
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.body import read_body
@@ -19,7 +20,7 @@ from dflash_tui.server.job import Job
 from dflash_tui.server.metrics import Metrics
 from dflash_tui.server.prepare import Preparer
 from dflash_tui.server.request_error import RequestError
-from dflash_tui.server.sampling import Defaults
+from dflash_tui.server.sampling import ClientDefaults, Defaults
 from dflash_tui.server.settings import ServerSettings
 from dflash_tui.server.worker import Worker
 
@@ -28,18 +29,20 @@ JOIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What is served: the names of target and drafter, and the defaults of requests."""
+    """What is served: the names of target and drafter, and the defaults of requests. `clients`: those of programs by
+    their names, or by key-1, key-2 and so on, which goes first."""
 
     target: str
     draft: str
     defaults: Defaults
+    clients: Mapping[str, ClientDefaults] = field(default_factory=dict)
 
 
-def served(request: LoadRequest, defaults: Defaults) -> Served:
+def served(request: LoadRequest, defaults: Defaults, clients: Mapping[str, ClientDefaults]) -> Served:
     """The names of a pair that was loaded."""
     target = encodable(request.target.stem) if request.target else "demo"
     draft = encodable(request.draft.name) if request.draft else "" if request.target else "demo drafter"
-    return Served(target, draft, defaults)
+    return Served(target, draft, defaults, clients)
 
 
 class Service:
@@ -59,7 +62,7 @@ class Service:
         self.created = int(time.time())
         drafter = engine.limits.drafter
         self.metrics = Metrics(drafter.block - 1 if drafter else 0)
-        self.preparer = Preparer(engine, served.defaults, (served.target, served.draft))
+        self.preparer = Preparer(engine, (served.target, served.draft))
         self.worker = Worker(engine, settings.queue, self.metrics.ended, decoder)
 
     @property
@@ -76,10 +79,22 @@ class Service:
         """The body of a request. Raises RequestError and ClientGoneError."""
         return await read_body(scope, receive, self.settings.max_body)
 
-    def retune(self, defaults: Defaults) -> None:
+    def retune(self, defaults: Defaults, clients: Mapping[str, ClientDefaults]) -> None:
         """Other defaults for the requests that follow."""
-        self.served = replace(self.served, defaults=defaults)
-        self.preparer.defaults = defaults
+        self.served = replace(self.served, defaults=defaults, clients=clients)
+
+    def defaults_of(self, scope: Scope) -> ClientDefaults:
+        """Those of the client that sends a request; without a preset the common ones."""
+        served = self.served
+        for name in (f"key-{scope.get('key', 0)}", client_name(scope["log"]["client"])):
+            if name in served.clients:
+                return served.clients[name]
+        return ClientDefaults("", served.defaults)
+
+    async def count(self, asked: Asked, scope: Scope) -> int:
+        """Tokens of the prompt of a request. Raises RequestError."""
+        defaults = self.defaults_of(scope).defaults
+        return await self.preparer.on_thread(lambda: self.preparer.count(asked, defaults))
 
     async def answer(
         self,
@@ -93,11 +108,14 @@ class Service:
         streamed: bool,
     ) -> None:
         """Answer a request, which names a `model`. Raises RequestError before the response has begun."""
-        prepared = await self.preparer.on_thread(lambda: self.preparer.prepare(asked))
-        request = self.requests.add(scope["log"]["client"], scope["path"], model or self.name)
+        own = self.defaults_of(scope)
+        prepared = await self.preparer.on_thread(lambda: self.preparer.prepare(asked, own.defaults))
+        client, path = scope["log"]["client"], scope["path"]
+        request = self.requests.add(client, path, model or self.name, own.preset, prepared.prompt)
         scope["answer"] = request.number
         try:
-            job = Job(prepared, request, self.requests, events=streamed and asked.events)
+            events = streamed and asked.events
+            job = Job(prepared, request, self.requests, events=events, key=scope.get("key", 0))
             await exchange(job, self.worker, writer, scope, receive, send, streamed=streamed)
         except RequestError as error:
             if request.state == "waiting":

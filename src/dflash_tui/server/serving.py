@@ -14,6 +14,7 @@ from uvicorn.server import HANDLED_SIGNALS
 
 from dflash_core.errors import DFlashError
 from dflash_tui.server.application import application
+from dflash_tui.server.connection import KEEP_ALIVE_S, Connection
 from dflash_tui.server.service import Service
 from dflash_tui.server.settings import ServerSettings
 
@@ -31,7 +32,8 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 application(service), host=settings.host, port=settings.port, log_config=None, access_log=False,
-                lifespan="off", ws="none", server_header=False, timeout_graceful_shutdown=GRACE_S,
+                http=Connection, lifespan="off", ws="none", server_header=False, timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=GRACE_S,
             )
         )  # fmt: skip
         self._service, self._listening = service, listening

@@ -17,7 +17,7 @@ MAX_BODY = 64 * 2**20
 class ServerSettings:
     """`keys`: any of them opens the server; none: no key is needed. `origins`: web pages that may call it, "*" is all.
     `hosts`: further names under which a server of this machine alone is called. `queue`: requests that may wait.
-    `max_body`: bytes of a request."""
+    `max_body`: bytes of a request. `share_events`: whoever has a key may watch the requests of all."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -27,6 +27,13 @@ class ServerSettings:
     hosts: tuple[str, ...] = ()
     queue: int = 32
     max_body: int = MAX_BODY
+    share_events: bool = False
+
+    @property
+    def watched(self) -> bool:
+        """Whether a client may watch all requests, prompts included: where several have keys, only if that is asked
+        for."""
+        return self.share_events or len(self.keys) < 2
 
     @property
     def local(self) -> bool:

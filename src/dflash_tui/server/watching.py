@@ -48,6 +48,11 @@ class Watching:
     async def events(self, scope: Scope, receive: Receive, send: Send) -> None:
         """All lines from now on, as events named `dflash` whose id is the number of the line; `last-event-id` goes on
         after one. A comment says how many are lost where a reader is late."""
+        if not self._service.settings.watched:
+            raise RequestError(
+                403, "this server has several keys, so requests are not shown to each other; --share-events shows them",
+                code="events_not_shared",
+            )  # fmt: skip
         requests, last = self._service.requests, Headers(scope=scope).get("last-event-id", "")
         sent = min(int(last), requests.last_line) if last.isdecimal() and len(last) < 16 else requests.last_line
         await send({"type": "http.response.start", "status": 200, "headers": list(SSE)})
@@ -76,7 +81,7 @@ class Watching:
         request = decode(await self._service.body(scope, receive), AnswerChange)
         number = scope["path_params"]["number"]
         job = self._service.worker.find(number)
-        if job is None:
+        if job is None or not (self._service.settings.watched or job.key == scope["key"]):
             raise RequestError(404, f"no answer of the number {number} is waiting or running", code="not_found")
         if request.knobs is not None:
             job.change(request.knobs)

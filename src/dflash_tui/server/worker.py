@@ -11,11 +11,10 @@ from dflash_core.errors import GrammarError, KernelError
 from dflash_tui.application.decoder_use import DecoderUse
 from dflash_tui.application.log import LOG
 from dflash_tui.server.job import Job
-from dflash_tui.server.request_error import RequestError, ending
+from dflash_tui.server.request_error import RequestError, busy, ending
 from dflash_tui.server.updates import Ended, Failed
 
 OnEnded = Callable[[Job, Ended | Failed], None]
-RETRY_S = 2
 
 
 class Worker:
@@ -71,10 +70,10 @@ class Worker:
             if self._broken:
                 raise RequestError(503, self._broken, code="engine_failed", headers={"retry-after": "60"})
             if self._count() >= self._queue + (self._running is None):
-                raise RequestError(
-                    429, f"{self._queue} requests wait already, the limit of this server (--queue); send it again",
-                    code="queue_full", headers={"retry-after": str(RETRY_S)},
-                )  # fmt: skip
+                raise busy(
+                    f"{self._queue} requests wait already, the limit of this server (--queue); send it again",
+                    "queue_full",
+                )
             before = self._count() + (self._running is not None)
             self._waiting.append(job)
             self._condition.notify()

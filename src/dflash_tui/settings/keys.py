@@ -90,7 +90,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("turn.down", "alt+down", "Choose down", "choose the message below", "choose(1)"),
     Action("turn.before", "alt+left", "Version before", "the version before, of a message or answer", "version(-1)"),
     Action("turn.after", "alt+right", "Version after", "the version after, of a message or answer", "version(1)"),
-    Action("chat.clear", "ctrl+n", "New chat", "an empty conversation; this one is kept", "clear", slash="clear"),
+    Action("chat.clear", "ctrl+n", "New chat", "an empty conversation; this one stays listed", "clear", slash="clear"),
     Action("chat.continue", "alt+l", "Last chat", "go on with the last conversation", "continue", slash="continue"),
     Action("chat.rename", "", "Rename chat", "another title for this conversation", "rename"),
     Action("chat.export", "", "Export chat", "this conversation as Markdown, JSON or SVG", "export"),
@@ -120,7 +120,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("steps.view", "v,tab", "View", "tree, text or calibration", "view", True, scope="steps"),
     Action("steps.by", "c", "Colour", "mark the text by draft depth or by step", "by", True, scope="steps"),
     Action("steps.left_out", "r", "Left out", "candidates outside the tree", "left_out", True, scope="steps"),
-    Action("steps.taken", "a", "Taken", "the accepted path alone", "taken", True, scope="steps"),
+    Action("steps.taken", "a", "Taken", "only the accepted path", "taken", True, scope="steps"),
     Action("steps.all", "s", "All", "calibration over this turn, or the newest 20", "all", True, scope="steps"),
     Action("steps.up", "pageup", "Scroll up", "scroll the first view up", "scroll(-1)", scope="steps"),
     Action("steps.down", "pagedown", "Scroll down", "scroll the first view down", "scroll(1)", scope="steps"),
@@ -150,6 +150,9 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("tools.help", "f1", "Help", "these keys", "help", True, scope="tools"),
     Action("tools.back", "escape", "Back", "to the chat", "back", True, scope="tools"),
+    Action("requests.preset", "p", "Preset", "the next preset for this program", "preset", True, scope="requests"),
+    Action("requests.tune", "f8", "Tune", "find the fastest setting on its prompts", "tune", True, scope="requests"),
+    Action("requests.keep", "c", "Keep prompts", "keep prompts in memory for F8", "keep", True, scope="requests"),
     Action("requests.help", "f1", "Help", "these keys", "help", True, scope="requests"),
     Action("requests.back", "escape", "Back", "to the chat", "back", True, scope="requests"),
     Action("past.help", "f1", "Help", "these keys", "help", True, scope="past"),
@@ -262,14 +265,14 @@ def _clash(keymap: Mapping[str, str]) -> tuple[str, str] | None:
     return None
 
 
-def remapped(wanted: Mapping[str, str]) -> tuple[tuple[Action, ...], dict[str, str], list[str]]:
+def remapped(requested: Mapping[str, str]) -> tuple[tuple[Action, ...], dict[str, str], list[str]]:
     """The actions with a user's keys, the keymap for Textual, and a line for each entry that is left out.
 
     A key that two actions of one screen would share is refused, and so is one that no terminal sends.
     """
     keymap: dict[str, str] = {}
     problems: list[str] = []
-    for id, keys in wanted.items():
+    for id, keys in requested.items():
         try:
             keymap[id] = checked(id, keys)
         except KeysError as error:

@@ -57,16 +57,16 @@ def with_known_theme(config: Config, known: Iterable[str]) -> tuple[Config, list
     asked = config.themes or ((config.settings.theme, config.origins.get("theme", "")),)
     place = next((place for place, (name, _) in enumerate(asked) if name in names), len(asked))
     origins = {name: origin for name, origin in config.origins.items() if name != "theme"}
-    theme, stands = DEFAULT_THEME, DEFAULT_THEME
+    theme, used = DEFAULT_THEME, DEFAULT_THEME
     if place < len(asked):
         theme, origin = asked[place]
         origins |= {"theme": origin} if origin else {}
-        stands = f"{theme} of the {origin}" if origin else theme
+        used = f"{theme} of the {origin}" if origin else theme
     problems = []
     for name, origin in asked[:place]:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]}?" if near else "/theme lists them"
-        problems.append(f"{origin}{': ' if origin else ''}theme {name!r} is unknown; {hint}; {stands} stands")
+        problems.append(f"{origin}{': ' if origin else ''}theme {name!r} is unknown; {hint}; {used} is used")
     return replace(config, settings=replace(config.settings, theme=theme), origins=origins), problems
 
 

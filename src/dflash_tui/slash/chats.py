@@ -12,11 +12,11 @@ from dflash_tui.text.pages import KINDS
 def _answer(host: ChatParts, command: str) -> Callable[[str | Exception], None]:
     """Says how a command has ended that ran on a worker. If it has failed, it is back in the prompt."""
 
-    def ended(said: str | Exception) -> None:
-        if isinstance(said, Exception):
-            host.sending.give_back(command, said)
+    def ended(outcome: str | Exception) -> None:
+        if isinstance(outcome, Exception):
+            host.sending.give_back(command, outcome)
         else:
-            host.say(said)
+            host.say(outcome)
 
     return ended
 

@@ -24,8 +24,8 @@ def knob_words(host: ChatParts) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Slash:
-    """`run` gets the chat screen and the rest of the line with its case kept. If it raises DFlashError, it has done
-    nothing. `words`: the possible first arguments for the completer, and what each means ("": see `help`)."""
+    """`run` gets the chat screen and the rest of the line with its case unchanged. If it raises DFlashError, it has
+    done nothing. `words`: the possible first arguments for the completer, and what each means ("": see `help`)."""
 
     name: str
     usage: str

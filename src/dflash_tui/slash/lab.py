@@ -66,5 +66,5 @@ def _check_prompts(path: Path) -> None:
 LAB_SLASH = (
     Slash("tune", "/tune [FILE]", "find the fastest setting on your prompts, or on a file of them", _tune),
     Slash("sweep", "/sweep NAME VALUES", "measure values of one or two: budget 4..63", _sweep, knob_words),
-    Slash("ab", "/ab A | B", "A against B, in turn; alone: tree against chain", _ab, knob_words),
+    Slash("ab", "/ab A | B", "A against B, in turn; without A and B: tree against chain", _ab, knob_words),
 )

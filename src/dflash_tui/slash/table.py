@@ -12,6 +12,7 @@ from dflash_core.knobs import CONTEXT, SPEC, SPEC_FORMER, SPECS, described, pars
 from dflash_tui.application.hub.typed_pair import typed_pair
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.settings.keys import ACTIONS
+from dflash_tui.slash.attach import ATTACH
 from dflash_tui.slash.chats import CHATS
 from dflash_tui.slash.command import Slash, SlashError, does, knob_words
 from dflash_tui.slash.lab import LAB_SLASH
@@ -121,7 +122,7 @@ async def _load(host: ChatParts, rest: str) -> None:
     if not words:
         host.open_page("models")
     elif len(words) > 2:
-        raise SlashError("write /load MODEL [DRAFT], in quotes where a path has spaces; alone it shows the list")
+        raise SlashError("write /load MODEL [DRAFT], in quotes where a path has spaces; /load shows the list")
     else:
         host.program.change_model(*typed_pair(*words))
 
@@ -155,7 +156,7 @@ async def _system(host: ChatParts, rest: str) -> None:
 
 
 def _system_words(host: ChatParts) -> Mapping[str, str]:
-    return {"off": "no system message here", "default": "for new conversations, kept for the next start"}
+    return {"off": "no system message here", "default": "for new conversations, also after the next start"}
 
 
 async def _policy(host: ChatParts, rest: str) -> None:
@@ -203,11 +204,12 @@ SLASH: dict[str, Slash] = {
         *LAB_SLASH,
         *CHATS,
         Slash("policy", "/policy reset", "forget what auto learned of this pair", _policy, _policy_words),
-        Slash("theme", "/theme [NAME]", "other colours, kept for the next start", _theme, _theme_names),
-        Slash("kv", "/kv TYPE|K/V", "how keys and values are kept, from the next load on", _kv, _kv_types),
+        Slash("theme", "/theme [NAME]", "other colours, also after the next start", _theme, _theme_names),
+        Slash("kv", "/kv TYPE|K/V", "the cache type of keys and values, from the next load on", _kv, _kv_types),
         *MODELS,
         *SERVING,
         *TOOLS,
+        *ATTACH,
         Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
         Slash("reload", "/reload [CONTEXT]", "load the model again, with so many positions of context", _reload),
         Slash("system", "/system [TEXT]", "the system message of this conversation", _system, _system_words),

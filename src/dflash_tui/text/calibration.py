@@ -30,14 +30,14 @@ def drawn(steps: Iterable[StepEvent], width: int, of: str) -> Content:
     rows: Block = [*head, *wrapped(explained, width, _DIM), line()]
     rows.append(line((" pos     n pred  hit  any", _DIM)))
     for one in positions:
-        drawn_bar = (_beside(one.hit, one.said, bar_width), "$success")
-        shares = f"{chance(one.said):>5}{chance(one.hit):>5}{chance(one.hit_any):>5} "
+        drawn_bar = (_beside(one.hit, one.stated, bar_width), "$success")
+        shares = f"{chance(one.stated):>5}{chance(one.hit):>5}{chance(one.hit_any):>5} "
         rows.append(line(f" {one.depth:>3} {short(one.count):>5}{shares}", drawn_bar))
     rows += [line(), line((" p         n pred  hit", _DIM))]
     for each in bins:
-        shares = f"{chance(each.said):>5}{chance(each.hit):>5} "
+        shares = f"{chance(each.stated):>5}{chance(each.hit):>5} "
         figures = f" {each.low:.1f}-{each.high:.1f} {short(each.count):>5}{shares}"
-        rows.append(line(figures.ljust(_FIGURES), (_beside(each.hit, each.said, bar_width), "$success")))
+        rows.append(line(figures.ljust(_FIGURES), (_beside(each.hit, each.stated, bar_width), "$success")))
     return content(rows)
 
 

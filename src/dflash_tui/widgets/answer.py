@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.widget import MountError
 
 from dflash_core.clean import clean
+from dflash_core.events import DRAFTED
 from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import chance, speed
 from dflash_tui.application.figures.meter import Meter
@@ -179,13 +180,17 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
     """The line under an answer: speed, tokens, acceptance, the knobs it ran with, what ran, why it stopped."""
     stats = report.stats if report else None
     tokens = stats.tokens if stats else meter.tokens
-    if not tokens:
+    if not tokens and not (report is not None and report.source):
         return outcome or "no tokens"
     mode = report.mode if report else meter.last.mode if meter.last else meter.prefill.mode if meter.prefill else ""
     rate = stats.tokens_per_second if stats else meter.overall_rate
     accept = stats.acceptance_length if stats else meter.totals.acceptance_length
-    parts = [f"{speed(rate)} tok/s" if rate else "", f"{tokens} tok", f"{accept:.1f} tok/step" if accept else ""]
-    if mode != "plain":
+    parts = [
+        f"{speed(rate)} tok/s" if rate else "",
+        f"{tokens} tok" if tokens else "",
+        f"{accept:.1f} tok/step" if accept else "",
+    ]
+    if mode in DRAFTED:
         parts.append(f"{knobs.drafting}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
     parts += [
         mode,

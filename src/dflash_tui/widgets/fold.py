@@ -100,10 +100,9 @@ class Thinking(Foldable):
     def count(self, tokens: int, spent: float, *, running: bool) -> None:
         """Show how long the thinking took, or has taken so far."""
         level = f" · {self.effort}" if self.effort else ""
-        if running:
-            self.line.title = f"thinking… {seconds(spent)} · {tokens} tok"
-        else:
-            self.line.title = f"thought for {seconds(spent)} · {tokens} tok{level}"
+        count = f" · {tokens} tok" if tokens else ""  # another engine may not tell it
+        how = f"thinking… {seconds(spent)}{count}" if running else f"thought for {seconds(spent)}{count}{level}"
+        self.line.title = how
 
     def toggled(self, is_open: bool) -> None:
         self.body.display = is_open

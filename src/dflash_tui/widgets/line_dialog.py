@@ -29,7 +29,7 @@ class LineScreen(ModalScreen[str | None]):
         with Vertical(id="line", classes="dialog"):
             yield Static(Content.styled(self._question, "bold"))
             yield Input(self._text, compact=True)
-            yield KeyHints(("Enter", "goes on"), BACK)
+            yield KeyHints(("Enter", "accepts"), BACK)
 
     @on(Input.Submitted)
     def _entered(self, event: Input.Submitted) -> None:

@@ -21,32 +21,35 @@ class MemoryPanel(Panel):
     def __init__(self) -> None:
         super().__init__("memory")
         self._memory: MemoryBreakdown | None = None
+        self._missing = ""
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
             yield Static(_EMPTY, id="memory-body")
 
-    def show(self, memory: MemoryBreakdown | None) -> None:
-        """Draw the memory breakdown of the loaded pair."""
-        self._memory = memory
+    def show(self, memory: MemoryBreakdown | None, missing: str = "") -> None:
+        """Draw the memory breakdown of the loaded pair. `missing`: what is not known of it."""
+        self._memory, self._missing = memory, missing
         self.draw()
 
     def draw(self) -> None:
         memory = self._memory
         width = max(self.text_width, 28)
-        self.query_one("#memory-body", Static).update(_EMPTY if memory is None else drawn(memory, width))
+        shown = _EMPTY if memory is None else drawn(memory, width, self._missing)
+        self.query_one("#memory-body", Static).update(shown)
 
 
 _EMPTY = Content.assemble(("Memory\n", "bold"), ("known when the model has loaded", "$foreground 70%"))
 
 
-def drawn(memory: MemoryBreakdown, width: int) -> Content:
+def drawn(memory: MemoryBreakdown, width: int, missing: str = "") -> Content:
     """A memory breakdown as text. All bars share one scale: what the program holds. What is free has no bar: on a large
     device it would leave nothing of the others."""
-    whole = max(memory.predicted, memory.measured, 1)
+    whole, known = max(memory.predicted, memory.measured, 1), memory.total > 0
+    device = f"{memory.device}, {gib(memory.total)}" if known else memory.device
     parts: list[Content | str | tuple[str, str]] = [
         ("Memory", "bold"),
-        (f"  {memory.device}, {gib(memory.total)}\n\n", "$foreground 70%"),
+        (f"  {device}\n\n", "$foreground 70%"),
     ]
     bar_width = max(width - NAME - SIZE - 2, 4)
     for one in sorted(memory.components, key=lambda one: one.bytes, reverse=True):
@@ -60,6 +63,8 @@ def drawn(memory: MemoryBreakdown, width: int) -> Content:
                 parts.append((f"  {found}\n", "$foreground 70%"))
         if one.detail:
             parts.append((f"  {fit(one.detail, width - 2).rstrip()}\n", "$foreground 70%"))
+    if not known:
+        return Content.assemble(*parts, (missing, "$foreground 70%"))
     parts.append("\n")
     for name, count in (("predicted", memory.predicted), ("measured", memory.measured)):
         shown = gib(count) if count > 0 or name != "measured" else "unknown"

@@ -31,13 +31,14 @@ class MoreRow(Row, Widget, can_focus=True):
     open: reactive[bool] = reactive(False)
     staged: reactive[int] = reactive(0)
     set_ones: reactive[tuple[str, ...]] = reactive[tuple[str, ...]](())
+    count: reactive[int] = reactive(0)
 
     class Toggled(Message):
         """The rows are to be shown, or hidden."""
 
     def __init__(self, count: int) -> None:
         super().__init__(id="params-more")
-        self._count = count
+        self.set_reactive(MoreRow.count, count)
 
     def action_unfold(self) -> None:
         self.post_message(self.Toggled())
@@ -51,7 +52,7 @@ class MoreRow(Row, Widget, can_focus=True):
         self.action_unfold()
 
     def render(self) -> Content:
-        mark, what = ("▼", "fewer parameters") if self.open else ("▶", f"{self._count} more parameters")
+        mark, what = ("▼", "fewer parameters") if self.open else ("▶", f"{self.count} more parameters")
         style = "bold underline" if self.has_focus else "$foreground 80%"
         folded = not self.open
         changed = f"  •{self.staged}" if self.staged and folded else ""

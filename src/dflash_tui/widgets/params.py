@@ -56,6 +56,7 @@ class ParamsPanel(Panel):
         self._used = knobs
         self._running = False
         self._recommended = NOTHING
+        self._taken: frozenset[str] | None = None
         self._rows = {spec.name: _row(spec, getattr(knobs, spec.name)) for spec in SPECS if spec.name not in ROWLESS}
         self._rows[CONTEXT.name] = Slider(CONTEXT)
         self._others = Vertical(id="params-others")
@@ -64,6 +65,9 @@ class ParamsPanel(Panel):
 
     def compose(self) -> ComposeResult:
         yield Static(self._heading(), id="params-heading", classes="heading")
+        untaken = Static("", id="params-untaken")
+        untaken.display = False
+        yield untaken
         with VerticalScroll(id="params-rows", can_focus=False):
             yield PresetRow(id="presets")
             yield from (self._rows[name] for name in FIRST)
@@ -98,7 +102,7 @@ class ParamsPanel(Panel):
             elif name != CONTEXT.name:
                 row.value = getattr(knobs, name)
                 row.staged = row.value != getattr(used, name)
-        others = [row for name, row in self._rows.items() if name not in {*FIRST, CONTEXT.name}]
+        others = [row for name, row in self._shown() if name not in {*FIRST, CONTEXT.name}]
         self._more.staged = sum(row.staged for row in others)
         self._more.set_ones = tuple(row.spec.name for row in others if not row.at_default)
         self.query_one("#params-heading", Static).update(self._heading())
@@ -111,6 +115,26 @@ class ParamsPanel(Panel):
         self.row("preserve_thinking").display = reasoning.preserves
         self.show(self._knobs, self._used, running=self._running)
 
+    def show_taken(self, engine: str, taken: frozenset[str] | None) -> None:
+        """Show the parameters that another engine takes, and a sentence about the others; None: all, for none."""
+        if (taken, self._taken) == (None, None):
+            return
+        self._taken = taken
+        for name, row in self._rows.items():
+            if name != "preserve_thinking":
+                row.display = taken is None or name in taken
+        self._more.count = sum(name not in FIRST for name, _ in self._shown())
+        for group in (*GROUPS, "loading"):
+            for heading in self._others.query(f".-{group}").results(Static):
+                heading.display = taken is None or any(SPEC[name].group == group for name in taken)
+        said = self.query_one("#params-untaken", Static)
+        said.display = taken is not None
+        said.update(f"{engine} takes these; drafting and the rest are set where it runs")
+
+    def _shown(self) -> list[tuple[str, KnobRow]]:
+        """The rows of the parameters that are taken."""
+        return [(name, row) for name, row in self._rows.items() if self._taken is None or name in self._taken]
+
     def show_most_nodes(self, most: int) -> None:
         """Let the size of drafting end at `most`."""
         spec = SPEC["drafting"]
@@ -120,10 +144,10 @@ class ParamsPanel(Panel):
     def on_mount(self) -> None:
         self.row("preserve_thinking").display = False
 
-    def show_context(self, wanted: int, loaded: int) -> None:
+    def show_context(self, requested: int, loaded: int) -> None:
         """Show the context of the next load, marked if it differs from the current one."""
         row = self.row(CONTEXT.name)
-        row.value, row.staged = wanted, wanted != loaded
+        row.value, row.staged = requested, requested != loaded
 
     def show_presets(self, names: Sequence[str], chosen: str) -> None:
         """The presets there are, and the one that the parameters are at; empty where they are at none."""
@@ -136,7 +160,7 @@ class ParamsPanel(Panel):
 
     def enter(self) -> None:
         """Focus the first parameter."""
-        self.row(FIRST[0]).focus()
+        next(row for name in FIRST if (row := self.row(name)).display).focus()
 
     def unfold(self, is_open: bool) -> None:
         """Show or hide the parameters that are not among the first."""
@@ -163,8 +187,8 @@ class ParamsPanel(Panel):
             return
         focused = self.screen.focused
         if focused is None or self not in focused.ancestors:
-            for told in self.query("#params-help").results(Static):
-                told.update("")
+            for help in self.query("#params-help").results(Static):
+                help.update("")
 
     def _heading(self) -> Content:
         staged = sum(a != b for a, b in zip(self._knobs.to_dict().values(), self._used.to_dict().values(), strict=True))
@@ -174,7 +198,8 @@ class ParamsPanel(Panel):
 
 
 def _heading(group: str, applies: Applies) -> Static:
-    return Static(Content.assemble((group, "bold"), (f"  {WHEN[applies]}", "$foreground 70%")), classes="group")
+    shown = Content.assemble((group, "bold"), (f"  {WHEN[applies]}", "$foreground 70%"))
+    return Static(shown, classes=f"group -{group}")
 
 
 def _row(spec: Spec, value: Value) -> KnobRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,12 @@ class Figures:
     plain: PlainSpeed | None = None
     learned: Sequence[FoundRow] = ()
     verdict: Verdict | None = None
+    source: str = ""  # of another engine's figures
+
+    @property
+    def remote(self) -> bool:
+        """The figures are another engine's: what is 0 there is not known."""
+        return self.mode == "remote"
 
 
 def of_turn(
@@ -52,8 +58,9 @@ def of_turn(
     """A finished turn's figures: the decoder's own."""
     lengths = [len(step.tokens) for step in record.steps]
     changes = along_the_steps(record)
+    title, it = "Last turn", report
     return Figures(
-        "Last turn", report.stats, report.mode, report.reason, course(record), lengths, changes, plain, learned, verdict
+        title, it.stats, it.mode, it.reason, course(record), lengths, changes, plain, learned, verdict, it.source
     )
 
 
@@ -71,10 +78,15 @@ def of_meter(
     stats = report.stats if report is not None else None
     if stats is None and meter.prefill is not None:
         stats = so_far(meter.prefill, meter.totals, meter.decode_s, meter.parts)
+        if meter.prefill.mode == "remote":  # its tokens are counted, where they are, without steps
+            stats = replace(stats, tokens=meter.tokens, tokens_per_second=meter.overall_rate)
     mode, reason = (event.mode, event.reason) if event is not None else ("", "")
     title = "This turn" if running else "Last turn"
     rates, lengths = list(meter.rates), list(meter.lengths)
-    return Figures(title, stats, mode, reason, rates, lengths, plain=plain, learned=learned, verdict=verdict)
+    source = report.source if report is not None else ""
+    return Figures(
+        title, stats, mode, reason, rates, lengths, plain=plain, learned=learned, verdict=verdict, source=source
+    )
 
 
 _DIM = "$foreground 70%"
@@ -94,17 +106,19 @@ def drawn(it: Figures, width: int) -> Content:
     stats = it.stats
     if width < _TWO_COLUMNS:
         blocks = [
-            [*_numbers(it, stats, width), *_about(it, stats, width)], _changes(it, width), _depths(stats, width),
+            [*_numbers(it, stats, width), *_about(it, stats, width)], _changes(it, width), _depths(it, stats, width),
             _lengths_by_step(it, width), _stages(stats, width), _rates(it, width), _lengths(stats, width),
-            _sizes(stats, width), _totals(stats), _drafters(stats), _parts(stats), _learned(it),
+            _sizes(stats, width), _totals(stats), _drafters(stats), _parts(it, stats), _learned(it),
         ]  # fmt: skip
         return content(_apart(blocks))
     half = (width - 2) // 2
     left = [*_numbers(it, stats, half), *_stages(stats, half, min_share=_LITTLE)]
-    rest = [_about(it, stats, half), _changes(it, half), _totals(stats), _drafters(stats), _parts(stats), _learned(it)]
-    right = [*_depths(stats, half), *_lengths_by_step(it, half)]
-    further = [_rates(it, half), _lengths(stats, half), _sizes(stats, half)]
-    return content(beside(_apart([left, *rest]), _apart([right, *further]), half))
+    right = [*_depths(it, stats, half), *_lengths_by_step(it, half)]
+    histograms = beside(_lengths(stats, half), _apart([_rates(it, half), _sizes(stats, half)]), half)
+    # Sentences and tables are wider than a column.
+    tables = [_totals(stats), _drafters(stats), _parts(it, stats), _learned(it)]
+    blocks = [beside(left, right, half), _about(it, stats, width), _changes(it, width), histograms, *tables]
+    return content(_apart(blocks))
 
 
 def _apart(blocks: Sequence[Block]) -> Block:
@@ -118,19 +132,21 @@ def _apart(blocks: Sequence[Block]) -> Block:
 
 def _numbers(it: Figures, stats: TurnStats, width: int) -> Block:
     steps = [f"{stats.steps / stats.decode_s:.1f} steps/s"] if stats.steps and stats.decode_s > 0 else []
-    figures = [f"first token {seconds(stats.ttft_ms / 1000)}", *steps, f"{short(stats.tokens)} tok"]
-    return [
-        line((it.title, "bold")),
-        line((f"{speed(stats.tokens_per_second)} tok/s", "bold $primary"), "  ",
-             (f"{stats.acceptance_length:.2f} tok/step", "bold $success")),
-        *map(line, dotted(figures, width)),
-    ]  # fmt: skip
+    count = [] if it.remote and not stats.tokens else [f"{short(stats.tokens)} tok"]
+    figures = [f"first token {seconds(stats.ttft_ms / 1000)}", *steps, *count]
+    main: list[tuple[str, str] | str] = []
+    if stats.tokens_per_second or not it.remote:
+        main += [(f"{speed(stats.tokens_per_second)} tok/s", "bold $primary"), "  "]
+    if stats.steps or not it.remote:
+        main.append((f"{stats.acceptance_length:.2f} tok/step", "bold $success"))
+    return [line((it.title, "bold")), *([line(*main)] if main else []), *map(line, dotted(figures, width))]
 
 
 def _about(it: Figures, stats: TurnStats, width: int) -> Block:
     """The speed relative to plain decoding, how the prompt was read, and what ran."""
     read = stats.prompt_tokens - stats.reused_tokens
-    prompt = [f"prompt {short(read)} tok, {short(stats.prefill_tokens_per_second)} tok/s"]
+    known = stats.prompt_tokens or not it.remote
+    prompt = [f"prompt {short(read)} tok, {short(stats.prefill_tokens_per_second)} tok/s"] if known else []
     if stats.reused_tokens:
         prompt.append(f"{stats.reused_tokens:,} of {stats.prompt_tokens:,} tokens reused")
     if stats.kv:
@@ -142,13 +158,14 @@ def _about(it: Figures, stats: TurnStats, width: int) -> Block:
         *wrapped("; ".join(prompt), width, _DIM),
         *wrapped(again, width, _DIM),
         *wrapped(f"{mode}: {it.reason}" if it.reason else mode, width, _DIM),
+        *wrapped(it.source, width, _DIM),
     ]
 
 
 def _against(it: Figures) -> str:
     """How much faster than plain decoding, and the measurement behind it."""
     plain = it.plain
-    if it.mode == "plain":
+    if it.mode == "plain" or it.remote:
         return ""
     if plain is None or it.verdict is None:
         return "plain decoding not measured; /plain times it"
@@ -175,11 +192,13 @@ def _spark(title: str, values: list[float], width: int, color: str) -> Block:
     return [head, *[line((row, color)) for row in spark(newest, width, rows=2)]]
 
 
-def _depths(stats: TurnStats, width: int) -> Block:
+def _depths(it: Figures, stats: TurnStats, width: int) -> Block:
     """How often a draft was accepted, with a column for each depth; depths never accepted are left out."""
     rates = list(stats.accept_rate_by_depth)
     while rates and rates[-1] <= 0:
         rates.pop()
+    if it.remote and not stats.drafted_by_depth:
+        return []
     head = line("accepted by depth", ("  %" if rates else "", _DIM))
     if not stats.drafted_by_depth:
         return [head, line(("nothing drafted: plain decoding" if stats.steps else "", _DIM))]
@@ -236,11 +255,10 @@ def _totals(stats: TurnStats) -> Block:
     """Totals of drafts. A tree's nodes are alternatives, so most cannot be accepted even with a perfect drafter."""
     if not stats.verified:
         return []
-    steps = max(stats.steps, 1)
     rows: tuple[tuple[str, int, str], ...] = (
         ("drafted", stats.drafted, "positions"),
         ("verified", stats.verified, "nodes"),
-        ("accepted", stats.accepted, f"nodes, {stats.accepted_per_verified:.0%} of verified"),
+        ("accepted", stats.accepted, f"nodes, {stats.accepted_per_verified:.0%} taken"),
     )
     if stats.copied:
         drafter, taken = stats.verified - stats.copied, stats.accepted - stats.copied_accepted
@@ -248,9 +266,10 @@ def _totals(stats: TurnStats) -> Block:
             ("drafter", drafter, f"nodes, {taken / drafter:.0%} taken" if drafter else "nodes"),
             ("text", stats.copied, f"nodes, {stats.copied_accepted / stats.copied:.0%} taken"),
         )
-    block: Block = [line("drafts in all", (" and per step", _DIM))]
+    block: Block = [line("drafts in all", (" and per step" if stats.steps else "", _DIM))]
     for name, count, what in rows:
-        figures = f" {name:<8} {short(count):>6} {count / steps:>6.1f}  "
+        per_step = f"{count / stats.steps:>6.1f}" if stats.steps else ""
+        figures = f" {name:<8} {short(count):>6} {per_step}  "
         block.append(line(figures, (what, _DIM)))
     return block
 
@@ -259,11 +278,11 @@ def _drafters(stats: TurnStats) -> Block:
     """Acceptance by drafter, if several were used."""
     if len(stats.drafters) < 2:
         return []
-    block: Block = [line("drafters", ("    steps tok/step  nodes taken  tok/s", _DIM))]
+    block: Block = [line("drafters", ("   steps tok/step  nodes taken tok/s", _DIM))]
     for one in stats.drafters:
         taken = f"{one.accepted / one.verified:.0%}" if one.verified else "-"
         fast = speed(one.tokens / one.ms * 1e3) if one.ms > 0 else "-"
-        figures = f"{short(one.steps):>7}{one.tokens / one.steps:>9.2f}{short(one.verified):>7}{taken:>6}{fast:>7}"
+        figures = f"{short(one.steps):>6}{one.tokens / one.steps:>9.2f}{short(one.verified):>7}{taken:>6}{fast:>6}"
         block.append(line(f" {one.kind:<9}{figures}"))
     return block
 
@@ -294,9 +313,9 @@ def _learned(it: Figures) -> Block:
     return block
 
 
-def _parts(stats: TurnStats) -> Block:
+def _parts(it: Figures, stats: TurnStats) -> Block:
     """Figures of thinking and answer separately, if there was any thinking."""
-    if not stats.thinking.tokens:
+    if not stats.thinking.tokens or it.remote:
         return []
     block: Block = [line(("             tok  tok/s accept", _DIM))]
     parts: tuple[tuple[str, PartStats], ...] = (("thinking", stats.thinking), ("answer", stats.answer))

@@ -53,7 +53,7 @@ class TitleRow(Widget):
     def render(self) -> Content:
         width = self.size.width
         context, memory = self._gauge(), ""
-        if self.memory is not None and width >= 70:
+        if self.memory is not None and self.memory.total and width >= 70:
             memory = f"  mem {_of(self.memory)}"
         context = clip(f" {context}", max(width - 12, 0)) if context else ""
         memory = clip(f"{memory} ", max(width - 12 - len(context), 0))
@@ -117,6 +117,7 @@ class Status:
     reason: str = ""
     reasoning: Reasoning | None = None
     against: Verdict | None = None  # None where plain decoding has not been measured
+    taken: frozenset[str] | None = None  # the knobs that another engine takes
 
 
 # What is shown of the knobs, and which of them each part covers.
@@ -149,7 +150,9 @@ class StatusStrip(Widget):
             if it.acceptance and it.mode != "plain":
                 parts.append((f" · {it.acceptance:.1f} tok/step", "bold"))
             parts.append(("  │", "$foreground 40%"))
-        for place, (name, label, names) in enumerate(_SHOWN):
+        taken = it.taken
+        shown = [row for row in _SHOWN if taken is None or row[0] in taken]
+        for place, (name, label, names) in enumerate(shown):
             changed = any(getattr(it.knobs, one) != getattr(it.used, one) for one in names)
             lead = f"{' · ' if place else ' ' if parts else ''}{'•' if changed else ''}"
             style = "bold $accent" if changed else ""

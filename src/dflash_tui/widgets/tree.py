@@ -25,15 +25,16 @@ class TreePanel(Panel):
         self._event: StepEvent | None = None
         self._step = 0
         self._token_text: Callable[[int], str] = str
+        self._missing = ""
 
     def compose(self) -> ComposeResult:
         yield Static(Content.assemble(("Tree", "bold")), id="tree-heading", classes="heading")
         with VerticalScroll():
             yield Static(_NONE, id="tree-body")
 
-    def show(self, event: StepEvent | None, step: int, token_text: Callable[[int], str]) -> None:
-        """Draw the tree of `event`, the turn's step number `step`."""
-        self._event, self._step, self._token_text = event, step, token_text
+    def show(self, event: StepEvent | None, step: int, token_text: Callable[[int], str], missing: str = "") -> None:
+        """Draw the tree of `event`, the turn's step number `step`. `missing`: why there is never one."""
+        self._event, self._step, self._token_text, self._missing = event, step, token_text, missing
         self.draw()
 
     def draw(self) -> None:
@@ -41,7 +42,7 @@ class TreePanel(Panel):
         heading, body = self.query_one("#tree-heading", Static), self.query_one("#tree-body", Static)
         if event is None:
             heading.update(Content.assemble(("Tree", "bold")))
-            body.update(_NONE)
+            body.update(Content.styled(self._missing, "$foreground 70%") if self._missing else _NONE)
             return
         from dflash_tui.text.tree_text import drawn  # with the first step
 

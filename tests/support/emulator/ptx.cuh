@@ -58,7 +58,8 @@ inline int dp4a(int a, int b, int c) {
     return c;
 }
 inline unsigned upper_half_by_dot(unsigned word) { return word >> 16; }
-inline int byte_by_dot(unsigned word, int i) { return int(word >> (8 * i) & 255); }
+inline unsigned multiply_add(unsigned a, unsigned b, unsigned c) { return a * b + c; }
+inline int byte_by_dot(unsigned word, int i, unsigned factor = 1) { return int((word >> (8 * i) & 255) * factor); }
 inline unsigned prmt(unsigned a, unsigned b, unsigned selector) { return __byte_perm(a, b, selector); }
 inline unsigned opaque(unsigned x) { return x; }
 template <unsigned table> unsigned lop3(unsigned a, unsigned b, unsigned c) {

@@ -29,8 +29,11 @@ class CpuDFlashDrafter:
     """Implements `drafters.base.Drafter` and `DenseDrafter`: its cache holds keys and values of captured features."""
 
     def __init__(self, model: DFlash, target: TargetModel, kv: CachePair | None = None) -> None:
-        self.capabilities = capabilities(model.config)
+        config = model.config
+        self.capabilities = capabilities(config)
         self._model, self._target, self._kv = model, target, kv
+        self._masks, self._depths = [config.mask_token] * (config.block_size - 1), config.depths
+        self._conditional = config.heads.conditional
         self.begin()
 
     @property
@@ -53,7 +56,7 @@ class CpuDFlashDrafter:
         hidden, logits = self.draft(root, knobs.draft_window, at)
         plain: Logits = logits.float().numpy()
         position = self._length if at is None else at
-        if not (knobs.by_parent and self._model.config.heads.conditional):
+        if not (knobs.by_parent and self._conditional):
             return ranked(plain, knobs, position)
         check_finite(plain, position)
         return self._model.conditional(root, hidden, logits, position, knobs.tree_temperature, knobs.tree_width)
@@ -70,9 +73,8 @@ class CpuDFlashDrafter:
             # A pass writes its own rows after the context, where the later positions are stored here.
             length, caches = at, [cache.copy() for cache in caches]
         model, target = self._model, self._target
-        block = [root] + [model.config.mask_token] * (model.config.block_size - 1)
-        out = model.forward(model.embed(block, target.token_embd), length, caches, window)
-        out = out[len(block) - model.config.depths :]
+        block = [root, *self._masks]
+        out = model.forward(model.embed(block, target.token_embd), length, caches, window)[-self._depths :]
         return out, model.spread(model.logits(out, target.output), target.spec.vocab_size)
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:

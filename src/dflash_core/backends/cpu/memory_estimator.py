@@ -65,6 +65,12 @@ class HostMemoryEstimator:
         left = available - total(self, self.base) + sequence_bytes(self, self.base)
         return max(left - left // 2, 0)
 
+    def least_spare(self, available: int) -> int:
+        return self.spare(available)  # a machine that is out of memory stops answering
+
+    def with_cache(self, setup: Setup, free: int) -> Setup:
+        return setup
+
     def choices(self, setup: Setup) -> Sequence[Setup]:
         options = [replace(setup, kv=kind) for kind in self.kv_types if kind != setup.kv]
         return [*options, *([replace(setup, drafted=False)] if setup.drafted and self._draft_files else [])]
@@ -73,8 +79,8 @@ class HostMemoryEstimator:
         how = "as in the file" if self._packed else "as floats"
         found = [Component("target", stored_bytes(target_weights(self._file, self._spec), self._packed), how)]
         if setup.drafted and self._draft_files:
-            held = sum(stored_bytes(file.tensors.values(), self._packed) for file in self._draft_files)
-            found.append(Component("drafter", held, how))
+            nbytes = sum(stored_bytes(file.tensors.values(), self._packed) for file in self._draft_files)
+            found.append(Component("drafter", nbytes, how))
         return (*found, *self.sequence(setup), *self._machine.process)
 
     def sequence(self, setup: Setup) -> tuple[Component, ...]:

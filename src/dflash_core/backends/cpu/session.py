@@ -144,8 +144,8 @@ class CpuSession:
             self._reset()
             return
         assert isinstance(checkpoint, CpuCheckpoint), "a checkpoint of another backend"
-        kept = [state and state.checkpoint() for state in checkpoint.states]
-        self.states = [copy or state for copy, state in zip(kept, self.states, strict=True)]
+        copies = [state and state.checkpoint() for state in checkpoint.states]
+        self.states = [copy or state for copy, state in zip(copies, self.states, strict=True)]
         self._cut(checkpoint.length)
 
     def cut(self, length: int) -> bool:
@@ -183,7 +183,7 @@ class CpuSession:
                 state.put(page.begin, rows)
             if self.drafter is not None:
                 self.drafter.resume(page.begin, tokens[page.begin : page.end], rows)
-        self.states = [kept or state for kept, state in zip(point.states, self.states, strict=True)]
+        self.states = [saved or state for saved, state in zip(point.states, self.states, strict=True)]
         self.length = snapshot.length
 
     def _cut(self, length: int) -> None:
@@ -193,10 +193,10 @@ class CpuSession:
 
     @property
     def nbytes(self) -> dict[str, int]:
-        held: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for state in self.states:
-            held[state.component] = held.get(state.component, 0) + state.nbytes
-        return {**held, **(self.drafter.nbytes if self.drafter else {})}
+            sizes[state.component] = sizes.get(state.component, 0) + state.nbytes
+        return {**sizes, **(self.drafter.nbytes if self.drafter else {})}
 
     @staticmethod
     def _numpy(logits: Tensor) -> Logits:

@@ -71,10 +71,10 @@ class CpuTarget(Target):
 
     def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> Draft:
         load: Loader = registry.loader(opened.config.kind, CPU)
-        held = stored_bytes(opened.file.tensors.values(), self.packed)
+        nbytes = stored_bytes(opened.file.tensors.values(), self.packed)
         if not self.packed:
-            _check_fits("drafter", opened.file, held)
-        return load(opened, Weights(opened.file, dtype=dtype or torch.float32, packed=self.packed), self.model, held)
+            _check_fits("drafter", opened.file, nbytes)
+        return load(opened, Weights(opened.file, dtype=dtype or torch.float32, packed=self.packed), self.model, nbytes)
 
     def session(
         self,

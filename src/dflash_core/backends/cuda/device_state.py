@@ -10,7 +10,7 @@ import torch
 from dflash_core.backends.cuda.launch import At
 from dflash_core.backends.cuda.sending import send
 from dflash_core.backends.cuda.state import AFTER_KNOBS, FIRST_KNOB, STEP_STATE, StopCode
-from dflash_core.tree import ancestors
+from dflash_core.tree import Tree, ancestors
 
 
 class DeviceState:
@@ -53,6 +53,24 @@ class DeviceState:
         bits[:, :n] = related
         state["mask"][:n] = np.packbits(bits, axis=1, bitorder="little").view("<u8")
         state["stop"] = StopCode.RUNNING
+
+    def built_tree(self, copied: int) -> Tree:
+        """All nodes that were built, in the host's copy. `copied`: a bit for each that came from the text."""
+        state = self.host
+        n = int(state["built" if state["by_value"] else "n"])
+        tokens, parents, depths = (tuple(state[name][:n].tolist()) for name in ("token", "parent", "depth"))
+        log_probs, paths = (tuple(state[name][:n].tolist()) for name in ("log_prob", "path_log_prob"))
+        from_text = tuple(node for node in range(n) if copied >> node & 1)
+        return Tree(tokens, parents, depths, log_probs, paths, copied=from_text)
+
+    def send_tree(self, tree: Tree) -> None:
+        """Make `tree` that of the next pass, in stream order; nothing else of the state changes."""
+        n = len(tree)
+        self.stage_tree(tree.tokens, tree.parents)
+        self.host["log_prob"][:n], self.host["path_log_prob"][:n] = tree.log_probs, tree.path_log_probs
+        self.push("mask", "length")
+        self.push("n", "built")
+        self.push("token", "value")
 
     def commit(self, path: Sequence[int]) -> None:
         """Do what the accept kernel does for an accepted path; the next pass updates recurrent states."""

@@ -25,7 +25,7 @@ MAX_WARPS = 16  # the most warps of a multiprocessor, which share its registers
 MATRICES, KINDS = 2, 2  # the most of each in a launch's struct
 MATRIX_BYTES = 32  # size of a matrix's entry in the launch's struct; the address comes first
 KIND_BYTES = MATRIX_BYTES * MATRICES + 16
-LAUNCH_BYTES = KINDS * KIND_BYTES + 8
+LAUNCH_BYTES = KINDS * KIND_BYTES + 16
 ENTRY_BYTES = 4 + 2 * COLUMNS
 
 
@@ -133,21 +133,24 @@ class ExpertPlan:
             found["ACTS_F16"] = 1
         return found
 
-    def pack(self, addresses: Sequence[Sequence[int]]) -> bytes:
-        """The launch's struct, with the device addresses of the tiles of each kind's matrices."""
-        kinds = [self._packed(kind, of_kind) for kind, of_kind in zip(self.product.kinds, addresses, strict=True)]
-        data = b"".join(kinds).ljust(KINDS * KIND_BYTES, b"\0") + struct.pack("<ii", self.stride, 0)
+    def pack(self, addresses: Sequence[Sequence[int]], places: Sequence[int] = (), used: int = 0) -> bytes:
+        """The launch's struct, with the device addresses of the tiles of each kind's matrices. `places`: for each of
+        the routed experts' matrices, the address of a table of the experts' own addresses; `used`: the address of the
+        counts of rows that took each expert, which the launch adds to, or 0."""
+        tables = [places or (0,) * MATRICES, (0,) * MATRICES]
+        kinds = [self._packed(*of) for of in zip(self.product.kinds, addresses, tables, strict=False)]
+        data = b"".join(kinds).ljust(KINDS * KIND_BYTES, b"\0") + struct.pack("<Qii", used, self.stride, 0)
         assert len(data) == LAUNCH_BYTES
         return data
 
-    def _packed(self, kind: Slabs, addresses: Sequence[int]) -> bytes:
+    def _packed(self, kind: Slabs, addresses: Sequence[int], places: Sequence[int]) -> bytes:
         tiles = groups_of(kind.columns)
         split = _split(tiles)
         offset, found = 0, b""
-        for shape, address in zip(kind.shapes, addresses, strict=True):
+        for shape, address, place in zip(kind.shapes, addresses, places, strict=False):
             form, blocks = tile_type(shape.type), blocks_of(shape.rows)
             step = blocks * tiles * form.bytes
-            found += struct.pack("<QQiiii", address, step, form.number, blocks, offset, 0)
+            found += struct.pack("<QQIiii", address, place, step, form.number, blocks, offset)
             offset += ROWS * blocks
         found = found.ljust(MATRIX_BYTES * MATRICES, b"\0")
         return found + struct.pack("<iiii", len(kind.shapes), tiles, split, kind.columns)

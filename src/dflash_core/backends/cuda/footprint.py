@@ -54,8 +54,10 @@ class Footprint:
         *,
         embedding_on_host: bool = False,
         host_layers: int = 0,
+        cached: int = 0,
     ) -> None:
-        """`host_layers`: how many of the last layers with experts have them in main memory."""
+        """`host_layers`: how many of the last layers with experts have them in main memory; `cached`: how many experts
+        of each of these the card caches."""
         self._device, self._activations = MetaDevice(card), activations
         upload = MetaUpload(file, pinned=tensors_on_host(spec, host_layers))
         self.target = DeviceTarget(self._device, upload, spec, activations, embedding_on_host=embedding_on_host)
@@ -63,18 +65,22 @@ class Footprint:
         for mixer in self.target.mixers:
             mixer.check()
         self._draft: OnDevice | None = None
-        self.target_bytes, self.draft_bytes = upload.nbytes, 0
-        self.host_experts = self.experts_on_host(host_layers)
+        for layer in self.target.experts:
+            layer.slots = cached * layer.on_host
+        self.host_experts = self.experts_on_host(host_layers, cached)
+        self.target_bytes, self.draft_bytes = upload.nbytes + self.host_experts.cached_bytes, 0
 
-    def experts_on_host(self, layers: int) -> HostExperts:
-        """The experts of the last `layers` layers that have any."""
-        routed = [experts.routed_bytes for experts in self.target.experts]
-        return HostExperts(layers, sum(routed[len(routed) - layers :]))
+    def experts_on_host(self, layers: int, cached: int = 0) -> HostExperts:
+        """The experts of the last `layers` layers that have any, of which the card caches `cached` each."""
+        moved = self.target.experts[len(self.target.experts) - layers :]
+        nbytes, in_slots = sum(one.routed_bytes for one in moved), sum(one.cached_bytes(cached) for one in moved)
+        return HostExperts(layers, nbytes, cached, in_slots)
 
-    def weights(self, *, on_host: bool, host_layers: int = 0) -> int:
+    def weights(self, *, on_host: bool, host_layers: int = 0, cached: int = 0) -> int:
         """Bytes of the target's weights on the card, with the token embedding, and the experts of the last
-        `host_layers` layers that have any, in host memory or on the card."""
-        moved = self.host_experts.bytes - self.experts_on_host(host_layers).bytes
+        `host_layers` layers that have any, in host memory or on the card; `cached` as of `experts_on_host`."""
+        own, other = self.host_experts, self.experts_on_host(host_layers, cached)
+        moved = own.bytes - other.bytes + other.cached_bytes - own.cached_bytes
         return self.target_bytes + self.tokens_bytes * (bool(self.host_bytes) - on_host) + moved
 
     def add_draft(self, file: WeightFile, config: DraftModel, requantise: str = "") -> None:

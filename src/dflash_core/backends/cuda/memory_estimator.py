@@ -10,7 +10,7 @@ from dflash_core.arch.kinds import Attention
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.sequence import CAPACITIES
-from dflash_core.backends.cuda.upload import PACKED, stored_type
+from dflash_core.backends.cuda.upload import ALIGNMENT, PACKED, stored_type
 from dflash_core.cache_types import AUTO_PAIRS, CachePair
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
@@ -32,12 +32,14 @@ from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, HostExperts, weights_detail
 
 ORDER = ("target KV", "states", "scratch", "drafter KV")  # the order in which a sequence's components are shown
-# Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs.
-SPARE = 512 << 20
+# Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs. The
+# least is for the rounding alone.
+SPARE, LEAST_SPARE = 512 << 20, 64 << 20
 CHUNK_ROWS = tuple(PREFILL_ROWS >> halving for halving in range((PREFILL_ROWS // MIN_PREFILL_ROWS).bit_length()))
 # The driver's memory for a context, kernels and libraries: 716.8 MiB were measured on 132 multiprocessors, and most of
 # it is proportional to their number.
 CONTEXT_PER_PROCESSOR = 5_700_000
+CACHE_ROUNDING = 3 * ALIGNMENT  # bytes, per layer, by which slots for experts may be larger than the experts
 
 
 def context_bytes(processors: int) -> int:
@@ -61,8 +63,8 @@ def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tu
 class CardMemoryEstimator:
     """Implements `fits.MemoryEstimator` for a target on a card and a drafter that was opened for it.
 
-    `available`: bytes of the card for all components together; `mtp`: the MTP head in the target's own file, where
-    another drafter was opened."""
+    `available`: bytes of the card for all components together; `cached`: as of Footprint, once it is settled; `mtp`:
+    the MTP head in the target's own file, where another drafter was opened."""
 
     auto, chunk_rows, tree_nodes = tuple(map(str, AUTO_PAIRS)), CHUNK_ROWS, CAPACITIES
 
@@ -78,12 +80,13 @@ class CardMemoryEstimator:
         draft_type: str = "",
         embedding: str = ON_CARD,
         expert_layers: Sequence[int] = (0,),
+        cached: int | None = None,
         mtp: tuple[WeightFile, DraftModel] | None = None,
     ) -> None:
         self.machine, self.available = machine, available
         self.longest_context = spec.context_length
         self._footprint, self._spec, self._draft, self._draft_type = footprint, spec, on_card(draft), draft_type
-        self.expert_layers = expert_layers
+        self.expert_layers, self._cached = expert_layers, cached
         self._embedding, self._mtp = embedding, mtp if self._draft is not None else None
         self._context = Component("CUDA context", context_bytes(processors), "driver, kernels, libraries")
         self._footprints: dict[str, Footprint] = {}
@@ -104,11 +107,14 @@ class CardMemoryEstimator:
     def base(self) -> Setup:
         return Setup(
             0, self.auto[-1], draft_type=self._draft_type, embedding=self._embedding,
-            experts=self.expert_layers[0],
+            experts=self.expert_layers[0], cached=self._cached or 0,
         )  # fmt: skip
 
     def spare(self, available: int) -> int:
         return SPARE
+
+    def least_spare(self, available: int) -> int:
+        return LEAST_SPARE
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         drafted = setup.drafted and self._draft is not None
@@ -128,7 +134,15 @@ class CardMemoryEstimator:
 
     def host_experts(self, setup: Setup) -> HostExperts:
         """The experts that stay in main memory."""
-        return self._footprint.experts_on_host(setup.experts)
+        return self._footprint.experts_on_host(setup.experts, setup.cached)
+
+    def with_cache(self, setup: Setup, free: int) -> Setup:
+        if self._cached is not None or not setup.experts:
+            return setup
+        counts = [layer.spec.count for layer in self._footprint.target.experts]
+        each = self._footprint.experts_on_host(setup.experts, min(counts)).cached_bytes // min(counts)
+        # Every matrix of a layer is rounded up to whole pieces of memory.
+        return replace(setup, cached=max(min((free - setup.experts * CACHE_ROUNDING) // each, min(counts)), 0))
 
     def components(self, setup: Setup) -> tuple[Component, ...]:
         footprint = self._of(setup)
@@ -136,13 +150,14 @@ class CardMemoryEstimator:
         detail = weights_detail(
             self._spec.block_count, footprint.tokens_bytes if on_host else 0, self.host_experts(setup)
         )
-        found = [Component(TARGET, footprint.weights(on_host=on_host, host_layers=setup.experts), detail)]
+        weights = footprint.weights(on_host=on_host, host_layers=setup.experts, cached=setup.cached)
+        found = [Component(TARGET, weights, detail)]
         if self._drafted(setup):
             found.append(Component("drafter", footprint.draft_bytes, "MTP head" if setup.mtp else setup.draft_type))
         return (*found, *self.sequence(setup), self._context)
 
     def sequence(self, setup: Setup) -> tuple[Component, ...]:
-        return self._sequence(replace(setup, embedding=ON_CARD, experts=0))  # it does not depend on weights
+        return self._sequence(replace(setup, embedding=ON_CARD, experts=0, cached=0))  # it does not depend on weights
 
     def _reckon(self, setup: Setup) -> tuple[Component, ...]:
         return sequence_components(self._of(setup), self._drafted(setup), setup)

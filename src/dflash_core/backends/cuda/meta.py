@@ -14,7 +14,7 @@ from dflash_core.backends.cuda.launch import At, HasAddress, Launch, PinnedMemor
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, tile_type
-from dflash_core.backends.cuda.upload import aligned, stored_type
+from dflash_core.backends.cuda.upload import aligned, checked_blocks, stored_type
 from dflash_core.formats.weights import WeightFile
 from dflash_core.progress import Progress
 
@@ -78,11 +78,11 @@ class MetaUpload:
         return self._empty(self.file.tensors[name].shape, torch.float32)
 
     def raw(self, name: str) -> tuple[str, Tensor]:
-        info = self.file.tensors[name]
+        info = checked_blocks(self.file.tensors[name])
         return info.type, self._empty((info.n_bytes,), torch.uint8)
 
     def on_host(self, name: str) -> tuple[str, HasAddress]:
-        info = self.file.tensors[name]
+        info = checked_blocks(self.file.tensors[name])
         self.host_bytes += info.n_bytes
         return info.type, At(torch.empty(info.n_bytes, dtype=torch.uint8, device="meta"), 0)
 

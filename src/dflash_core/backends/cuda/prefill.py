@@ -2,7 +2,7 @@
 recurrence.
 
 Weights are converted to f16 in parts, so that memory stays bounded; sums and the residual stream are f32. The result is
-that of passes up to rounding (docs/architecture.md, "A kept prefix"): keys, values, states and the drafter's context,
+that of passes up to rounding (docs/architecture.md, "A reused prefix"): keys, values, states and the drafter's context,
 with nothing pending.
 """
 

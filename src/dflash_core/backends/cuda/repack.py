@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda import pack_grids, pack_low, pack_nvfp4
+from dflash_core.backends.cuda import pack_folder, pack_grids, pack_low, pack_nvfp4
 from dflash_core.backends.cuda.tile_parts import (
     bits_of,
     blocks_of_32,
@@ -81,6 +82,10 @@ TILE_TYPES: dict[str, TileType] = {
         TileType("NVFP4", 40, 2320, half_activations=True),
         TileType("Q1_0", 41, 576),
         TileType("Q2_0", 42, 1152),
+        TileType("INT4_32", 200, 2432),
+        TileType("INT4_64", 201, 2240),
+        TileType("INT4_128", 202, 2144),
+        TileType("F8_E4M3", 203, 4224, half_activations=True),
     )
 }
 
@@ -332,4 +337,8 @@ _PACKERS: dict[str, Callable[[Tensor], Tensor]] = {
     "NVFP4": pack_nvfp4.pack_nvfp4,
     "Q1_0": pack_low.pack_q1_0,
     "Q2_0": pack_low.pack_q2_0,
+    "INT4_32": partial(pack_folder.pack_int4, group=32),
+    "INT4_64": partial(pack_folder.pack_int4, group=64),
+    "INT4_128": partial(pack_folder.pack_int4, group=128),
+    "F8_E4M3": pack_folder.pack_f8,
 }

@@ -23,7 +23,9 @@ from dflash_core.backends.cuda.chunk import Chunk, ChunkNeeds
 from dflash_core.backends.cuda.device_ngrams import DeviceNgrams
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import DraftMemory, OnDevice
-from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers
+from dflash_core.backends.cuda.kv import KVCache
+from dflash_core.backends.cuda.layers.attention import AttentionBranch
+from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers, SequenceNeeds
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.projection import Projection
@@ -82,8 +84,9 @@ class SequenceMemory:
         self.mixers: list[MixerMemory] = []
         for mixer, lender in zip(target.mixers, target.lenders, strict=True):
             lent = self.mixers[lender.group].layer(lender.place) if lender else None
-            self.mixers.append(mixer.memory(context, capacity, inside, left, kv, lent))
+            self.mixers.append(mixer.memory(SequenceNeeds(context, capacity, inside, left, kv, lent)))
             left = left.after(*mixer.row_buffers(capacity))
+        self._places = [(block.group, block.place) for block in target.blk]
         self.given = next(lasting_arena.after(*buffers).carve(*given), None)
         self.captured = CapturedLayers(captured, hidden, capacity, lasting_arena.after(*buffers, *given))
         own_buffers = lasting_arena.after(*lasting)
@@ -115,6 +118,13 @@ class SequenceMemory:
 
     def _reserve(self, sizes: Sequence[int]) -> None:
         self._reserved = [torch.empty(size, dtype=torch.uint8, device=self.one.device) for size in sizes]
+
+    def keys(self, layer: int) -> tuple[KVCache, int]:
+        """The cache of the keys and values of an attention layer, and the layer's place in it."""
+        group, place = self._places[layer]
+        branch = self.mixers[group].layer(place)
+        assert isinstance(branch, AttentionBranch), "a layer without keys and values"
+        return branch.kv, branch.place
 
     @property
     def nbytes(self) -> dict[str, int]:

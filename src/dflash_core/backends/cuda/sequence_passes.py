@@ -9,8 +9,9 @@ from torch import Tensor
 
 from dflash_core.attention_window import EVERYTHING
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice
+from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice, TargetSequence
 from dflash_core.backends.cuda.launch import At, Launch, Run
+from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import norm_launch
 from dflash_core.backends.cuda.sequence import SequenceMemory
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
@@ -58,7 +59,8 @@ class SequencePasses(ABC):
             self.drafter: DeviceDrafter | None = None
             if draft is not None:
                 assert self.memory.drafting is not None, "the memory of this session has no part for the drafter"
-                self.drafter = draft.drafter(self.memory.drafting, target.embedding, self.memory.captured, self.state)
+                sequence = TargetSequence(target.embedding, self.memory.captured, self.state, self.memory.keys)
+                self.drafter = draft.drafter(self.memory.drafting, sequence)
         self.window = EVERYTHING
         self._bound: dict[tuple[object, ...], Run] = {}
         self._rows = 0
@@ -85,6 +87,10 @@ class SequencePasses(ABC):
     def drafted(self, knobs: Knobs) -> int:
         """How many positions a drafter inside the step drafts with these settings; 0 without such a drafter."""
         return self.draft_weights.capabilities.drafted(knobs) if self.draft_weights else 0
+
+    def draft_head(self, vocabulary: int) -> Head:
+        """The head that drafts are chosen by: over the first `vocabulary` tokens, where these are the frequent ones."""
+        return self.head.first(vocabulary if self.target.spec.frequent_first else 0)
 
     @abstractmethod
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits: ...

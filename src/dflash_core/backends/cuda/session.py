@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled, StepDecoder
+from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.layers.base import MixerTensors
 from dflash_core.backends.cuda.parts_ahead import PartsAhead
@@ -24,6 +25,7 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.decoder import Decoder
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.constraints.base import Constraint
+from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.drafters.base import Drafter, check_finite, ranked
 from dflash_core.errors import ContextError
 from dflash_core.fits import PREFILL_ROWS
@@ -101,6 +103,8 @@ class CudaSession(SequencePasses):
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         with self.device.stream():
+            if self.target.cache is not None:
+                self.target.cache.between_steps()
             self.stage_tree(tokens, parents)
             rows = []
             for node0 in range(0, len(tokens), PASS_ROWS):
@@ -118,7 +122,7 @@ class CudaSession(SequencePasses):
             return self.host_drafter.propose(root, knobs, at)
         if self.drafter is None:
             raise ContextError("this session has no drafter; open it with one")
-        head, position = self.head.first(knobs.draft_vocabulary), self.length if at is None else at
+        head, position = self.draft_head(knobs.draft_vocabulary), self.length if at is None else at
         with self.device.stream():
             found = self.drafter.pairs(root, knobs, at, head, self.launch) if knobs.by_parent else None
             if found is not None:
@@ -259,12 +263,13 @@ class CudaSession(SequencePasses):
         policy: Policy | None = None,
         constraint: Constraint | None = None,
     ) -> StepDecoder:
-        """A decoder of one answer after the last prompt. A constrained answer is drawn on the host: its logits are
-        copied there, and the next step waits for that."""
-        if constraint is not None:
+        """A decoder of one answer after the last prompt. One whose probabilities are recorded is drawn on the host: its
+        logits are copied there, and the next step waits for that."""
+        if isinstance(constraint, LogProbs):
             most, note = self.max_drafted, ", drawn on the host"
             return Decoder(self, knobs, stop_ids, context_length, policy, constraint, most, note)
-        return CudaDecoder(self, self.steps, knobs, stop_ids, context_length, policy)
+        given = self, self.steps, knobs, stop_ids, context_length, policy
+        return CudaDecoder(*given) if constraint is None else ConstrainedCudaDecoder(*given, constraint)
 
     # ---- Session -------------------------------------------------------------------------------------------------
 

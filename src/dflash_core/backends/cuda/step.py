@@ -31,7 +31,7 @@ from dflash_core.backends.cuda.state import (
     write_knobs,
 )
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
-from dflash_core.backends.decoder import said, step_drafts, stop_at
+from dflash_core.backends.decoder import injected_step, step_drafts, stop_at
 from dflash_core.drafters.base import check_finite
 from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.errors import Code, NumericsError, UnsupportedError, not_finite
@@ -138,7 +138,7 @@ class CudaDecoder:
     def put(self, token: int) -> Stop | None:
         self._rest()
         del self.answer[-1]
-        self.answer.append(token)
+        self._extend((token,))
         self.policy.said((token,))
         stop = self._stop_at(token, len(self.answer))
         self._over = stop is not None
@@ -147,17 +147,20 @@ class CudaDecoder:
     def _stop_at(self, token: int, answered: int) -> Stop | None:
         return stop_at(token, answered, self.knobs, self.stop_ids, self.context_length - self._prompt_length)
 
-    def say(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
+    def inject(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
         self._rest()
         kept, stop = list[int](), None
         while stop is None and len(kept) < len(tokens):
             kept.append(tokens[len(kept)])
             stop = self._stop_at(kept[-1], len(self.answer) + len(kept))
-        step = said(self.session.prefill, self.session.length, self.answer[-1], kept, event, self.knobs)
-        self.answer += kept
+        step = injected_step(self.session.prefill, self.session.length, self.answer[-1], kept, event, self.knobs)
+        self._extend(kept)
         self.policy.said(kept)
         self._over = stop is not None
         return replace(step, stop=stop)
+
+    def _extend(self, tokens: Sequence[int]) -> None:
+        self.answer += tokens
 
     def _rest(self) -> None:
         """Go on after a halt: queued steps do nothing, and the next step begins like the first of a turn."""
@@ -169,12 +172,16 @@ class CudaDecoder:
         """Draw the answer's first token from the logits (vocab,) after the prompt."""
         length = self._prompt_length = self.session.length
         check_finite(logits[None], length, "target")
-        token = Sampler(self.knobs).draw(logits, length, ())
-        self.answer.append(token)
+        token = Sampler(self.knobs).draw(self._masked(logits), length, ())
+        self._extend((token,))
         stop = self._stop_at(token, 1)
         self._halted = stop is None and self._halt == 1
         self._over = stop is not None
         return token, stop
+
+    def _masked(self, logits: Logits) -> Logits:
+        """Logits (vocab,) after the prompt, without what may not be drawn."""
+        return logits
 
     def take(self, knobs: Knobs) -> None:
         """Use other settings from the next step that is not queued yet."""
@@ -229,6 +236,8 @@ class CudaDecoder:
             self.steps.cancel.array[0] = 0
             self.steps.ring.array["ready"] = 0
             self.steps.graph(self._kind())
+            if session.target.cache is not None:
+                session.target.cache.before_turn()
             session.state.push()
         self._begun = True
 
@@ -259,9 +268,14 @@ class CudaDecoder:
 
     def _write_knobs(self) -> None:
         knobs, weights, rows = self._drafting, self._weights, self.decision.budget + 1
-        budget = max(self.decision.budget, 1 if weights is None else BUILT)
+        budget = self._fixed_budget if weights is None else max(self.decision.budget, BUILT)
         block = 1 + self.session.drafted(knobs)
         write_knobs(self.session.state.host, knobs, self.decision.mode, block, budget, weights, rows)
+
+    @property
+    def _fixed_budget(self) -> int:
+        """Nodes below the root of a tree that is not built by value."""
+        return max(self.decision.budget, 1)
 
     def _kind(self, proposal: Candidates | None = None) -> StepKind:
         forced, device_block = self.steps.trace is not None, self.session.device_block
@@ -313,6 +327,8 @@ class CudaDecoder:
         kind = self._kind(proposal)
         with self.session.device.stream():
             graph = self.steps.graph(kind)
+            if (cache := self.session.target.cache) is not None:
+                cache.between_steps()
             there = self.session.memory.text
             if kind.text and there is not None and (text := self._text) is not None:
                 there.follow(text)
@@ -355,7 +371,10 @@ class CudaDecoder:
         self._over = event.stop is not None or self._halted
         if self.session.host_drafter is not None:
             self.session.host_drafter.observe([self.answer[-1], *event.tokens[:-1]], None)
-        self.answer += event.tokens
+        self._extend(event.tokens)
         self.session.state.host["length"] = event.length
-        self.policy.observe(event)
+        self._learn(event)
         return event
+
+    def _learn(self, event: StepEvent) -> None:
+        self.policy.observe(event)

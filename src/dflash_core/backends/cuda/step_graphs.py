@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.device_ngrams import BLOCKS, DEFINES
-from dflash_core.backends.cuda.launch import NO_INPUTS, NULL, WARP, Argument, Launch, Run
+from dflash_core.backends.cuda.launch import NO_INPUTS, NULL, WARP, Argument, Launch, PinnedMemory, Run, ceil_div
 from dflash_core.backends.cuda.layers.draws import all_listed
 from dflash_core.backends.cuda.sequence_passes import SequencePasses
 from dflash_core.backends.cuda.state import MAX_DEPTH, MAX_NODES, PASS_ROWS, RING_SLOT, STEP_SLOTS, width_for
@@ -21,6 +21,11 @@ from dflash_core.sampling import Sampler
 
 DRAFT_VOCABULARY = Knobs().draft_vocabulary
 TREE_THREADS = 4 * WARP
+
+
+def widths_of(nodes: int) -> tuple[int, ...]:
+    """The rows of the passes over a tree of so many nodes."""
+    return tuple(width_for(min(PASS_ROWS, nodes - node0)) for node0 in range(0, nodes, PASS_ROWS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +55,12 @@ class StepKind:
     ) -> StepKind:
         """The smallest graph for trees of `drafted` nodes below the root, and for draws from `vocab` tokens by `knobs`;
         `passes`: passes of the drafter."""
-        nodes = 1 + drafted
-        widths = tuple(width_for(min(PASS_ROWS, nodes - node0)) for node0 in range(0, nodes, PASS_ROWS))
         vocabulary = knobs.draft_vocabulary if drafts else DRAFT_VOCABULARY
         sampled = not Sampler(knobs).greedy
         listed = sampled and all_listed(knobs, vocab)
-        return StepKind(widths, drafts, sampled, forced, passes if drafts else 1, vocabulary, listed=listed)
+        return StepKind(
+            widths_of(1 + drafted), drafts, sampled, forced, passes if drafts else 1, vocabulary, listed=listed
+        )
 
     @property
     def nodes(self) -> int:
@@ -72,8 +77,9 @@ class Steps:
         self.cancel = self.device.pinned(1, np.int32)
         self.copied = self.device.pinned(STEP_SLOTS, np.uint64)  # per slot, a bit for each node copied from the text
         self.trace: Tensor | None = None
-        self._graphs: dict[StepKind, Run] = {}
+        self._graphs: dict[object, Run] = {}
         self._drain: Run | None = None
+        self._masks: PinnedMemory | None = None
 
     @property
     def session(self) -> SequencePasses:
@@ -88,7 +94,9 @@ class Steps:
 
         For measurements: KV, states and features change as if the target had drawn these nodes. None ends it.
         """
-        self._graphs = {kind: graph for kind, graph in self._graphs.items() if not kind.forced}
+        self._graphs = {
+            kind: graph for kind, graph in self._graphs.items() if not (isinstance(kind, StepKind) and kind.forced)
+        }
         if paths is None:
             self.trace = None
             return
@@ -99,11 +107,15 @@ class Steps:
 
     def graph(self, kind: StepKind, progress: Progress | None = None) -> Run:
         """The graph of a kind, compiled and recorded on first use."""
-        if kind not in self._graphs:
-            assert kind.nodes <= self.session.memory.capacity, "a larger tree than the sequence's memory holds"
-            run = self.device.bind(self.launches(kind), progress)
-            self._graphs[kind] = self.device.record(f"step {kind.widths}", run)
-        return self._graphs[kind]
+        assert kind.nodes <= self.session.memory.capacity, "a larger tree than the sequence's memory holds"
+        return self._recorded(kind, f"step {kind.widths}", lambda: self.launches(kind), progress)
+
+    def _recorded(
+        self, key: object, name: str, launches: Callable[[], list[Launch]], progress: Progress | None = None
+    ) -> Run:
+        if key not in self._graphs:
+            self._graphs[key] = self.device.record(name, self.device.bind(launches(), progress))
+        return self._graphs[key]
 
     def drain(self) -> None:
         """Add everything pending to the drafter's cache, after the queued steps."""
@@ -113,10 +125,56 @@ class Steps:
             self._drain = self.device.bind(drafter.drain_launches())
         self._drain()
 
+    # A constrained step is three graphs: before the second the host edits the tree, before the third it writes masks.
+
+    @property
+    def masks(self) -> PinnedMemory:
+        """Where the host writes what may be drawn after each node: a row of `constraints.base.Mask` each."""
+        if self._masks is None:
+            shape = self.session.memory.capacity, ceil_div(self.session.head.vocab, 32)
+            self._masks = self.device.pinned(shape, np.uint32)
+        return self._masks
+
+    def drafting(self, kind: StepKind) -> Run:
+        """The graph that drafts and builds the tree."""
+        kind = replace(kind, widths=(), sampled=False, windowed=False, listed=False)
+        return self._recorded(("draft", kind), "draft", lambda: self._draft(kind))
+
+    def passing(self, kind: StepKind) -> Run:
+        """The graph of the first pass, up to the head's activations."""
+        width, windowed = kind.widths[0], kind.windowed
+        return self._recorded(("pass", width, windowed), f"pass {width}", lambda: self.constrained_launches(kind)[0])
+
+    def accepting(self, kind: StepKind) -> Run:
+        """The graph of what follows: draws within `masks`, further passes, the walk and the commit."""
+        return self._recorded(("accept", kind), f"accept {kind.widths}", lambda: self.constrained_launches(kind)[1])
+
+    def constrained_launches(self, kind: StepKind) -> tuple[list[Launch], list[Launch]]:
+        """The launches of `passing` and of `accepting`."""
+        session, passes, draws = self.session, list[list[Launch]](), list[list[Launch]]()
+        for place, width in enumerate(kind.widths):
+            node0, acts = PASS_ROWS * place, session.memory.buffers.acts
+            passes.append(session.pass_launches(width, node0, windowed=kind.windowed))
+            draws.append(session.head.sample_launches(acts, width, node0, listed=kind.listed, masks=self.masks))
+        first = [Launch("tree.cu", "verify_begin", {}, 1, WARP, [session.stamps]), *passes[0]]
+        further = [launch for one, drawn in zip(passes[1:], draws[1:]) for launch in (*one, *drawn)]
+        # What a grammar forces may be a longer path than any draft.
+        return first, [*draws[0], *further, self._accept(kind), *session.commit_launches(kind.nodes)]
+
     def launches(self, kind: StepKind) -> list[Launch]:
         """The launches of one step, from the newest token to the ring."""
         session = self.session
-        head, state = session.head.first(kind.vocabulary), session.state.pointer
+        return [
+            *self._draft(kind),
+            *(launch for place, width in enumerate(kind.widths) for launch in self._verify(kind, place, width)),
+            self._accept(kind),
+            *session.commit_launches(min(kind.nodes, max(session.device_block, 1)) if kind.drafts else 1),
+        ]
+
+    def _draft(self, kind: StepKind) -> list[Launch]:
+        """From the newest token to the tree."""
+        session = self.session
+        head, state = session.draft_head(kind.vocabulary), session.state.pointer
         defines, inputs = session.drafter.tree_inputs if kind.drafts and session.drafter else NO_INPUTS
         blocks = 1
         if kind.text:
@@ -127,9 +185,6 @@ class Steps:
             Launch("tree.cu", "step_begin", {}, 1, WARP, [session.stamps]),
             *(session.drafter.propose_launches(head, kind.passes) if kind.drafts and session.drafter else ()),
             Launch("tree.cu", "tree_build", defines, blocks, TREE_THREADS, [state, session.stamps, *inputs]),
-            *(launch for place, width in enumerate(kind.widths) for launch in self._verify(kind, place, width)),
-            self._accept(kind),
-            *session.commit_launches(min(kind.nodes, max(session.device_block, 1)) if kind.drafts else 1),
         ]
 
     def _verify(self, kind: StepKind, place: int, width: int) -> list[Launch]:

@@ -96,7 +96,8 @@ class CudaTarget(Target):
         if timed and isinstance(self.device, CudaDevice):  # a substitute for a card is not timed
             timer = Timer(self.device, self.device.programs.cache.folder)
         self.embedding, self.reading, self.arithmetic = embedding, reading, f"{activations} {reading}"
-        self._expert_layers = possible_layers(experts, self.config)
+        self._expert_layers: Sequence[int] = possible_layers(experts, self.config)
+        self._cached: int | None = None  # experts of each of these layers that the card caches, once it is settled
         self.footprint = self._footprint()
         self.host_bytes = self.footprint.host_bytes
         self.machine = CudaMachine(self.device, self.footprint, timer, vram_limit)
@@ -104,7 +105,7 @@ class CudaTarget(Target):
     def _footprint(self) -> Footprint:
         found = Footprint(
             self.file, self.config, self.device.card, self.activations, embedding_on_host=self.embedding == ON_HOST,
-            host_layers=self._expert_layers[0],
+            host_layers=self._expert_layers[0], cached=self._cached or 0,
         )  # fmt: skip
         self.host_experts = found.host_experts
         return found
@@ -120,7 +121,7 @@ class CudaTarget(Target):
         return CardMemoryEstimator(
             self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
             available=self.machine.available_with_context(), draft_type=self.draft_type, embedding=self.embedding,
-            expert_layers=self._expert_layers, mtp=own_head(self.file, self.config, draft),
+            expert_layers=self._expert_layers, cached=self._cached, mtp=own_head(self.file, self.config, draft),
         )  # fmt: skip
 
     def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
@@ -151,11 +152,17 @@ class CudaTarget(Target):
         )
 
     def _place_experts(self, draft: OpenedDraft | None, context: int | None, kv: str) -> None:
-        """Choose how many layers have their experts in main memory, if there is a choice."""
-        if len(self._expert_layers) > 1:
-            self._expert_layers = (requested_setup(self.estimator(draft), context, kv).experts,)
+        """Choose how many layers have their experts in main memory, if there is a choice, and how many experts the card
+        caches."""
+        free = memory.host_memory().free
+        if self._expert_layers[-1]:
+            few, *more = self._expert_layers
+            fitting = [count for count in more if self.footprint.experts_on_host(count).bytes <= free]
+            self._expert_layers = [few, *(fitting or more)]
+            setup = requested_setup(self.estimator(draft), context, kv)
+            self._expert_layers, self._cached = (setup.experts,), setup.cached
             self.footprint = self.machine.footprint = self._footprint()
-        found, free = self.host_experts, memory.host_memory().free
+        found = self.host_experts
         if found.bytes > free:
             raise OutOfMemoryError(
                 f"{found}, but {gib(free)} of main memory are free; close other programs, or take a smaller model"
@@ -177,6 +184,8 @@ class CudaTarget(Target):
                 embedding_on_host=self.embedding == ON_HOST,
             )
 
+            if self.host_experts.cached:
+                self.model.cache_experts(self.host_experts.cached)
         if self.host_experts.layers:
             self.notes = (*self.notes, f"{self.host_experts}: the card reads them over the bus")
         self.machine.recall(target_name(self.model))
@@ -211,8 +220,10 @@ class CudaTarget(Target):
     @contextmanager
     def _upload(self, component: str, file: WeightFile, requantise: str = "") -> Iterator[DeviceUpload]:
         before = torch.cuda.memory_allocated()
-        nbytes = self.footprint.target_bytes if component == "target" else self.footprint.draft_bytes
-        pinned = tensors_on_host(self.config, self.host_experts.layers) if component == "target" else ()
+        nbytes, pinned = self.footprint.draft_bytes, frozenset[str]()
+        if component == "target":
+            nbytes = self.footprint.target_bytes - self.host_experts.cached_bytes  # the cache is made from the others
+            pinned = tensors_on_host(self.config, self.host_experts.layers)
         upload = DeviceUpload(self.device, file, requantise, nbytes, pinned)
         try:
             with self.device.stream():

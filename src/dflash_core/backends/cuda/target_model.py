@@ -9,6 +9,7 @@ from dflash_core.arch import kinds
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.block import Block, residuals_of
+from dflash_core.backends.cuda.expert_cache import ExpertCache
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
 from dflash_core.backends.cuda.layers.base import FeedForwardLayer, MixerLayers, Upload
@@ -45,6 +46,7 @@ class DeviceTarget:
         self.per_layer: PerLayerInputs | None = None
         if spec.per_layer_input:
             self.per_layer = PerLayerInputs(device, upload, spec, activations, on_host=embedding_on_host)
+        self.cache: ExpertCache | None = None
         self.blk: list[Block] = []
         for index, layer in enumerate(spec.layers):
             self.blk.append(self._block(upload, index, layer))
@@ -107,6 +109,13 @@ class DeviceTarget:
     def bus_bytes(self, rows: int) -> float:
         """Bytes that such a pass reads from main memory."""
         return sum(ffn.bus_bytes(rows) for ffn in self._feed_forwards)
+
+    def cache_experts(self, slots: int) -> None:
+        """Cache `slots` experts on the card, of each layer whose experts are in main memory."""
+        layers = [layer for layer in self.experts if layer.on_host]
+        for layer in layers:
+            layer.slots = slots
+        self.cache = ExpertCache(self.device, layers, slots)
 
     @property
     def experts(self) -> list[Experts]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from dflash_core.backends.cuda.block_pass import block_launches
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.layers.base import Pass
-from dflash_core.backends.cuda.layers.norm import Added, join_launch, norm_launch
+from dflash_core.backends.cuda.layers.norm import Added, norm_launch
 from dflash_core.backends.cuda.projection import AnyProjection
 from dflash_core.backends.cuda.sequence import SequenceMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -39,29 +39,7 @@ def target_pass(
     for index, block in enumerate(target.blk):
         mixer = memory.mixers[block.group].layer(block.place)
         # The first norm adds the previous layer's result: the sum is that layer's output, which may be captured.
-        taken = captured.at(index - 1)
-        for residual in block.residuals:
-            given: list[Added] = []
-            for branch in residual.branches:
-                part = mixer if branch.ffn is None else branch.ffn
-                yield norm_launch(
-                    buffers.h, branch.norm, eps, rows, buffers.acts, part.inputs, scope.count, node0,
-                    added=before, captured=taken, captured_width=captured.width,
-                    normed=branch.ffn.normed(buffers) if branch.ffn else None,
-                    normed_by=branch.ffn.normed_by if branch.ffn else None,
-                )  # fmt: skip
-                before = taken = None
-                own = replace(scope, buffers=buffers.aside) if given else scope
-                yield from part.launches(own)
-                bias = mixer.out_bias if branch.ffn is None else None
-                given.append(Added(part.out.split_k, own.buffers.narrow, bias, branch.post_norm))
-            first, *others = given
-            for other in others:
-                yield join_launch(first, other, rows, buffers.h.shape[1], eps, scope.count, node0)
-                first = Added(1, first.partials)
-            before = replace(
-                first, norm=first.norm if residual.post_norm is None else residual.post_norm, factor=residual.factor
-            )
+        before = yield from block_launches(block, mixer, scope, eps, before, captured.at(index - 1), captured.width)
     yield norm_launch(
         buffers.h, target.output_norm, eps, rows, buffers.acts, head, scope.count, node0,
         added=before, captured=captured.at(len(target.blk) - 1), captured_width=captured.width,

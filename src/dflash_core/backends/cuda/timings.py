@@ -90,16 +90,18 @@ def products_of(target: DeviceTarget) -> dict[Any, int]:
     return found
 
 
-def name_of(products: Mapping[Any, int], on_host: int = 0) -> str:
+def name_of(products: Mapping[Any, int], on_host: int = 0, cached: int = 0) -> str:
     """A target's name, from how often a pass computes each product, and from how many layers have experts in main
-    memory: only that decides the time, not the file."""
+    memory and how many of them are cached: only that decides the time, not the file."""
     counted = sorted(f"{product}: {count}" for product, count in products.items())
     counted += [f"experts in main memory: {on_host}"] * bool(on_host)
+    counted += [f"cached of each: {cached}"] * bool(cached)
     return hashlib.sha256("\n".join(counted).encode()).hexdigest()[:16]
 
 
 def target_name(target: DeviceTarget) -> str:
-    return name_of(products_of(target), sum(experts.on_host for experts in target.experts))
+    on_host = [experts.slots for experts in target.experts if experts.on_host]
+    return name_of(products_of(target), len(on_host), max(on_host, default=0))
 
 
 class Timer:

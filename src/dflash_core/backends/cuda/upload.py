@@ -14,9 +14,9 @@ from dflash_core.backends.cuda.launch import Device, PinnedMemory
 from dflash_core.backends.cuda.pack_nvfp4 import set_factors
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import ROWS, blocks_of, groups_of, repack, tile_type
-from dflash_core.errors import UnsupportedError
+from dflash_core.errors import UnsupportedError, cpu_only
 from dflash_core.formats.quants import BY_NAME, FLOATS
-from dflash_core.formats.weights import WeightFile
+from dflash_core.formats.weights import TensorInfo, WeightFile
 
 STAGE_BYTES = 32 << 20
 # Types to which matrices can be requantised when they are loaded, and the types of such matrices.
@@ -33,6 +33,13 @@ def stored_type(kind: str, requantise: str = "") -> str:
     if requantise and requantise not in PACKED:
         raise UnsupportedError(f"weights requantised to {requantise!r}, expected {' or '.join(PACKED)}")
     return requantise.upper() if requantise and kind in PACKED[requantise] else kind
+
+
+def checked_blocks(info: TensorInfo) -> TensorInfo:
+    """Refuse a tensor whose blocks are read as stored while it has a factor beside them. Raises UnsupportedError."""
+    if info.factors:
+        raise cpu_only(f"{info.name} as {info.type} with a factor of the whole tensor, which no embedding kernel reads")
+    return info
 
 
 def aligned(nbytes: int) -> int:
@@ -74,14 +81,14 @@ class DeviceUpload:
         return out.copy_(values)
 
     def raw(self, name: str) -> tuple[str, Tensor]:
-        info = self.file.tensors[name]
+        info = checked_blocks(self.file.tensors[name])
         out = self._new(info.n_bytes).view(info.n_elements // info.shape[-1], -1)
         for begin, part in self._parts(name, 1):
             out[begin : begin + len(part)] = part
         return info.type, out
 
     def on_host(self, name: str) -> tuple[str, PinnedMemory]:
-        info = self.file.tensors[name]
+        info = checked_blocks(self.file.tensors[name])
         rows = info.n_elements // info.shape[-1]
         pinned = self.device.pinned((rows, info.n_bytes // rows), np.uint8)
         self.file.raw(name, out=pinned.array)

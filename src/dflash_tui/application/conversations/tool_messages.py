@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -58,18 +57,10 @@ def stored(calls: Sequence[Call]) -> tuple[ToolCall, ...]:
 
 
 def calls_of(stored_calls: Sequence[ToolCall]) -> tuple[Call, ...]:
-    """Stored calls, for a prompt. Arguments that are no JSON object, which only a changed file has, become text."""
-    from dflash_core.messages import Call
+    """Stored calls, for a prompt."""
+    from dflash_core.messages import Call, arguments_of
 
-    found = []
-    for one in stored_calls:
-        try:
-            arguments = json.loads(one.arguments)
-        except (ValueError, RecursionError):
-            arguments = one.arguments
-        given = arguments if isinstance(arguments, dict) else {"arguments": one.arguments}
-        found.append(Call(one.id, one.name, given))
-    return tuple(found)
+    return tuple(Call(one.id, one.name, arguments_of(one.arguments)) for one in stored_calls)
 
 
 def result_messages(results: Sequence[ToolResult]) -> list[Message]:

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dflash_core.events import Piece, PrefillEvent, StepEvent
+from dflash_core.events import Piece, PrefillEvent, StepEvent, TextEvent
 from dflash_core.turn_stats import PartTotals, StepTotals
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Meter:
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=4096))
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=512))
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
+    _counted: int = 0  # tokens of another engine
 
     @classmethod
     def of(cls, record: TurnRecord) -> Meter:
@@ -51,7 +52,8 @@ class Meter:
     def add(self, piece: Piece) -> None:
         """Count one piece."""
         event, at = piece.event, piece.at
-        count = len(event.tokens)
+        # Another engine counts in all, where it counts.
+        count = max(event.count - self.tokens, 0) if isinstance(event, TextEvent) else len(event.tokens)
         self.tokens += count
         self.last_at = at
         self.parts.add(piece)
@@ -64,10 +66,13 @@ class Meter:
             return
         if self.first_at is None:
             self.first_at = at
+        self._recent.append((at, count))
+        if isinstance(event, TextEvent):
+            self._counted += count
+            return
         self.last = event
         self.totals.add(event)
         self.lengths.append(count)
-        self._recent.append((at, count))
 
     @property
     def positions(self) -> int:
@@ -90,7 +95,7 @@ class Meter:
     @property
     def overall_rate(self) -> float:
         """Tokens of steps over the time since the first token."""
-        return self.totals.tokens / self.decode_s if self.decode_s > 0 else 0.0
+        return (self.totals.tokens + self._counted) / self.decode_s if self.decode_s > 0 else 0.0
 
     def rate(self, now: float) -> float:
         """Tokens per second over the two seconds before `now`, a `time.monotonic()`."""
@@ -104,5 +109,5 @@ class Meter:
 
     def sample(self, now: float) -> None:
         """Add the present rate to the sparkline."""
-        if self.totals.steps:
+        if self.totals.steps or self._counted:
             self.rates.append(self.rate(now))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from dflash_tui.application.settings.toml_file import TomlError, line_of, read_t
 FILE_NAME = "catalogue.toml"
 OWN = Path(__file__).with_name(FILE_NAME)
 ABOUT = 160  # characters of a description
-MAX_FILES = 64
+MAX_FILES = 256  # a folder of 400 billion weights has about 100
 _KEYS = ("about", "licence", "target", "draft", "shapes")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
@@ -152,10 +152,10 @@ def _pair(name: str, entry: Any) -> Pair:
     return Pair(name, about, licence, target, draft, words["shapes"])
 
 
-def source_of(repo: str, file: str) -> Source:
-    """A file of a repository. Raises CatalogueError for a name that is none."""
+def source_of(repo: str, file: str, beside: Sequence[str] = ()) -> Source:
+    """A file of a repository and those that belong to it. Raises CatalogueError for a name that is none."""
     try:
-        return _source({"repo": repo, "file": file}, "get")
+        return _source({"repo": repo, "file": file, "beside": [*beside]}, "get")
     except _BadEntryError as error:
         raise CatalogueError(str(error)) from None
 
@@ -184,7 +184,7 @@ def _source(entry: Any, what: str) -> Source:
 
 
 def _check_shapes(name: str) -> None:
-    from dflash_core.bench.synthetic_models import MODELS  # late: it imports numpy, and few read the shapes
+    from dflash_core.bench.family_models import MODELS  # late: it imports numpy, and few read the shapes
 
     if name not in MODELS:
         raise _BadEntryError(f"shapes: {one_line(name)!r}, expected {', '.join(MODELS)}")

@@ -42,7 +42,7 @@ def _likely(gguf: GGUFFile) -> Iterator[Path]:
         entries = sorted(gguf.path.absolute().parent.iterdir())
     except OSError:
         return
-    own = {shard.name for shard in gguf.shards}
+    own = {gguf.path.name, *(shard.name for shard in gguf.shards)}
     for path in entries:
         weights = path.suffix == ".gguf" or (path / "config.json").exists()
         if path.name not in own and LIKELY.search(path.name) and weights:

@@ -47,7 +47,7 @@ def estimator_of(request: LoadRequest) -> MemoryEstimator:
     return estimator_for(request)
 
 
-def room_for(
+def fit_check(
     request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], MemoryEstimator] = estimator_of
 ) -> FitCheck:
     """Whether `request` fits. `freed`: bytes that the present pair releases. Imports torch."""
@@ -89,4 +89,4 @@ def machine() -> str:
     parts = [f"This machine has {gib(memory.free)} of {gib(memory.total)} free."]
     with suppress(DeviceError), Management() as management:  # no driver, or no card: nothing to add
         parts += [f"{card.name}: {gib(card.free)} of {gib(card.total)} free." for card in management.cards()]
-    return " ".join([*parts, "dflash-tui doctor looks closer."])
+    return " ".join([*parts, "dflash-tui doctor checks more."])

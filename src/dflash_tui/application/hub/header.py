@@ -9,9 +9,10 @@ from typing import Literal
 
 import msgspec
 
+from dflash_core.arch.folders.opening import FORMS, is_drafter, open_folder
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.config import DRAFT_ARCHITECTURES, target_config
-from dflash_core.drafters.dflash_file import ZLAB_ARCHITECTURES, open_drafter
+from dflash_core.drafters.dflash_file import open_drafter
 from dflash_core.drafters.mtp import has_head
 from dflash_core.errors import DFlashError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
@@ -61,9 +62,9 @@ def parts(path: Path) -> list[Path]:
 
 
 def read_header(path: Path, *, folder: bool = False) -> ModelHeader | None:
-    """Read a header. None for a folder without a drafter."""
+    """Read a header. None for a folder with neither a known model nor a drafter."""
     try:
-        return _of_folder(path) if folder else _of_gguf(path)
+        return _of_folder(path) if folder else _of_target(open_gguf(path), path)
     except DFlashError as error:
         return ModelHeader("broken", str(error))
     except OSError as error:
@@ -74,8 +75,7 @@ def _weights(folder: Path) -> list[Path]:
     return [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
 
 
-def _of_gguf(path: Path) -> ModelHeader:
-    gguf = open_gguf(path)
+def _of_target(gguf: GGUFFile, path: Path) -> ModelHeader:
     architecture = str(gguf.metadata.get("general.architecture", ""))
     title = str(gguf.metadata.get("general.name") or path.stem)
     # An assistant has another width than the target it is made for.
@@ -127,8 +127,8 @@ def _types(gguf: GGUFFile) -> str:
 
 
 def _of_folder(folder: Path) -> ModelHeader | None:
-    named = read_json(folder / "config.json").get("architectures")
-    if not isinstance(named, list) or not any(one in ZLAB_ARCHITECTURES for one in named):
-        return None
+    settings = read_json(folder / "config.json")
+    if not is_drafter(settings):
+        return _of_target(open_folder(folder), folder) if settings.get("model_type") in FORMS else None
     config, _ = open_drafter(folder)
     return ModelHeader("draft", "", config.name, config.flavour, hidden=config.embedding_length)

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dflash_core.arch.folders.opening import open_model
 from dflash_core.clean import one_line
 from dflash_core.config import generation, target_config
 from dflash_core.drafters.base import TargetHeader
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import DFlashError
-from dflash_core.formats.gguf import GGUFFile, open_gguf
+from dflash_core.formats.gguf import GGUFFile
 from dflash_tui.application.hub.header import ModelHeader
 from dflash_tui.application.hub.shelf import Shelf
 
@@ -50,7 +51,7 @@ def drafters_of(target: ReadHeader, drafts: Iterable[ReadHeader], shelf: Shelf) 
         both = f"{target.key}\n{draft.key}"
         if both not in shelf.pairs:
             try:
-                opened = opened or [open_gguf(target.path)]
+                opened = opened or [open_model(target.path)]
                 _check(opened[0], draft.path)
                 shelf.pairs[both] = ""
             except (DFlashError, OSError) as error:

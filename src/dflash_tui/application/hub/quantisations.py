@@ -1,4 +1,5 @@
-"""The GGUF files of a repository, by their quantisation: what there is, and how large it is."""
+"""The models of a repository: its GGUF files by their quantisation, and the folder that it is itself. What there is,
+and how large it is."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.hf_api import RepoFile
 
 from dflash_core.clean import one_line
-from dflash_core.formats.splits import SPLIT_NAME
+from dflash_core.formats.splits import INDEX, SPLIT_NAME
 from dflash_tui.application.hub.catalogue import CatalogueError, Pair, Source, source_of
 from dflash_tui.application.hub.fetch import explained
 from dflash_tui.application.hub.files import HubError
@@ -20,13 +21,23 @@ from dflash_tui.application.hub.waiting import as_it_comes
 _QUANT = re.compile(r"(?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|BF16|F16|F32)$", re.IGNORECASE)
 
 
+FOLDER = "safetensors"
+"""The name of a model whose repository is its folder."""
+_NEEDED = ("config.json", "tokenizer.json")
+_OPTIONAL = (
+    "tokenizer_config.json", "generation_config.json", "chat_template.jinja", "chat_template.json", INDEX,
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """A model of a repository: its `file`, the first part if it is split, and the bytes of all parts."""
+    """A model of a repository: its `file`, the first part if it is split, and the bytes of all parts. `beside`: the
+    other files of a folder."""
 
     name: str
     file: str
     size: int
+    beside: tuple[str, ...] = ()
 
 
 def quantisations(repo: str, endpoint: str | None = None) -> list[Quantisation]:
@@ -41,10 +52,27 @@ def quantisations(repo: str, endpoint: str | None = None) -> list[Quantisation]:
         except Exception as error:
             raise explained(error, repo) from None
 
-    found = grouped(as_it_comes(asked, lambda: None))
+    files = list(as_it_comes(asked, lambda: None))
+    found = [*grouped(files), *folder(files)]
     if not found:
-        raise HubError(f"{repo}: no GGUF file in it; expected a repository of GGUF files")
-    return found
+        raise HubError(
+            f"{repo}: no GGUF file in it, and no {' and '.join(_NEEDED)} beside .safetensors files; expected a"
+            " repository of either"
+        )
+    return sorted(found, key=lambda one: one.size)
+
+
+def folder(files: Sequence[tuple[str, int]]) -> list[Quantisation]:
+    """The repository itself, where it is the folder of a model; [] where it is none. Of weights in several forms, those
+    under the usual name."""
+    sizes = {name: size for name, size in files if "/" not in name}
+    weights = [name for name in sizes if name.endswith(".safetensors")]
+    weights = [name for name in weights if name.startswith("model")] or weights
+    if not weights or not all(name in sizes for name in _NEEDED):
+        return []
+    first, *more = sorted(weights)
+    beside = (*_NEEDED, *(name for name in _OPTIONAL if name in sizes), *more)
+    return [Quantisation(FOLDER, first, sum(sizes[name] for name in (first, *beside)), beside)]
 
 
 def grouped(files: Iterable[tuple[str, int]]) -> list[Quantisation]:
@@ -70,5 +98,5 @@ def chosen(repo: str, there: Sequence[Quantisation], quant: str) -> Pair:
         names = ", ".join(dict.fromkeys(one.name for one in there))
         found = f"{len(fitting)} files" if fitting else "no file"
         raise CatalogueError(one_line(f"{repo}: {found} of {quant!r}; expected one of {names}"))
-    source: Source = source_of(repo, fitting[0].file)
+    source: Source = source_of(repo, fitting[0].file, fitting[0].beside)
     return Pair(f"{repo}:{fitting[0].name}", fitting[0].file, "", source, None)

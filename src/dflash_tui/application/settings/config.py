@@ -42,7 +42,8 @@ def _setting(default: Any, kind: Kind) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings the program runs with. `knobs` apply to the first turn; `keys` maps ids of keys.py to keys."""
+    """The settings the program runs with. `knobs` apply to the first turn; `keys` maps ids of keys.py to keys,
+    `clients` the names of programs that use the server to presets."""
 
     theme: str = _setting(DEFAULT_THEME, schema.TEXT)
     mouse: bool = _setting(True, schema.SWITCH)  # off leaves the mouse to the terminal, for its own selection
@@ -55,12 +56,13 @@ class Settings:
     device: str = _setting("auto", schema.choice("auto", "cpu", "cuda"))
     kv: str = _setting("auto", schema.CACHE)  # the cache type of keys and values
     embedding: str = _setting("card", schema.choice("card", "host"))  # where a GPU has the token embedding
-    keep_states: int = _setting(0, schema.COUNT)  # conversations whose state is kept on disk, so that they resume fast
+    keep_states: int = _setting(0, schema.COUNT)  # conversations whose state is stored on disk, to resume fast
     states_memory: str = _setting("auto", schema.SIZE)  # memory for states of conversations; 0 is none
     log_level: str = _setting("info", schema.choice("debug", "info", "warning"))
     knobs: Knobs = field(default_factory=Knobs)
     keys: Mapping[str, str] = field(default_factory=dict)
     servers: tuple[ToolServer, ...] = ()  # of tools
+    clients: Mapping[str, str] = field(default_factory=dict)
 
 
 PLAIN: Mapping[str, Kind] = {one.name: one.metadata["kind"] for one in dataclasses.fields(Settings) if one.metadata}
@@ -151,14 +153,20 @@ def load_config(
             except KeyError:
                 problems.append(f"{entry.origin}: unknown setting {entry.name!r}{_near(entry.name)}")
             except DFlashError as error:
-                stands = origins.get(_stored(entry.name), "the default")
-                problems.append(f"{entry.origin}: {entry.name}: {error}; {stands} stands")
+                used = origins.get(_stored(entry.name), "the default")
+                problems.append(f"{entry.origin}: {entry.name}: {error}; {used} is used")
         take(found)
     take({name: (value, f"profile {profile[0]}") for name, value in profile[1].items()})
     take({name: (value, "command line") for name, value in (command_line or {}).items()})
     keys = _without_clashes(_inside("keys", values), key_rules, origins, problems)
     plain = {name: value for name, value in values.items() if name in PLAIN}
-    settings = Settings(**plain, knobs=knobs, keys=keys, servers=tuple(_inside(SERVERS, values).values()))
+    settings = Settings(
+        **plain,
+        knobs=knobs,
+        keys=keys,
+        clients=_inside("clients", values),
+        servers=tuple(_inside(SERVERS, values).values()),
+    )
     return Config(settings, origins, tuple(problems), tuple(reversed(themes)))
 
 
@@ -176,6 +184,23 @@ def remember(name: str, value: str | bool | Path, path: Path | None = None) -> N
         raise ConfigError(f"{value} is not UTF-8 and cannot be remembered; the choice holds until the app closes")
     try:
         edit_toml(path, lambda table: table.update({name: value}))
+    except TomlError as error:
+        raise ConfigError(f"{error}; the choice holds until the app closes") from None
+
+
+def remember_client(name: str, preset: str, path: Path | None = None) -> None:
+    """Write the preset of a client into the user's file; "" takes it out. Raises ConfigError."""
+
+    def change(table: Any) -> None:
+        clients = table.setdefault("clients", {})
+        clients.pop(name, None)
+        if preset:
+            clients[name] = preset
+        if not clients:
+            del table["clients"]
+
+    try:
+        edit_toml(path or user_file(), change)
     except TomlError as error:
         raise ConfigError(f"{error}; the choice holds until the app closes") from None
 
@@ -228,6 +253,8 @@ def _checked(entry: _Entry, key_rules: KeyRules) -> Any:
         from dflash_tui.application.settings.tool_servers import tool_server  # few have one
 
         return tool_server(inner, entry.value, entry.folder)
+    if table == "clients" and inner and entry.folder is not None:
+        return schema.TEXT.check(entry.value, entry.folder)
     kind = PLAIN[entry.name]
     return kind.parse(entry.value, here()) if entry.folder is None else kind.check(entry.value, entry.folder)
 
@@ -243,11 +270,12 @@ def _without_clashes(
     """The keys that do not clash; the others lose their origin and are reported."""
     clashes = key_rules.clashing(keys) if keys else {}
     for id, why in clashes.items():
-        problems.append(f"{origins.pop(f'keys.{id}')}: keys.{id}: {why}; the default stands")
+        problems.append(f"{origins.pop(f'keys.{id}')}: keys.{id}: {why}; the default is used")
     return {id: value for id, value in keys.items() if id not in clashes}
 
 
 def _near(name: str) -> str:
     known = [*PLAIN, *(f"knobs.{knob}" for knob in (*SPEC, *SPEC_FORMER))]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(PLAIN)}, [knobs], [keys], [{SERVERS}.NAME]"
+    tables = f"[knobs], [keys], [clients], [{SERVERS}.NAME]"
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(PLAIN)}, {tables}"

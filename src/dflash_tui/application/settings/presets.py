@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -38,6 +38,9 @@ from dflash_tui.application.settings.toml_file import (
     write_toml,
 )
 
+if TYPE_CHECKING:
+    from dflash_core.limits import Limits
+
 FOLDER_NAME = "presets"
 OLD_NAME = "profiles.toml"
 DEMO = "demo"
@@ -46,7 +49,7 @@ MAX_BYTES = 1 << 16  # of the list of those used last
 NAME_RULE = "expected a name of a to z, 0 to 9, dots, - and _, 48 at most"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,47}")
 Problem = Callable[[str, str], None]
-"""Told an entry and what is wrong with it."""
+"""Gets an entry and what is wrong with it."""
 _HEAD = "# A preset of dflash-tui; with a target it is a profile. What is not named is at its default.\n"
 
 
@@ -189,9 +192,13 @@ class Presets:
         """The presets for every pair, and those tuned for the pair with this title."""
         return tuple(preset.name for preset in self if preset.model in ("", model))
 
-    def like(self, knobs: Knobs, recommended: Recommended) -> str:
-        """The name of the preset with exactly these values for a model, or "" if there is none."""
-        return next((preset.name for preset in self if preset.over(recommended) == knobs), "")
+    def like(self, knobs: Knobs, limits: Limits | None) -> str:
+        """The name of the preset with exactly these values, as far as they go with a loaded pair; "" for none."""
+
+        def fitted(preset: Preset) -> Knobs:
+            return limits.within(preset.over(limits.recommended))[0] if limits is not None else preset.knobs
+
+        return next((preset.name for preset in self if fitted(preset) == knobs), "")
 
     def after(self, name: str, model: str = "") -> Preset:
         """The preset of a pair that follows `name`; the first one if `name` is no preset."""
@@ -237,7 +244,7 @@ class Presets:
         try:
             write_toml(path, _HEAD + "".join(lines))
         except TomlError as error:
-            raise PresetError(f"{error}; the preset is not kept") from None
+            raise PresetError(f"{error}; the preset is not saved") from None
         if isinstance(preset, Profile):
             self._take_out_of_old(preset.name)
         self.read()
@@ -334,7 +341,7 @@ class Presets:
                 found[entry] = ENTRIES[entry].check(value, path.parent)
             except DFlashError as error:
                 whole = entry in ("target", "draft")
-                problem(entry, f"{error}; " + ("it is left out" if whole else "what is usual is taken"))
+                problem(entry, f"{error}; " + ("it is left out" if whole else "its default is used"))
                 lost |= whole
         changes = checked_knobs(table.get("knobs", {}), problem)
         if "target" in found and not lost:

@@ -8,6 +8,7 @@ see drafters/base.py of the core.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -17,6 +18,7 @@ from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.caches import Empty
+from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import Inputs, Launch
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
@@ -29,6 +31,17 @@ from dflash_core.tree import Candidates
 
 # Binds the launches once per key and runs them.
 Launcher = Callable[[tuple[object, ...], Callable[[], list[Launch]]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSequence:
+    """What a drafter uses of the target's part of a sequence. `captured`: the outputs of the layers that it names;
+    `keys`: of a layer's index, the cache of its keys and values, and the layer's place in it."""
+
+    embedding: Embedding
+    captured: CapturedLayers
+    state: DeviceState
+    keys: Callable[[int], tuple[KVCache, int]]
 
 
 class DraftMemory(Protocol):
@@ -153,10 +166,8 @@ class OnDevice(Protocol):
         keys and values in layers that see the whole context.
         """
 
-    def drafter(
-        self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState
-    ) -> DeviceDrafter:
-        """The drafter's part of a new sequence, with the target's embedding."""
+    def drafter(self, memory: DraftMemory, sequence: TargetSequence) -> DeviceDrafter:
+        """The drafter's part of a new sequence."""
 
     def projections(self) -> Sequence[AnyProjection]:
         """Every matrix product of its part of a step, without the head, which is the target's."""

@@ -17,10 +17,8 @@ from torch import Tensor
 
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.activations import Activations
-from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
-from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher
+from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher, TargetSequence
 from dflash_core.backends.cuda.drafters.convolution import DeviceConvolution
 from dflash_core.backends.cuda.drafters.dflash_memory import DFlashMemory, convolution_rows, pending_rows, split_order
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
@@ -28,7 +26,6 @@ from dflash_core.backends.cuda.drafters.in_caches import PENDING_ROWS, InCaches
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, Splits
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
-from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch
@@ -49,18 +46,11 @@ COPY_THREADS = 256
 class DFlash(InCaches):
     """Implements `drafters.base.DeviceDrafter`. `captured`: the target's layers that it reads."""
 
-    def __init__(
-        self,
-        draft: DeviceDraft,
-        memory: DFlashMemory,
-        embedding: Embedding,
-        captured: CapturedLayers,
-        state: DeviceState,
-    ) -> None:
-        self.draft, self.memory, self.captured = draft, memory, captured
+    def __init__(self, draft: DeviceDraft, memory: DFlashMemory, sequence: TargetSequence) -> None:
+        self.draft, self.memory, self.captured = draft, memory, sequence.captured
         self.caches = memory.caches
-        self.embedding = draft.embedding or embedding
-        self.state = state
+        self.embedding = draft.embedding or sequence.embedding
+        self.state = sequence.state
         self.rows, self.block, self.depths = memory.rows, memory.block, draft.config.depths
         self.block_rows = At(memory.counts, 0)  # live rows of the block, as kernels read them
         self.all_rows = At(memory.counts, 1)
@@ -81,7 +71,7 @@ class DFlash(InCaches):
         yield from fc.launches(buffers.acts, buffers.narrow, rows)
         yield norm_launch(
             buffers.h, draft.enc_output_norm, draft.config.rms_eps, rows, buffers.acts, draft.contexts[0].projection,
-            self.all_rows, 0, added=Added(fc.split_k, buffers.narrow), fresh=True, both=len(draft.contexts) > 1,
+            self.all_rows, 0, added=Added(fc.split_k, buffers.narrow, fresh=True), both=len(draft.contexts) > 1,
         )  # fmt: skip
         for part in draft.contexts:
             yield from part.projection.launches(buffers.acts, buffers.wide, rows)
@@ -308,11 +298,9 @@ class DFlashOnDevice:
     def memory(self, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> DFlashMemory:
         return DFlashMemory(self.weights, context, arena, own, kv)
 
-    def drafter(
-        self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState
-    ) -> DFlash:
+    def drafter(self, memory: DraftMemory, sequence: TargetSequence) -> DFlash:
         assert isinstance(memory, DFlashMemory), "this memory belongs to a different kind of drafter"
-        return DFlash(self.weights, memory, embedding, captured, state)
+        return DFlash(self.weights, memory, sequence)
 
     def projections(self) -> Sequence[Projection]:
         inputs, outputs = self.weights.projections()

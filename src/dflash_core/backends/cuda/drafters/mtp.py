@@ -8,23 +8,21 @@ Cache entries of drafted pairs are overwritten later: committed pairs have the t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, Layer, cache_table, ring_slots
-from dflash_core.backends.cuda.drafters.in_caches import InCaches
+from dflash_core.backends.cuda.drafters.base import DraftMemory, TargetSequence
+from dflash_core.backends.cuda.drafters.caches import DraftCaches, Layer, cache_table
+from dflash_core.backends.cuda.drafters.chains import BLOCK, ChainDrafter, HiddenRing, join_warps
 from dflash_core.backends.cuda.drafters.mtp_weights import DeviceMtp
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, ceil_div
+from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, Splits
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
@@ -33,36 +31,28 @@ from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
-from dflash_core.backends.cuda.repack import GROUP, groups_of
+from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.mtp import NEEDS_TOKENS, capabilities
-from dflash_core.errors import MismatchError
-from dflash_core.knobs import MAX_MTP_DEPTH, Knobs
+from dflash_core.drafters.mtp import capabilities
 
-BLOCK = 1 + MAX_MTP_DEPTH  # the root and the tokens of the longest draft
+FIRST_PAIR = 1  # there is no pair for token 0
 STEP_ROWS = 1 + BLOCK  # of a step's first pass: the pair that drafts, and those of the previous step's longest path
-HIDDEN_WINDOW = 2  # a draft after `length` positions reads the hidden state of the last one
-COPY_THREADS = 256
-JOIN_WARPS = 20  # the most warps of mtp_join
 
 
 class MtpMemory:
-    """The head's memory for `context` positions, without weights. `hidden`: the target's residual stream after the
-    newest positions; `tokens`: the tokens there; position p is in slot p % slots."""
+    """The head's memory for `context` positions, without weights. `hidden`, `tokens`: see `HiddenRing`."""
 
     def __init__(self, draft: DeviceMtp, context: int, arena: Arena, own: Arena, kv: CachePair) -> None:
         device, width, positions = draft.device.torch_device, draft.config.embedding_length, context + BLOCK
         heads = draft.heads
         self.kv = KVCache(1, heads.kv_heads, positions, heads.head_dim, device, kv)
-        slots = ring_slots(HIDDEN_WINDOW, positions)
-        self.hidden = torch.zeros(slots, width, device=device)
-        self.tokens = torch.zeros(slots, dtype=torch.int32, device=device)
-        layers = [Layer.of(self.kv, 0), Layer((self.hidden[None],), HIDDEN_WINDOW)]
-        self.caches = DraftCaches(layers, BLOCK, positions)
+        ring = HiddenRing(width, positions, device)
+        self.hidden, self.tokens = ring.hidden, ring.tokens
+        self.caches = DraftCaches([Layer.of(self.kv, 0), ring.layer], BLOCK, positions)
         self.table = cache_table([self.kv])
         self.buffers = PassBuffers(width, *draft.projections(), own, arena)
         self.splits = Splits(split_order(draft, context, kv), heads, self.buffers.inside)
@@ -79,16 +69,8 @@ def split_order(draft: DeviceMtp, context: int, kv: CachePair) -> SplitOrder:
     return SplitOrder.of(draft.heads, context + BLOCK, card.multiprocessors, card.shared_bytes, trees=False, kv=kv)
 
 
-def join_warps(width: int) -> int:
-    """Warps of mtp_join: as many as the registers allow, with equal numbers of groups."""
-    groups = groups_of(2 * width)
-    return ceil_div(groups, ceil_div(groups, JOIN_WARPS))
-
-
-class Mtp(InCaches):
+class Mtp(ChainDrafter):
     """Implements `drafters.base.DeviceDrafter`. `captured`: the target's last layer."""
-
-    block = BLOCK
 
     def __init__(
         self, draft: DeviceMtp, target: DeviceTarget, memory: MtpMemory, captured: CapturedLayers, state: DeviceState
@@ -99,6 +81,10 @@ class Mtp(InCaches):
         self.output_norm = target.output_norm
         self.norm: Tensor = target.output_norm if draft.norm is None else draft.norm
         self.one_row, self.all_rows = At(memory.counts, 0), At(memory.counts, 1)
+
+    @property
+    def ring(self) -> MtpMemory:
+        return self.memory
 
     # ---- Launches ------------------------------------------------------------------------------------------------
 
@@ -123,7 +109,7 @@ class Mtp(InCaches):
         yield from eh_proj.launches(buffers.acts, buffers.narrow, rows)
         yield norm_launch(
             buffers.h, draft.attn_norm, eps, rows, buffers.acts, mixer.inputs, self.all_rows, 0,
-            added=Added(eh_proj.split_k, buffers.narrow), fresh=True,
+            added=Added(eh_proj.split_k, buffers.narrow, fresh=True),
         )  # fmt: skip
         yield from mixer.inputs.launches(buffers.acts, buffers.wide, rows)
         yield Launch(
@@ -141,7 +127,8 @@ class Mtp(InCaches):
         yield from self._enter(rows, -1, depth)
         yield Launch(
             "mtp.cu", "mtp_split", self._defines, self._split.grid, self._split.block,
-            [self.state.pointer, np.int32(depth), count, splits.q, *memory.kv.layer(0), splits.out, splits.stats],
+            [self.state.pointer, np.int32(depth + 1), np.int32(FIRST_PAIR), np.int32(0), count, splits.q,
+             *memory.kv.layer(0), splits.out, splits.stats],
             self._split.shared,
         )  # fmt: skip
         yield Launch(
@@ -175,69 +162,18 @@ class Mtp(InCaches):
         split_k = self.draft.mixer.inputs.split_k
         return {**self._split.defines, "SPLIT_K": split_k, **gates, **self.memory.kv.defines}
 
-    def passes(self, knobs: Knobs) -> int:
-        return knobs.mtp_depth
-
-    def propose_launches(self, head: Head, passes: int) -> list[Launch]:
-        """Add what the last step committed to the cache, then draft one token after the other."""
-        return [launch for depth in range(passes) for launch in self._token_launches(head, depth)]
-
-    def _token_launches(self, head: Head, depth: int) -> list[Launch]:
+    def token_launches(self, head: Head, depth: int) -> list[Launch]:
         own = head if self.draft.head is None else head.of(self.draft.head)
         forward = self._draft(own.full, 1 if depth else STEP_ROWS, depth)
         return [*forward, *own.candidate_launches(self.memory.buffers.acts, 1, position=depth)]
 
-    @property
-    def tree_inputs(self) -> Inputs:
-        return NO_INPUTS
-
-    def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> None:
-        """None: drafts are one chain, so each token is already scored given its parent."""
-
-    def commit_launches(self, width: int) -> list[Launch]:
-        """Make the residual stream and the tokens of an accepted path of up to `width` nodes pending pairs."""
-        features, memory = self.captured, self.memory
-        grid = (ceil_div(ceil_div(features.width, 4), COPY_THREADS), width)
-        return [
-            Launch("features.cu", "keep_hidden", {}, grid, COPY_THREADS,
-                   [self.state.pointer, features.rows, memory.hidden, memory.tokens, np.int32(features.width),
-                    np.int32(len(memory.hidden))])
-        ]  # fmt: skip
-
     # ---- Driven from the host ------------------------------------------------------------------------------------
-
-    def observe(self, features: Tensor, launch: Launcher) -> None:
-        """Not supported: the head needs tokens as well as features, see `follow`. Raises MismatchError."""
-        raise MismatchError(NEEDS_TOKENS)
-
-    def keep(self, rows: Tensor) -> None:
-        """Store the target's residual stream (n, hidden) after the last n committed positions."""
-        slots = len(self.memory.hidden)
-        rows = rows[-slots:]
-        first = (int(self.state.host["length"]) - len(rows)) % slots
-        ahead = min(len(rows), slots - first)
-        self.memory.hidden[first : first + ahead] = rows[:ahead]
-        self.memory.hidden[: len(rows) - ahead] = rows[ahead:]
 
     def follow(self, token: int, row: Tensor) -> None:
         """Commit one position: its token, and the target's residual stream (hidden,) there."""
         self.memory.tokens[int(self.state.host["length"]) % len(self.memory.tokens)] = token
         self.state.host["length"] += 1
         self.keep(row[None].to(self.memory.hidden.device))
-
-    def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """Logits (MAX_MTP_DEPTH, vocab) after the first `at` positions, or all of them. The state does not
-        change."""
-        return self.chain(root, MAX_MTP_DEPTH, at, head, launch)
-
-    def chain(self, root: int, depths: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """The same as `logits` for a chain of `depths` tokens."""
-        rows = list[Tensor]()
-        with self.standing(at, launch, root=root, draft_depth=depths, inv_tree_temperature=1):
-            for depth in range(depths):  # the next pass overwrites these logits
-                launch(("draft", depth, head.vocab), partial(self._token_launches, head, depth))
-                rows.append(head.on_host(1))
-        return torch.cat(rows).numpy()
 
     # ---- Prompts -------------------------------------------------------------------------------------------------
 
@@ -267,9 +203,9 @@ class MtpOnDevice:
     def memory(self, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> MtpMemory:
         return MtpMemory(self.weights, context, arena, own, kv)
 
-    def drafter(self, memory: DraftMemory, embedding: Embedding, captured: CapturedLayers, state: DeviceState) -> Mtp:
+    def drafter(self, memory: DraftMemory, sequence: TargetSequence) -> Mtp:
         assert isinstance(memory, MtpMemory), "this memory belongs to a different kind of drafter"
-        return Mtp(self.weights, self.target, memory, captured, state)
+        return Mtp(self.weights, self.target, memory, sequence.captured, sequence.state)
 
     def projections(self) -> Sequence[AnyProjection]:
         inputs, outputs = self.weights.projections()

@@ -26,11 +26,11 @@ from dflash_core.backends.cuda.layers.attention_weights import (
 )
 from dflash_core.backends.cuda.layers.base import (
     ChunkRun,
-    MixerBranch,
     MixerLayers,
     MixerMemory,
     MixerTensors,
     Pass,
+    SequenceNeeds,
     Upload,
 )
 from dflash_core.backends.cuda.layers.sink_rows import SINK_DIMS, with_sinks
@@ -114,19 +114,11 @@ class AttentionLayers(MixerLayers):
     def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         return Splits.pieces(self.split_order(context, kv), self.heads)
 
-    def memory(
-        self,
-        context: int,
-        capacity: int,
-        arena: Arena,
-        rows: Arena,
-        kv: CachePair = F16,
-        lender: MixerBranch | None = None,
-    ) -> MixerMemory:
-        if lender is None:
-            return AttentionMemory(self, context, arena, kv)
-        assert isinstance(lender, AttentionBranch), "keys and values of a layer without any"
-        return BorrowingMemory(self, context, arena, kv, lender)
+    def memory(self, needs: SequenceNeeds) -> MixerMemory:
+        if needs.lender is None:
+            return AttentionMemory(self, needs.context, needs.arena, needs.kv)
+        assert isinstance(needs.lender, AttentionBranch), "keys and values of a layer without any"
+        return BorrowingMemory(self, needs.context, needs.arena, needs.kv, needs.lender)
 
     def turns(self, kv: CachePair) -> Sequence[range]:
         """The groups of kv heads that a chunk processes at once: one head each if the cache must be unpacked."""
@@ -274,7 +266,7 @@ class AttentionBranch:
             [scope.state.pointer, node0, splits.out, splits.stats, count, buffers.wide, rows, kv_heads,
              *self.out.act_args(buffers.acts), *sinks[1]],
         )  # fmt: skip
-        yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
+        yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows, scope.ahead)
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
         turns = [self._turn(chunk, heads) for heads in self.layers.turns(self.kv.kv)]

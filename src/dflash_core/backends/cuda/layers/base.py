@@ -114,7 +114,7 @@ class Pass:
     """The rows of one pass: nodes of the tree in `state`, from node0 on; `count` of them are live.
 
     `window`: two int32, how many of the last and of the first positions full-attention layers see; None: all. `given`:
-    per-layer inputs, of a model that has them.
+    per-layer inputs, of a model that has them. `ahead`: the product that follows a mixer's.
     """
 
     state: DeviceState
@@ -124,6 +124,7 @@ class Pass:
     count: At
     window: Tensor | None = None
     given: Tensor | None = None
+    ahead: AnyProjection | None = None
 
     @property
     def single_row(self) -> bool:
@@ -131,8 +132,8 @@ class Pass:
         return self.rows == 1 and self.node0 == 0
 
 
-class Branch(Protocol):
-    """One half of a layer, bound to the memory that it works on."""
+class PassBranch(Protocol):
+    """One half of a layer in a pass, bound to the memory that it works on."""
 
     @property
     def inputs(self) -> AnyProjection:
@@ -145,16 +146,24 @@ class Branch(Protocol):
     def launches(self, scope: Pass) -> Iterator[Launch]:
         """Launches from the activations of `inputs` to the partials of `out`, in buffers.narrow."""
 
-    def chunk(self, chunk: Chunk) -> ChunkRun:
-        """A function that runs the branch over a chunk's rows, from chunk.x, and adds the result to chunk.out."""
 
-
-class MixerBranch(Branch, Protocol):
+class PassMixer(PassBranch, Protocol):
     """The first half."""
 
     @property
     def out_bias(self) -> Tensor | None:
         """The bias of `out`, (hidden,), if it has one. In a chunk the branch adds it itself."""
+
+
+class Branch(PassBranch, Protocol):
+    """One half of a layer in a pass and in a chunk of a prompt."""
+
+    def chunk(self, chunk: Chunk) -> ChunkRun:
+        """A function that runs the branch over a chunk's rows, from chunk.x, and adds the result to chunk.out."""
+
+
+class MixerBranch(PassMixer, Branch, Protocol):
+    """The first half."""
 
 
 class MixerMemory(Protocol):
@@ -203,6 +212,23 @@ class MixerMemory(Protocol):
         return
 
 
+@dataclass(frozen=True, slots=True)
+class SequenceNeeds:
+    """What the memory of a sequence is made for: up to `context` positions and trees of up to `capacity` nodes.
+
+    `arena`: holds `pass_buffers`; the next layers of a pass reuse it. `rows`: holds `row_buffers`; chunks use it too.
+    `kv`: the types of cached keys and values. `lender`: the layer whose keys and values are read by layers that have
+    none.
+    """
+
+    context: int
+    capacity: int
+    arena: Arena
+    rows: Arena
+    kv: CachePair = F16
+    lender: MixerBranch | None = None
+
+
 class MixerLayers(Protocol):
     """All layers of a target with one mixer spec: their weights, in the order of the layers."""
 
@@ -223,21 +249,8 @@ class MixerLayers(Protocol):
         prompt begins, no commit is pending."""
         return ()
 
-    def memory(
-        self,
-        context: int,
-        capacity: int,
-        arena: Arena,
-        rows: Arena,
-        kv: CachePair = F16,
-        lender: MixerBranch | None = None,
-    ) -> MixerMemory:
-        """Memory of a sequence of up to `context` positions and trees of up to `capacity` nodes. `lender`: the layer
-        whose keys and values these layers read, if they have none.
-
-        `arena`: holds `pass_buffers`; the next layers of a pass reuse it. `rows`: holds `row_buffers`; chunks use it
-        too. `kv`: the types of cached keys and values.
-        """
+    def memory(self, needs: SequenceNeeds) -> MixerMemory:
+        """Memory of a sequence."""
 
     def chunk_buffers(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
         """What each layer carves from the arena of a chunk of `rows` rows, in a sequence of up to `context` positions.
@@ -283,3 +296,23 @@ class FeedForwardLayer(Branch, Protocol):
 
     def chunk_normed(self, chunk: Chunk) -> Tensor | None:
         """Where the norm before the layer writes a chunk's rows as f32 too, or None."""
+
+
+class DenseFeedForward:
+    """What feed-forward layers without experts have in common: they read all their weights, and no rows as f32."""
+
+    chunked = True
+    pass_buffers: Sequence[TensorSpec] = ()
+    normed_by: Tensor | None = None
+
+    def idle_bytes(self, rows: int) -> float:
+        return 0.0
+
+    def bus_bytes(self, rows: int) -> float:
+        return 0.0
+
+    def normed(self, buffers: PassBuffers) -> Tensor | None:
+        return None
+
+    def chunk_normed(self, chunk: Chunk) -> Tensor | None:
+        return None

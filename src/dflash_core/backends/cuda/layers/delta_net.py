@@ -16,11 +16,11 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, PinnedMemory, pointer
 from dflash_core.backends.cuda.layers.base import (
     ChunkRun,
-    MixerBranch,
     MixerLayers,
     MixerMemory,
     MixerTensors,
     Pass,
+    SequenceNeeds,
     Upload,
 )
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape, ScanLaunch
@@ -73,18 +73,10 @@ class DeltaNetLayers(MixerLayers):
         levels = (self.far_levels(capacity), *sizes["s"])
         return [(shape, torch.float32) for shape in (*shapes, levels)]
 
-    def memory(
-        self,
-        context: int,
-        capacity: int,
-        arena: Arena,
-        rows: Arena,
-        kv: CachePair = F16,
-        lender: MixerBranch | None = None,
-    ) -> DeltaMemory:
-        sizes, count = self.shape.layer_shapes(capacity), len(self.weights)
+    def memory(self, needs: SequenceNeeds) -> DeltaMemory:
+        sizes, count = self.shape.layer_shapes(needs.capacity), len(self.weights)
         s, conv = (torch.zeros(count, *sizes[name], device=self.device.torch_device) for name in ("s", "conv"))
-        return DeltaMemory(self, capacity, (s, conv), arena, rows)
+        return DeltaMemory(self, needs.capacity, (s, conv), needs.arena, needs.rows)
 
     def check(self) -> None:
         self.launch(PASS_ROWS)

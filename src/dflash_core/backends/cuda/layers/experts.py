@@ -18,6 +18,7 @@ from dflash_core.backends.cuda.launch import (
     NULL,
     WARP,
     Argument,
+    At,
     Device,
     Inputs,
     Launch,
@@ -27,7 +28,7 @@ from dflash_core.backends.cuda.launch import (
 from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.feed_forward import ACTIVATIONS
 from dflash_core.backends.cuda.plan import Card, Shape
-from dflash_core.backends.cuda.products import TensorSpec
+from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
 from dflash_core.backends.cuda.repack import GROUP, ROWS, TILE_TYPES, tile_type
 from dflash_core.backends.cuda.state import PASS_ROWS
@@ -68,6 +69,8 @@ class ExpertProjection(AnyProjection):
         self.kernel = kernel
         self.kinds = (tuple(routed), tuple(shared)) if shared else (tuple(routed),)
         self.bias: Tensor | None = None  # (experts, width)
+        self.places: Sequence[At] = ()  # of each routed matrix, int64 (experts): the experts' addresses, if they change
+        self.used: Tensor | None = None  # int32 (experts): rows that have taken each expert
         self.product = ExpertProduct(
             Slabs(tuple(Shape(m.type, m.rows // count) for m in routed), routed[0].columns, count),
             used,
@@ -131,7 +134,9 @@ class ExpertProjection(AnyProjection):
 
     @property
     def _table(self) -> bytes:
-        return self.plan.pack([[matrix.address for matrix in kind] for kind in self.kinds])
+        used = 0 if self.used is None else self.used.data_ptr()
+        addresses = [[matrix.address for matrix in kind] for kind in self.kinds]
+        return self.plan.pack(addresses, [place.address for place in self.places], used)
 
 
 class Experts:
@@ -151,6 +156,7 @@ class Experts:
         self.activation = ACTIVATIONS[spec.activation]
         self.hidden = self.router.shape[-1]
         self.normed_by: Tensor | None = None
+        self.slots = 0  # experts that the card caches, where the others are in main memory
         if spec.router_scale:
             self.normed_by = upload.vector(prefix + kinds.ROUTER_SCALE) / math.sqrt(self.hidden)
         inner = [kinds.GATE_UP] if spec.fused else [f"ffn_{part}_exps.weight" for part in ("gate", "up")]
@@ -183,19 +189,42 @@ class Experts:
         return self.out.routed[0].pinned is not None
 
     @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Of the routed experts."""
+        return (*self.inputs.routed, *self.out.routed)
+
+    @property
     def routed_bytes(self) -> int:
         """Bytes of the routed experts where they are stored."""
-        return sum(aligned(matrix.nbytes) for one in (self.inputs, self.out) for matrix in one.routed)
+        return sum(aligned(matrix.nbytes) for matrix in self.matrices)
+
+    def slot_buffers(self, slots: int) -> Sequence[TensorSpec]:
+        """For so many experts in a cache: of each matrix, (slots, bytes of an expert)."""
+        return [((slots, matrix.nbytes // self.spec.count), torch.uint8) for matrix in self.matrices]
+
+    def cached_bytes(self, slots: int) -> int:
+        """Bytes of these."""
+        return Arena.need(self.slot_buffers(slots))
+
+    def use_places(self, places: Sequence[At], used: Tensor) -> None:
+        """From now on find each expert of each of `matrices` by a table of addresses, and count rows in `used`."""
+        split = len(self.inputs.routed)
+        self.inputs.places, self.out.places = places[:split], places[split:]
+        self.inputs.used = used  # both products take the same experts
 
     def _unused(self, rows: int) -> float:
         return self.inputs.product.idle_bytes(rows) + self.out.product.idle_bytes(rows)
 
     def idle_bytes(self, rows: int) -> float:
-        return 0.0 if self.on_host else self._unused(rows)
+        if not self.on_host:
+            return self._unused(rows)
+        return self._unused(rows) * self.slots / self.spec.count
 
     def bus_bytes(self, rows: int) -> float:
         """Bytes that a pass of `rows` rows reads from main memory, on average, if rows choose at random."""
-        return self.routed_bytes - self._unused(rows) if self.on_host else 0.0
+        if not self.on_host:
+            return 0.0
+        return (self.routed_bytes - self._unused(rows)) * (1 - self.slots / self.spec.count)
 
     @property
     def pass_buffers(self) -> Sequence[TensorSpec]:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.launch import WARP, Device, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, PassBuffers, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, DenseFeedForward, Pass, Upload
 from dflash_core.backends.cuda.layers.norm import chunk_rows
 from dflash_core.backends.cuda.products import WEIGHT_BYTES, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
@@ -38,12 +37,8 @@ ACTIVATIONS: dict[kinds.Activation, dict[str, object]] = {
 """The defines of kernels/activation.cuh."""
 
 
-class SwiGLU:
+class SwiGLU(DenseFeedForward):
     """Implements `base.FeedForwardLayer`. In the joined projection, rows of gate come before rows of up."""
-
-    chunked = True
-    pass_buffers: Sequence[TensorSpec] = ()
-    normed_by: Tensor | None = None
 
     def __init__(
         self, device: Device, upload: Upload, prefix: str, spec: kinds.SwiGLU, activations: Activations
@@ -52,15 +47,6 @@ class SwiGLU:
         self.inputs = Projection(device, [gate, up], activations.inputs)
         self.out = Projection(device, [upload.matrix(prefix + "ffn_down.weight")], activations.outputs)
         self.width, self.activation = spec.width, ACTIVATIONS[spec.activation]
-
-    def idle_bytes(self, rows: int) -> float:
-        return 0.0
-
-    def bus_bytes(self, rows: int) -> float:
-        return 0.0
-
-    def normed(self, buffers: PassBuffers) -> Tensor | None:
-        return None
 
     @property
     def chunk_width(self) -> int:
@@ -94,9 +80,6 @@ class SwiGLU:
     def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
         half_rows = ((rows, self.chunk_width), torch.float16)
         return ((half_rows, half_rows),)
-
-    def chunk_normed(self, chunk: Chunk) -> Tensor | None:
-        return None
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
         gate_rows, up_rows = chunk.arena.carve(*self.chunk_buffers(chunk.rows)[0])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch
+from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, PinnedMemory, ceil_div
 from dflash_core.backends.cuda.layers.draws import Draws
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
@@ -20,6 +20,7 @@ from dflash_core.backends.cuda.state import BEST_PART, PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 
 CANDIDATE_THREADS = 512
+MASK_THREADS = 256
 
 
 class Head:
@@ -71,11 +72,22 @@ class Head:
         )  # fmt: skip
         return [*argmax, merge]
 
-    def sample_launches(self, acts: Acts, rows: int, node0: int, *, listed: bool) -> list[Launch]:
+    def sample_launches(
+        self, acts: Acts, rows: int, node0: int, *, listed: bool, masks: PinnedMemory | None = None
+    ) -> list[Launch]:
         """A draw after each node, by the turn's sampling settings and the node's own path; `listed`: see
-        `draws.all_listed`."""
+        `draws.all_listed`. `masks`: what may be drawn, a row of `constraints.base.Mask` for each node of the tree."""
         draws = self.draws.launches(self.state.pointer, self.rows, self.maxima, rows, node0, listed=listed)
-        return [*self._logits_launches(acts, rows, sums=False), *draws]
+        within = [] if masks is None else [self.mask_launch(masks, rows, node0)]
+        return [*self._logits_launches(acts, rows, sums=False), *within, *draws]
+
+    def mask_launch(self, masks: PinnedMemory, rows: int, node0: int) -> Launch:
+        """Rule out, of the logits of nodes from `node0` on, what the node's row of `masks` does not allow."""
+        sizes = [np.int32(value) for value in (ceil_div(self.vocab, 32), self.vocab, self.stride, node0)]
+        return Launch(
+            "mask.cu", "mask_logits", {}, (ceil_div(self.maxima.shape[1], MASK_THREADS), rows), MASK_THREADS,
+            [self.state.pointer, self.rows, self.maxima, np.uint64(masks.address), *sizes],
+        )  # fmt: skip
 
     def candidate_launches(
         self,

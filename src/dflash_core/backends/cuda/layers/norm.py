@@ -25,13 +25,14 @@ ROW_THREADS = 256  # threads per block of the kernels that process a chunk's row
 @dataclass(frozen=True, slots=True)
 class Added:
     """What is added to the residual stream: `split_k` partials, the bias of their sum, under a norm of its own.
-    `factor` (1,): of the stream after that."""
+    `factor` (1,): of the stream after that. `fresh`: it takes the stream's place."""
 
     split_k: int
     partials: Tensor
     bias: Tensor | None = None
     norm: Tensor | None = None
     factor: Tensor | None = None
+    fresh: bool = False
 
 
 def norm_launch(
@@ -45,7 +46,6 @@ def norm_launch(
     node0: int,
     *,
     added: Added | None = None,
-    fresh: bool = False,
     both: bool = False,
     captured: At | None = None,
     captured_width: int = 0,
@@ -54,15 +54,14 @@ def norm_launch(
 ) -> Launch:
     """h += what the previous branch gave, then RMSNorm of h as the activations that `reader` reads.
 
-    `fresh`: h = the partials, without the old h. `both`: write both forms of activations, for other projections too.
-    `captured`: a second destination of the sum, in rows of `captured_width`. `normed`: a second destination of
-    normed rows, f32; `normed_by`: their weight if it is another one. Without a `weight` activations are those of h.
+    `both`: write both forms of activations, for other projections too, int8 as `reader` reads it. `captured`: a second
+    destination of the sum, in rows of `captured_width`. `normed`: a second destination of normed rows, f32;
+    `normed_by`: their weight if it is another one. Without a `weight` activations are those of h.
     """
     width = h.shape[1]
     defines: dict[str, object] = {"WIDTH": width, "SPLIT_K": added.split_k if added else 0, **reader.forms}
-    if fresh:
+    if added is not None and added.fresh:
         defines["FRESH"] = 1
-    assert not both or not reader.forms, "with `both`, `reader` must not choose a form of activations"
     forms = (At(acts.q8, 0), At(acts.f16, 0)) if both else reader.act_args(acts)
     args = [
         h, added.partials if added else NULL, np.int32(rows), pointer(weight), np.float32(eps), *forms,

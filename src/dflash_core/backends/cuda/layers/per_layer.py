@@ -12,7 +12,7 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, HasAddress, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, PassBuffers, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, DenseFeedForward, Pass, Upload
 from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import ROWS, groups_of
@@ -61,12 +61,8 @@ class PerLayerInputs:
         )  # fmt: skip
 
 
-class PerLayerInput:
+class PerLayerInput(DenseFeedForward):
     """Implements `base.FeedForwardLayer` for layer `index`, of what `inputs` gives to it."""
-
-    chunked = True
-    pass_buffers: Sequence[TensorSpec] = ()
-    normed_by: Tensor | None = None
 
     def __init__(
         self,
@@ -80,15 +76,6 @@ class PerLayerInput:
         self.given, self.index, self.width = given, index, given.width
         self.inputs = Projection(device, [upload.matrix(prefix + "inp_gate.weight")], activations.inputs)
         self.out = Projection(device, [upload.matrix(prefix + "proj.weight")], activations.outputs)
-
-    def idle_bytes(self, rows: int) -> float:
-        return 0.0
-
-    def bus_bytes(self, rows: int) -> float:
-        return 0.0
-
-    def normed(self, buffers: PassBuffers) -> Tensor | None:
-        return None
 
     def launches(self, scope: Pass) -> Iterator[Launch]:
         buffers, rows = scope.buffers, scope.rows
@@ -104,9 +91,6 @@ class PerLayerInput:
 
     def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
         return ((((rows, self.width), torch.float32), ((rows, self.width), torch.float16)),)
-
-    def chunk_normed(self, chunk: Chunk) -> Tensor | None:
-        return None
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
         given, products, width = self.given, chunk.products, self.width

@@ -1,4 +1,6 @@
-"""Times the matrix products of a 27B step, one by one and in sequence, on this card: the output of `bench kernels`.
+"""Times the matrix products of a 27B step, one by one and in sequence, on this card.
+
+    python -m tools.bench.kernels [--json] [--out FILE]
 
 Shapes and types are those of the synthetic 27B target. Weights are random bytes, as many copies as fit into a few
 gigabytes, so that none is in the L2 when it is read. Launches are recorded in a graph as in a step; a figure is the
@@ -7,9 +9,11 @@ median over replays, of one launch. Read bandwidth is that of a kernel which doe
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,10 +28,13 @@ from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, packed_bytes, tile_type
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import WIDTHS
+from dflash_core.backends.cuda.target import open_device
 from dflash_core.bench.interleave import interleave
 from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
 from dflash_core.errors import OutOfMemoryError
 from dflash_core.progress import Progress
+from dflash_tui.terminal.output import Notes
+from tools.bench.tool import report, run_tool
 
 ARENA = 3 << 30
 MAX_COPIES = 24
@@ -213,3 +220,19 @@ def chain_table(found: dict[int, float]) -> list[str]:
         rate, ratio = size / seconds / 1e12, seconds / first
         lines.append(f"  N={width:<3} {seconds * 1e3:7.3f} ms {rate:5.2f} TB/s {ratio:5.2f} of N={min(found)}")
     return lines
+
+
+def main() -> None:
+    """Measure and print. Raises DFlashError."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write everything measured as JSON")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    args, notes, device = parser.parse_args(), Notes(), open_device(0)
+    found, together = ladder(device, notes.progress), chain(device, notes.progress)
+    notes.end_line()
+    text = "\n".join([*table(found), "", *chain_table(together)])
+    report({**asdict(found), "chain_seconds": together}, text, args, notes)
+
+
+if __name__ == "__main__":
+    run_tool(main)

@@ -17,7 +17,7 @@ from dflash_tui import __version__
 
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.target import CudaTarget
-    from dflash_core.bench.steps import StepReport
+    from tools.bench.step_bench import StepReport
 
 FORMAT = 3
 

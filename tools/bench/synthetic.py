@@ -31,6 +31,7 @@ from dflash_core.bench.synthetic_models import (
     mtp_types,
     target_types,
 )
+from dflash_core.config import ASSISTANT_ARCHITECTURE
 from dflash_core.errors import DFlashError, OutOfMemoryError
 from dflash_core.formats.quants import BY_NAME, Bytes
 from dflash_core.memory import gib
@@ -52,7 +53,8 @@ def synthetic_pair(folder: Path, model: Model = SIZE_27B, progress: Callable[[st
 
     Raises DFlashError where the folder cannot be written and OutOfMemoryError where too little of the disk is free.
     """
-    tag, kind = model.name, f"mtp-{model.mix}" if model.head == "mtp" else f"{model.draft.kind}-Q8_0"
+    tag = model.name
+    kind = f"mtp-{model.mix}" if model.head == "mtp" else f"{model.drafter().kind}-Q8_0"
     pair = Pair(folder / f"synthetic-{tag}-{model.mix}.gguf", folder / f"synthetic-{tag}-{kind}.gguf")
     say = progress or (lambda phase, done: None)
     try:
@@ -60,7 +62,7 @@ def synthetic_pair(folder: Path, model: Model = SIZE_27B, progress: Callable[[st
         if not pair.target.exists():
             write_target(pair.target, model, say)
         if not pair.draft.exists():
-            (write_mtp if model.head == "mtp" else write_draft)(pair.draft, model, say)
+            WRITERS[model.head](pair.draft, model, say)
     except OSError as error:
         raise DFlashError(f"{folder}: {error.strerror}; name another folder for the synthetic files") from None
     return pair
@@ -83,11 +85,25 @@ def write_mtp(path: Path, model: Model, say: Callable[[str, float], None]) -> No
 def _describe(writer: Any, model: Model, settings: Mapping[str, Any]) -> None:
     writer.add_name(model.target().name)
     for key, value in settings.items():
-        {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}[type(value)](
-            f"{model.architecture}.{key}", value
-        )
+        _setting(writer, f"{model.architecture}.{key}", value)
     writer.add_file_type(Q4_K_M)
     _vocabulary(writer, model.vocabulary, model.draft.mask_token_id)
+
+
+def _setting(writer: Any, key: str, value: Any) -> None:
+    kinds = {int: writer.add_uint32, float: writer.add_float32, list: writer.add_array, str: writer.add_string}
+    kinds[type(value)](key, value)
+
+
+def write_assistant(path: Path, model: Model, say: Callable[[str, float], None]) -> None:
+    """Write a model's assistant."""
+
+    def described(writer: Any) -> None:
+        for key, value in model.assistant.items():
+            _setting(writer, f"{ASSISTANT_ARCHITECTURE}.{key}", value)
+
+    config = model.drafter()
+    _write(path, ASSISTANT_ARCHITECTURE, described, config.tensors(), draft_types(config), say)
 
 
 def write_draft(path: Path, model: Model, say: Callable[[str, float], None]) -> None:
@@ -98,6 +114,9 @@ def write_draft(path: Path, model: Model, say: Callable[[str, float], None]) -> 
         _vocabulary(writer, model.vocabulary, model.draft.mask_token_id)
 
     _write(path, "dflash", described, model.draft.tensors(), draft_types(model.draft), say)
+
+
+WRITERS = {"dflash": write_draft, "mtp": write_mtp, "assistant": write_assistant}
 
 
 def _write(
@@ -190,6 +209,12 @@ class _Random:
             out[:, 0:2], out[:, 2:4] = _half(d), _half(d * (levels - 1) / 2)
             out[:, 4:12], out[:, 12:16] = 32 | 2 << 6, 0
             out[:, 16:] = self._quants(count * (block.size - 16)).reshape(count, -1)
+        elif kind == "Q5_0":  # d, 32 upper bits, 16 bytes of quants; 5 bits deviate by 9.2
+            out[:, :2] = _half(deviation / 9.23)
+            out[:, 2:] = self._quants(count * 20).reshape(count, 20)
+        elif kind == "MXFP4":  # an exponent, 16 bytes of codes, which deviate by 2.9
+            out[:, 0] = 127 + round(float(np.log2(deviation / 2.93)))
+            out[:, 1:] = self._quants(count * 16).reshape(count, 16)
         else:
             assert kind == "Q6_K", kind  # 192 bytes of quants, 16 scales, d; 6 bits deviate by 18.5
             out[:, :192] = self._quants(count * 192).reshape(count, 192)

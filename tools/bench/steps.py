@@ -1,81 +1,104 @@
-"""`bench` on a card: the time of each kind of step, and the ladder of its kernels. Importing this imports torch."""
+"""The time of every kind of step on a card, with a pair or with generated files of the shapes of one.
+
+python -m tools.bench.steps --synthetic 27b [--accept-trace 8.3] [--share FILE] [--out FILE]
+python -m tools.bench.steps --target FILE --draft FILE
+"""
 
 from __future__ import annotations
 
+import argparse
 import platform
-from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from dflash_core import nvrtc
 from dflash_core.backends.cuda.target import open_device
-from dflash_core.bench.kernels import chain, chain_table, ladder, table
-from dflash_core.bench.steps import DEEP, DEPTHS, ROOM, StepBench, StepReport, acceptance_pattern, default_cases
-from dflash_core.bench.synthetic import synthetic_pair
-from dflash_core.bench.synthetic_models import MODELS
+from dflash_core.bench.family_models import MODELS
 from dflash_core.engine import Engine
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
-from dflash_core.loading import load_draft, load_target
+from dflash_core.loading import CardOptions, load_draft, load_target
 from dflash_core.memory import gib
 from dflash_core.nvml import driver_version
 from dflash_core.user_folders import user_folder
 from dflash_tui import __version__
 from dflash_tui.application.memory_estimate import card_options
-from dflash_tui.cli.options import Invocation
-from dflash_tui.cli.share import shared
-from dflash_tui.terminal.output import Notes, keep_json, write_json, write_out
+from dflash_tui.application.session import LoadRequest
+from dflash_tui.cli.arguments import memory_size, positive
+from dflash_tui.terminal.output import Notes, check_file, keep_json
+from tools.bench.share import shared
+from tools.bench.step_bench import DEEP, DEPTHS, ROOM, StepBench, StepReport, acceptance_pattern, default_cases
+from tools.bench.synthetic import synthetic_pair
+from tools.bench.tool import report, run_tool
 
 
-def kernels(call: Invocation) -> int:
-    """The ladder table of the kernels on this card."""
-    notes, device = Notes(), open_device(0)
-    found = ladder(device, progress=notes.progress)
-    together = chain(device, progress=notes.progress)
-    notes.end_line()
-    figures = {**asdict(found), "chain_seconds": together}
-    if call.args.json:
-        write_json(figures)
-    else:
-        write_out("\n".join([*table(found), "", *chain_table(together)]) + "\n")
-    keep_json(call.args.out, figures, notes)
-    return 0
-
-
-def steps(call: Invocation) -> int:
-    """The time of each kind of step with a pair, or with generated files of the shapes of one."""
-    args, request, notes = call.args, call.request, Notes()
+def main() -> None:
+    """Time the steps of the pair that the command line names. Raises DFlashError."""
+    args, notes = _arguments(), Notes()
+    for path in filter(None, (args.out, args.share)):
+        check_file(path)  # measuring takes minutes
     lengths = _lengths(args.accept_trace) if args.accept_trace else ()
-    if args.synthetic:
-        request = replace(request, **_synthetic(args.synthetic, args.folder, notes))
-    if request.target is None or request.draft is None:
+    target, draft = _synthetic(args.synthetic, args.folder, notes) if args.synthetic else (args.target, args.draft)
+    if target is None or draft is None:
         raise DFlashError("step times need a target and its drafter; give --synthetic 27b, or --target and --draft")
-    loaded = load_target(request.target, "cuda", progress=notes.progress, card=card_options(request))
+    loaded = load_target(target, "cuda", progress=notes.progress, card=_card(args))
     contexts = args.contexts or (DEEP,)
-    longest = max(*contexts, DEEP) + ROOM
-    engine = Engine(loaded, load_draft(request.draft, loaded), context_length=longest, kv=request.kv)
+    engine = Engine(loaded, load_draft(draft, loaded), context_length=max(*contexts, DEEP) + ROOM, kv=args.kv)
     pattern = acceptance_pattern(lengths[0]) if len(lengths) == 1 else tuple(round(length) for length in lengths)
     drafter = engine.session.capabilities
     depths = DEPTHS if drafter and drafter.depth_knob else ()
-    cases = default_cases(drafter.block if drafter else 1, pattern, depths, contexts)
     bench = StepBench(engine)
     engine.machine.learn(engine.session, notes.progress)
-    for done, total, name in bench.run(cases, args.repeats or 5):
+    cases = default_cases(drafter.block if drafter else 1, pattern, depths, contexts)
+    for done, total, name in bench.run(cases, args.repeats):
         notes.progress(f"step times: {name}", done / total)
     notes.end_line()
-    facts = _facts(request.title(), engine)
-    found = {"about": facts, **bench.report.to_json()}
-    if call.args.json:
-        write_json(found)
-    else:
-        write_out("\n".join(step_lines(bench.report, facts)) + "\n")
+    facts = _facts(f"{target.stem} + {draft.stem}", engine)
+    text = "\n".join(step_lines(bench.report, facts))
     if args.share is not None:
         keep_json(args.share, shared(bench.target, bench.report), notes)
-    keep_json(args.out, found, notes)
-    return 0
+    report({"about": facts, **bench.report.to_json()}, text, args, notes)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--synthetic", metavar="NAME", help=f"generated files with the shapes of a real model: {' '.join(MODELS)}")
+    add("--folder", type=Path, metavar="DIR", help="where the generated files are")
+    add("--target", type=Path, metavar="FILE", help="or a model, and")
+    add("--draft", type=Path, metavar="FILE", help="its drafter")
+    add("--accept-trace", default="", metavar="AL", help="force this acceptance length, or lengths step by step")
+    add("--contexts", type=_contexts, default=(), metavar="N,..", help="context lengths of step times (32768)")
+    add("--repeats", type=positive, default=5, metavar="N", help="runs of each (5)")
+    add("--kv", default="auto", metavar="TYPE", help="the cache of keys and values")
+    add("--activations", choices=("int8", "mixed", "f16"), default="int8", help="how inputs of products are rounded")
+    add("--draft-type", choices=("q8_0", "q4_0"), default="", help="quantize the drafter further")
+    add("--embedding", choices=("card", "host"), default="card", help="where the token embedding is")
+    add("--experts", default="card", metavar="PLACE", help="where experts are: card, host, auto or a number of layers")
+    add("--no-tune", action="store_true", help="no timing of passes at a first load")
+    add("--vram-limit", type=memory_size, default=0, metavar="SIZE", help="as on a card of this size")
+    add("--share", type=Path, metavar="FILE", help="step times as JSON without any text, path or host name")
+    add("--out", type=Path, metavar="FILE", help="write everything measured as JSON")
+    add("--json", action="store_true", help="one JSON object on stdout")
+    return parser.parse_args()
+
+
+def _contexts(text: str) -> tuple[int, ...]:
+    """Lengths of a context, by commas."""
+    found = [int(part) if part.isdigit() else 0 for part in text.split(",")]
+    if not all(200 < one <= 1_048_576 for one in found):
+        raise argparse.ArgumentTypeError(f"found {text}, expected positions by commas, such as 32768,131072")
+    return tuple(found)
+
+
+def _card(args: argparse.Namespace) -> CardOptions:
+    request = LoadRequest(
+        activations=args.activations, draft_type=args.draft_type, embedding=args.embedding, experts=args.experts,
+        vram_limit=args.vram_limit, tune=not args.no_tune,
+    )  # fmt: skip
+    return card_options(request)
 
 
 def step_lines(report: StepReport, facts: dict[str, str]) -> list[str]:
@@ -125,14 +148,15 @@ def _lengths(text: str) -> tuple[float, ...]:
     return lengths
 
 
-def _synthetic(name: str, folder: Path | None, notes: Notes) -> dict[str, Any]:
+def _synthetic(name: str, folder: Path | None, notes: Notes) -> tuple[Path, Path]:
+    """The target and the drafter of generated files, which are written where they are not there."""
     if name not in MODELS:
         raise DFlashError(f"--synthetic {name}: expected one of {' '.join(MODELS)}")
     open_device(0)  # raises if there is none, before gigabytes are written
     folder = folder or user_folder("cache") / "synthetic"
     pair = synthetic_pair(folder, MODELS[name], notes.progress)
     notes.line(f"synthetic files: {folder}")
-    return {"target": pair.target, "draft": pair.draft}
+    return pair.target, pair.draft
 
 
 def _facts(title: str, engine: Engine) -> dict[str, str]:
@@ -145,3 +169,7 @@ def _facts(title: str, engine: Engine) -> dict[str, str]:
         "host": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
     }
+
+
+if __name__ == "__main__":
+    run_tool(main)

@@ -1,0 +1,168 @@
+"""How an architecture's folder is read: its settings, the names of its tensors, and what changes in their values.
+
+The names on the left of all tables are those of published checkpoints, the others are GGUF's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.formats.folders.layouts import BIAS, Modules
+from dflash_core.formats.folders.parts import Computed, Part, Stack
+from dflash_core.formats.metadata import Settings
+from dflash_core.formats.quants import Float32
+from dflash_core.formats.weights import shown
+
+Values = dict[str, Any]
+"""Settings by GGUF's names, without the architecture's prefix."""
+Change = Callable[[Part, Values, Modules], Part]
+"""What is done to a tensor on the way from its name in a folder to its name here, by the model's settings."""
+
+PREFIXES = ("model.language_model.", "language_model.model.", "model.", "language_model.")
+"""What precedes the names of a language model, the longer ones first."""
+OTHERS = ("visual.", "vision_tower.", "vision_model.", "multi_modal_projector.", "audio_tower.", "embed_vision.")
+"""Parts that turn images and sounds into rows: text does without."""
+_LAYER = re.compile(r"layers\.(\d+)\.(.+)")
+_EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(\w+)")
+_ROTARY = re.compile(r"rotary_emb\.inv_freq$")
+"""Tensors that old checkpoints have and that follow from the settings."""
+WITHOUT_ENDING = frozenset({"ssm_a"})
+
+GLOBAL = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+ATTENTION = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+DENSE = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+EXPERTS = {
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.experts.gate_up_proj": "ffn_gate_up_exps",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+}
+"""Experts are a tensor for each, or one for all."""
+MTP = {
+    "fc": "nextn.eh_proj",
+    "pre_fc_norm_embedding": "nextn.enorm",
+    "pre_fc_norm_hidden": "nextn.hnorm",
+    "norm": "nextn.shared_head_norm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Folders of one architecture.
+
+    settings: a config's settings under GGUF's names. names: modules of a layer. changes: by names here, without the
+    layer. harmless: settings that change nothing, in addition to those of `settings.HARMLESS`.
+    """
+
+    architecture: str
+    settings: Callable[[Settings, Modules], Values]
+    names: Mapping[str, str]
+    changes: Mapping[str, Change] = field(default_factory=dict)
+    harmless: frozenset[str] = frozenset()
+
+
+def parts(form: Form, modules: Modules, values: Values, tied: bool) -> dict[str, Part]:
+    """All tensors of a folder by their names here. A module without a name here keeps its own, and is refused with the
+    unknown tensors. `tied`: whether the embedding is the head too. Raises FormatError or UnsupportedError."""
+    found, experts = dict[str, Part](), dict[str, dict[int, str]]()
+    for module in modules.modules:
+        bare = _bare(module)
+        if bare.startswith(OTHERS) or _ROTARY.search(bare) or (tied and bare == "lm_head"):
+            continue
+        if one := _EXPERT.fullmatch(bare):
+            experts.setdefault(f"{one[1]}.experts.{one[3]}", {})[int(one[2])] = module
+            continue
+        block, name = _named(bare, form.names, values)
+        _add(found, form, modules, values, module, block, name)
+    for bare, each in experts.items():
+        if sorted(each) != list(range(len(each))):
+            raise FormatError(
+                f"{modules.file.path}: {shown(bare)} has {len(each):,} experts with numbers up to {max(each):,},"
+                " expected each number once; download the folder again"
+            )
+        block, name = _named(bare, form.names, values)
+        found[f"{block}{name}.weight"] = Stack(tuple(modules.part(each[index]) for index in range(len(each))))
+    return found
+
+
+def _add(
+    found: dict[str, Part], form: Form, modules: Modules, values: Values, module: str, block: str, name: str
+) -> None:
+    leaves = modules.modules[module]
+    change = form.changes.get(name)
+    if leaves != {BIAS}:
+        part = modules.part(module)
+        whole = name if "." in name.removeprefix("nextn.") or name in WITHOUT_ENDING else f"{name}.weight"
+        found[block + whole] = part if change is None else change(part, values, modules)
+    if BIAS in leaves:
+        found[f"{block}{name}.{BIAS}"] = modules.floats(f"{module}.{BIAS}")
+
+
+def _bare(module: str) -> str:
+    """A module's name without the prefix of the language model."""
+    prefix = next((prefix for prefix in PREFIXES if module.startswith(prefix)), "")
+    return module.removeprefix(prefix)
+
+
+def _named(bare: str, names: Mapping[str, str], values: Values) -> tuple[str, str]:
+    """The block of a module, as a prefix, and its name here."""
+    trunk = values["block_count"] - values.get("nextn_predict_layers", 0)
+    if bare.startswith("mtp."):
+        rest = bare.removeprefix("mtp.")
+        if layer := _LAYER.fullmatch(rest):
+            return f"blk.{trunk + int(layer[1])}.", names.get(layer[2], layer[2])
+        return f"blk.{trunk}.", MTP.get(rest, rest)
+    if layer := _LAYER.fullmatch(bare):
+        return f"blk.{layer[1]}.", names.get(layer[2], layer[2])
+    return "", GLOBAL.get(bare, bare)
+
+
+def computed(part: Part, modules: Modules, change: Callable[[Float32], Float32]) -> Part:
+    """A small tensor of floats after `change`, whose result has the same number of values."""
+    stored = modules.file.tensors[part.name].shape
+
+    def values() -> Float32:
+        return change(modules.file.float32(part.name).reshape(stored))
+
+    return Computed(part.name, stored, values)
+
+
+def plus_one(part: Part, values: Values, modules: Modules) -> Part:
+    """A norm whose weights are stored minus one."""
+    return computed(part, modules, lambda stored: stored + np.float32(1))
+
+
+def flat(part: Part, values: Values, modules: Modules) -> Part:
+    """A matrix of one row as a vector."""
+    read, (rows, columns) = modules.file, part.shape
+    if rows != 1:
+        raise FormatError(f"{read.path}: {shown(part.name)} has {rows} rows, expected one; download it again")
+    return Computed(part.name, (columns,), lambda: read.float32(part.name).reshape(-1))
+
+
+def refused(keys: Settings, name: str, expected: str) -> UnsupportedError:
+    """The refusal of a setting with a value that has no equal here."""
+    return UnsupportedError(
+        f"{keys.source}: {name} is {shown(str(keys.get(name)))}, expected {expected}; use the model's GGUF, or another"
+        " model"
+    )

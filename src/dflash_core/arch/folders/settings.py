@@ -1,0 +1,125 @@
+"""Settings of a config.json under GGUF's names: those that all architectures have, and rotary positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dflash_core.arch.folders.form import Values, refused
+from dflash_core.arch.kinds import ROPE_FACTORS
+from dflash_core.arch.rope import Linear, Llama3, Yarn, json_scaling
+from dflash_core.errors import UnsupportedError
+from dflash_core.formats.folders.layouts import Modules
+from dflash_core.formats.folders.parts import Computed, Part
+from dflash_core.formats.metadata import MAX_EPS, Settings
+from dflash_core.formats.quants import Float32
+
+HARMLESS = frozenset({
+    "architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "name_or_path",
+    "auto_map", "use_cache", "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop",
+    "bos_token_id", "eos_token_id", "pad_token_id", "vocab_size", "pretraining_tp", "rope_theta", "max_window_layers",
+    "router_aux_loss_coef", "output_router_logits", "output_attentions", "output_hidden_states", "return_dict",
+    "is_decoder", "is_encoder_decoder", "problem_type", "id2label", "label2id", "task_specific_params",
+    "quantization_config", "compression_config", "vision_config", "audio_config", "text_config",
+    "chunk_size_feed_forward",
+    "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id", "image_token_index",
+    "boi_token_index", "eoi_token_index", "mm_tokens_per_image", "boi_token_id", "eoi_token_id", "unsloth_version",
+    "unsloth_fixed", "mtp_num_hidden_layers", "num_nextn_predict_layers", "mamba_ssm_dtype", "language_model_only",
+    "cross_attention_hidden_size", "tie_encoder_decoder", "use_mrope", "initializer_factor", "neuron_names",
+    "is_llama_config", "rope_interleaved", "transformers.js_config",
+})  # fmt: skip
+"""Settings that change nothing for text, or say what tensors and other files say."""
+SILU = ("silu", "swish")
+
+
+def common(keys: Settings) -> Values:
+    """Sizes, heads and the epsilon of norms. Raises FormatError or UnsupportedError."""
+    heads, hidden = keys.integer("num_attention_heads"), keys.integer("hidden_size")
+    head_dim = keys.integer("head_dim", default=max(hidden // heads, 1))
+    return {
+        "block_count": keys.integer("num_hidden_layers", high=1024),
+        "context_length": keys.integer("max_position_embeddings", high=1 << 40),
+        "embedding_length": hidden,
+        "attention.head_count": heads,
+        "attention.head_count_kv": keys.integer("num_key_value_heads", default=heads),
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": keys.number("rms_norm_eps", high=MAX_EPS),
+        "rope.dimension_count": head_dim,
+    }
+
+
+def check_activation(keys: Settings, *names: str, expected: tuple[str, ...] = SILU) -> None:
+    """Refuse another activation of the feed-forward than the architecture's. Raises UnsupportedError."""
+    name = keys.find(*names)
+    if name is not None and keys.get(name) not in expected:
+        raise refused(keys, name, " or ".join(expected))
+
+
+def rotary(keys: Settings, default: float | None = None) -> Values:
+    """Rotary positions: the base, scaling other than Llama 3's, and the share of a head that is rotated, as
+    `rope.partial`. Raises FormatError or UnsupportedError."""
+    inner = keys.part(values=_rope(keys))
+    base = inner.number("rope_theta") if inner.find("rope_theta") else keys.number("rope_theta", default=default)
+    share = inner if inner.find("partial_rotary_factor") else keys
+    found: Values = {"rope.freq_base": base, "rope.partial": share.number("partial_rotary_factor", default=1.0)}
+    match json_scaling(keys, base):
+        case Linear(factor=factor):
+            found |= {"rope.scaling.type": "linear", "rope.scaling.factor": factor}
+        case Yarn() as yarn:
+            if not yarn.truncate:
+                raise UnsupportedError(
+                    f"{keys.source}: YaRN without truncation, expected whole pairs; use the model's GGUF"
+                )
+            found |= {
+                "rope.scaling.type": "yarn",
+                "rope.scaling.factor": yarn.factor,
+                "rope.scaling.original_context_length": yarn.original,
+                "rope.scaling.yarn_attn_factor": yarn.attention,
+                "rope.scaling.yarn_beta_fast": yarn.fast,
+                "rope.scaling.yarn_beta_slow": yarn.slow,
+            }
+        case Llama3() as scaling:
+            found["rope.llama3"] = scaling
+    return found
+
+
+def _rope(keys: Settings) -> Mapping[str, Any]:
+    found = keys.get("rope_parameters") or keys.get("rope_scaling") or {}
+    return found if isinstance(found, Mapping) else {}  # `json_scaling` refuses anything else
+
+
+def frequency_divisors(values: Values) -> dict[str, Part]:
+    """Llama 3's scaling as the tensor that GGUF files have for it; the entry leaves `values`."""
+    scaling = values.pop("rope.llama3", None)
+    if not isinstance(scaling, Llama3):
+        return {}
+    pairs, base = values["rope.dimension_count"] // 2, values["rope.freq_base"]
+
+    def divisors() -> Float32:
+        return (1 / np.array(scaling.shares(pairs, base))).astype(np.float32)
+
+    return {ROPE_FACTORS: Computed(ROPE_FACTORS, (pairs,), divisors)}
+
+
+def experts(keys: Settings, shared: bool = False) -> Values:
+    """Sizes of experts."""
+    found: Values = {
+        "expert_count": keys.integer("num_experts", "num_local_experts"),
+        "expert_used_count": keys.integer("num_experts_per_tok"),
+        "expert_feed_forward_length": keys.integer("moe_intermediate_size"),
+    }
+    if shared:
+        found["expert_shared_feed_forward_length"] = keys.integer("shared_expert_intermediate_size")
+    if keys.integer("decoder_sparse_step", default=1) != 1:
+        raise refused(keys, "decoder_sparse_step", "1, experts in every layer")
+    keys.find("intermediate_size")  # of dense layers, which there are none of
+    return found
+
+
+def mtp_blocks(modules: Modules) -> int:
+    """MTP blocks that the folder holds, whatever its config says: quantisers often leave them out."""
+    layers = {name.split(".")[2] for name in modules.modules if name.startswith("mtp.layers.")}
+    return len(layers)

@@ -1,0 +1,133 @@
+"""What drafters on a card have in common that draft one token after the other, from the target's hidden state after the
+newest position: the ring of those states, and a draft as one chain of passes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dflash_core.backends.base import Logits
+from dflash_core.backends.cuda.captured import CapturedLayers
+from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.drafters.base import Launcher
+from dflash_core.backends.cuda.drafters.caches import Layer, ring_slots
+from dflash_core.backends.cuda.drafters.in_caches import InCaches
+from dflash_core.backends.cuda.launch import NO_INPUTS, Inputs, Launch, ceil_div
+from dflash_core.backends.cuda.layers.head import Head
+from dflash_core.backends.cuda.repack import groups_of
+from dflash_core.drafters.mtp import NEEDS_TOKENS
+from dflash_core.errors import MismatchError
+from dflash_core.knobs import MAX_MTP_DEPTH, Knobs
+
+BLOCK = 1 + MAX_MTP_DEPTH  # the root and the tokens of the longest draft
+HIDDEN_WINDOW = 2  # a draft after `length` positions reads the hidden state of the last one
+COPY_THREADS = 256
+JOIN_WARPS = 20  # the most warps of a kernel that joins an embedding and a state
+
+
+def join_warps(width: int) -> int:
+    """Warps of mtp_join and assistant_join: as many as the registers allow, with equal numbers of groups."""
+    groups = groups_of(2 * width)
+    return ceil_div(groups, ceil_div(groups, JOIN_WARPS))
+
+
+class HiddenRing:
+    """`hidden` (slots, width): the target's residual stream after the newest positions; `tokens`: the tokens there;
+    position p is in slot p % slots. For sequences of `positions` positions, a draft included."""
+
+    def __init__(self, width: int, positions: int, device: torch.device) -> None:
+        slots = ring_slots(HIDDEN_WINDOW, positions)
+        self.hidden = torch.zeros(slots, width, device=device)
+        self.tokens = torch.zeros(slots, dtype=torch.int32, device=device)
+
+    @property
+    def layer(self) -> Layer:
+        """As a layer of a drafter's caches."""
+        return Layer((self.hidden[None],), HIDDEN_WINDOW)
+
+
+class ChainMemory(Protocol):
+    """The part of such a drafter's memory that is used here."""
+
+    hidden: Tensor
+    tokens: Tensor
+
+
+class ChainDrafter(InCaches):
+    """The part of `drafters.base.DeviceDrafter` that these drafters share. `captured`: the target's last layer."""
+
+    block = BLOCK
+    captured: CapturedLayers
+    state: DeviceState
+
+    @property
+    @abstractmethod
+    def ring(self) -> ChainMemory:
+        """The hidden states of this sequence."""
+
+    @abstractmethod
+    def token_launches(self, head: Head, depth: int) -> list[Launch]:
+        """The pass that drafts the token at `depth`, which reads what the pass before has left."""
+
+    def logits_row(self, head: Head) -> Tensor:
+        """Logits (1, vocab) of the last pass, on the host."""
+        return head.on_host(1)
+
+    def passes(self, knobs: Knobs) -> int:
+        return knobs.mtp_depth
+
+    def propose_launches(self, head: Head, passes: int) -> list[Launch]:
+        """Draft one token after the other."""
+        return [launch for depth in range(passes) for launch in self.token_launches(head, depth)]
+
+    @property
+    def tree_inputs(self) -> Inputs:
+        return NO_INPUTS
+
+    def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> None:
+        """None: drafts are one chain, so each token is already scored given its parent."""
+
+    def commit_launches(self, width: int) -> list[Launch]:
+        """Store the residual stream and the tokens of an accepted path of up to `width` nodes."""
+        features, ring = self.captured, self.ring
+        grid = (ceil_div(ceil_div(features.width, 4), COPY_THREADS), width)
+        return [
+            Launch("features.cu", "keep_hidden", {}, grid, COPY_THREADS,
+                   [self.state.pointer, features.rows, ring.hidden, ring.tokens, np.int32(features.width),
+                    np.int32(len(ring.hidden))])
+        ]  # fmt: skip
+
+    # ---- Driven from the host ------------------------------------------------------------------------------------
+
+    def observe(self, features: Tensor, launch: Launcher) -> None:
+        """Not supported: the drafter needs more than features. Raises MismatchError."""
+        raise MismatchError(NEEDS_TOKENS)
+
+    def keep(self, rows: Tensor) -> None:
+        """Store the target's residual stream (n, hidden) after the last n committed positions."""
+        hidden = self.ring.hidden
+        slots = len(hidden)
+        rows = rows[-slots:]
+        first = (int(self.state.host["length"]) - len(rows)) % slots
+        ahead = min(len(rows), slots - first)
+        hidden[first : first + ahead] = rows[:ahead]
+        hidden[: len(rows) - ahead] = rows[ahead:]
+
+    def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
+        """Logits (MAX_MTP_DEPTH, vocab) after the first `at` positions, or all of them. The state does not
+        change."""
+        return self.chain(root, MAX_MTP_DEPTH, at, head, launch)
+
+    def chain(self, root: int, depths: int, at: int | None, head: Head, launch: Launcher) -> Logits:
+        """The same as `logits` for a chain of `depths` tokens."""
+        rows = list[Tensor]()
+        with self.standing(at, launch, root=root, draft_depth=depths, inv_tree_temperature=1):
+            for depth in range(depths):  # the next pass overwrites these logits
+                launch(("draft", depth, head.vocab), partial(self.token_launches, head, depth))
+                rows.append(self.logits_row(head))
+        return torch.cat(rows).numpy()

@@ -1,0 +1,51 @@
+"""A folder's weights under the names of GGUF tensors: what reads a GGUF file reads it too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflash_core.formats.folders.parts import Part, Stack, row_bytes, sizes_of
+from dflash_core.formats.gguf import GGUFFile, MetaValue
+from dflash_core.formats.quants import Bytes
+from dflash_core.formats.safetensors import SafetensorsFile
+from dflash_core.formats.weights import TensorInfo
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FolderFile(GGUFFile):
+    """`parts`: what each tensor's rows are read from; offsets mean nothing here."""
+
+    parts: Mapping[str, Part]
+
+    @property
+    def container(self) -> str:
+        return "safetensors"
+
+    def _rows(self, info: TensorInfo, count: int, rows: slice | None, out: Bytes | None = None) -> Bytes:
+        part = self.parts[info.name]
+        begin, end, step = (rows or slice(None)).indices(count)
+        if step != 1:
+            raise ValueError(f"rows {rows} of a stored tensor, expected consecutive ones")
+        each, found = part.shape[0] // count, max(end - begin, 0)
+        data = part.read(begin * each, (begin + found) * each).reshape(found, -1)
+        if out is None:
+            return data
+        out.reshape(data.shape)[:] = data
+        return out
+
+
+def folder_file(
+    path: Path, file: SafetensorsFile, metadata: Mapping[str, MetaValue], parts: Mapping[str, Part]
+) -> FolderFile:
+    """The file of parts by the names of their tensors."""
+    tensors = {name: _info(name, part) for name, part in parts.items()}
+    return FolderFile(path, tensors, file.shards, 0, metadata, parts)
+
+
+def _info(name: str, part: Part) -> TensorInfo:
+    factors = part.factors if isinstance(part, Stack) else (part.factor,) if part.factor != 1 else ()
+    sizes = sizes_of(part)
+    return TensorInfo(name, sizes, part.type, part.shape[0] * row_bytes(part), math.prod(sizes), 0, 0, factors)

@@ -1,0 +1,132 @@
+"""Weights as small floats: FP8 (E4M3) with a scale per tensor, row or block of 128 by 128, and NVFP4: E2M1 with an
+E4M3 scale per 16 inputs and a float per tensor. Layouts: published checkpoints of ModelOpt and compressed-tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.formats.quants import Bytes
+from dflash_core.formats.weights import StoredWeights, shown
+
+BLOCK = 128
+"""Rows and columns of an FP8 matrix that share a scale; columns of a block of F8_E4M3."""
+NAN = 0x7F
+"""The code of E4M3 that is no number, but for its sign."""
+FOUR_BITS = 16
+"""Columns that share a scale of NVFP4."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8:
+    """NAME.weight (outputs, inputs) times NAME.weight_scale, one, one per output or one per block of 128 by 128 (also
+    called weight_scale_inv, which is multiplied too)."""
+
+    file: StoredWeights
+    name: str
+    scale: str
+    type: str = "F8_E4M3"
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        rows, columns = self.shape
+        if columns % BLOCK:
+            raise UnsupportedError(
+                f"{self.file.path}: {shown(self.name)} has {columns:,} inputs as FP8, expected a multiple of {BLOCK};"
+                " use the model's BF16 file"
+            )
+        found = self.file.tensors[self.scale].shape
+        if found not in ((1,), (rows,), (rows, 1), (1, 1), (-(-rows // BLOCK), columns // BLOCK)):
+            raise UnsupportedError(
+                f"{self.file.path}: {shown(self.scale)} has shape {list(found)}, expected one scale, one for each of"
+                f" {rows:,} rows or one per block of {BLOCK} x {BLOCK}; use another file of the model"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.file.tensors[self.name + ".weight"].shape
+        return rows, columns
+
+    def read(self, begin: int, end: int) -> Bytes:
+        rows, columns = self.shape
+        codes = self.file.raw(self.name + ".weight", slice(begin, end))
+        _check_numbers(self.file, self.name + ".weight", codes)
+        scales = self.file.float32(self.scale)
+        if scales.size == 1:
+            spread = np.broadcast_to(scales.reshape(1, 1), (end - begin, columns // BLOCK))
+        elif scales.size == rows and scales.shape != (-(-rows // BLOCK), columns // BLOCK):
+            spread = np.broadcast_to(scales.reshape(-1, 1)[begin:end], (end - begin, columns // BLOCK))
+        else:
+            spread = scales[np.arange(begin, end) // BLOCK]
+        found = np.empty((end - begin, columns // BLOCK, 4 + BLOCK), np.uint8)
+        found[..., :4] = np.ascontiguousarray(spread, np.float32)[..., None].view(np.uint8)
+        found[..., 4:] = codes.reshape(end - begin, -1, BLOCK)
+        return found.reshape(end - begin, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Nvfp4:
+    """E2M1 codes (outputs, inputs / 2), the even input in the low half of a byte; scales (outputs, inputs / 16); and
+    one number of the tensor, `whole`, which multiplies the matrix or, where `divides`, divides it."""
+
+    file: StoredWeights
+    name: str
+    codes: str
+    scale: str
+    whole: str
+    divides: bool
+    type: str = "NVFP4"
+
+    def __post_init__(self) -> None:
+        rows, half = self.file.tensors[self.codes].shape
+        columns, info, whole = 2 * half, self.file.tensors[self.scale], self.file.tensors[self.whole]
+        if columns % 64:
+            raise UnsupportedError(
+                f"{self.file.path}: {shown(self.name)} has {columns:,} inputs as NVFP4, expected a multiple of 64; use"
+                " the model's BF16 file"
+            )
+        if info.type != "F8_E4M3" or info.shape != (rows, columns // FOUR_BITS) or whole.n_elements != 1:
+            raise FormatError(
+                f"{self.file.path}: {shown(self.scale)} is {info.type} {list(info.shape)}, expected F8_E4M3"
+                f" {[rows, columns // FOUR_BITS]} and one number for the tensor; download it again"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, half = self.file.tensors[self.codes].shape
+        return rows, 2 * half
+
+    @property
+    def factor(self) -> float:
+        whole = self.file.float32(self.whole).reshape(-1)[0]
+        found = np.float32(1) / whole if self.divides and whole else whole
+        if not np.isfinite(found) or not found:
+            raise FormatError(
+                f"{self.file.path}: {shown(self.whole)} is {whole}, expected a number other than 0; download it again"
+            )
+        return float(found)
+
+    def read(self, begin: int, end: int) -> Bytes:
+        scales = self.file.raw(self.scale, slice(begin, end))
+        _check_numbers(self.file, self.scale, scales)
+        if (scales & 0x80).any():
+            raise FormatError(f"{self.file.path}: {shown(self.scale)} is negative, expected scales of at least 0")
+        # ggml's blocks of 64: four scales, then of each 16 inputs i and i + 8 in a byte. The codes of 16 inputs are two
+        # words of four bytes; of both, even inputs are the low halves of bytes and odd ones the high halves.
+        words = self.file.raw(self.codes, slice(begin, end)).view("<u4").reshape(end - begin, -1, 4, 2)
+        first, second = words[..., 0], words[..., 1]
+        low, high = np.uint32(0x0F0F0F0F), np.uint32(0xF0F0F0F0)
+        found = np.empty((end - begin, scales.shape[1] // 4, 36), np.uint8)
+        found[..., :4] = scales.reshape(end - begin, -1, 4)
+        evens = (first & low) | (second & low) << np.uint32(4)
+        odds = (first & high) >> np.uint32(4) | (second & high)
+        pairs = np.stack((evens.view(np.uint8), odds.view(np.uint8)), axis=-1)
+        found[..., 4:] = pairs.reshape(*found.shape[:2], 32)
+        return found.reshape(end - begin, -1)
+
+
+def _check_numbers(file: StoredWeights, name: str, codes: Bytes) -> None:
+    if ((codes & 0x7F) == NAN).any():
+        raise FormatError(f"{file.path}: {shown(name)} holds values that are no numbers; download it again")

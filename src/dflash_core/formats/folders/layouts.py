@@ -1,0 +1,166 @@
+"""Which tensors a matrix of a folder consists of. The names that are there decide, matrix by matrix: what a config says
+of them is often wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.formats.folders.floats8 import Fp8, Nvfp4
+from dflash_core.formats.folders.int4 import Awq, Gptq, Packed, check_int4
+from dflash_core.formats.folders.parts import Part, Plain
+from dflash_core.formats.quants import FLOATS
+from dflash_core.formats.safetensors import SafetensorsFile
+from dflash_core.formats.weights import listed, shown
+
+WEIGHT, BIAS = "weight", "bias"
+_UNREAD = ("input_scale", "input_global_scale", "weight_shape", "k_scale", "v_scale", "q_scale", "prob_scale")
+"""Scales of activations and of cached keys and values, which are rounded here by what they are, and shapes."""
+LEAVES = frozenset({
+    WEIGHT, BIAS, "qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_scale", "weight_scale_2",
+    "weight_scale_inv", "weight_global_scale", "weight_zero_point", "weight_g_idx", *_UNREAD,
+})  # fmt: skip
+"""How names of tensors end that belong to a matrix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """The tensors of a folder by module: the name without one of LEAVES, or the whole name where it has none.
+
+    zeros_plus_one: whether zeros of GPTQ are stored minus one.
+    """
+
+    file: SafetensorsFile
+    modules: Mapping[str, frozenset[str]]
+    zeros_plus_one: bool = True
+
+    @classmethod
+    def of(cls, file: SafetensorsFile, zeros_plus_one: bool) -> Modules:
+        found = dict[str, set[str]]()
+        for name in file.tensors:
+            module, _, leaf = name.rpartition(".")
+            if leaf in LEAVES:
+                found.setdefault(module, set()).add(leaf)
+            else:
+                found.setdefault(name, set())
+        return cls(file, {name: frozenset(leaves) for name, leaves in found.items()}, zeros_plus_one)
+
+    def part(self, module: str) -> Part:
+        """The matrix of a module, or the tensor that is called so. Raises FormatError or UnsupportedError."""
+        leaves = self.modules[module].difference(_UNREAD, (BIAS,))
+        if not leaves:
+            return self.floats(module)
+        for needed, optional, make in _LAYOUTS:
+            if leaves.issuperset(needed):
+                if odd := leaves.difference(needed, optional):
+                    raise self._unknown(module, odd)
+                return make(self, module)
+        raise self._unknown(module, leaves)
+
+    def floats(self, name: str) -> Part:
+        """A tensor of floats. Raises UnsupportedError for another one."""
+        if (kind := self.file.tensors[name].type) not in FLOATS:
+            raise UnsupportedError(
+                f"{self.file.path}: {shown(name)} is stored as {kind} without the scales of a known layout, expected"
+                " BF16, FP8, INT4 or NVFP4; use another file of the model"
+            )
+        return Plain(self.file, name)
+
+    def has(self, name: str) -> bool:
+        return name in self.file.tensors
+
+    def _unknown(self, module: str, leaves: Collection[str]) -> UnsupportedError:
+        return UnsupportedError(
+            f"{self.file.path}: {shown(module)} is stored as {listed(sorted(leaves))}, expected tensors of BF16, FP8,"
+            " GPTQ, AWQ, INT4 of compressed-tensors or NVFP4; use another file of the model"
+        )
+
+    def check_matrix(self, name: str, kind: str) -> None:
+        """Raises FormatError for a tensor that is no matrix of this type."""
+        info = self.file.tensors[name]
+        if info.type != kind or len(info.shape) != 2:
+            raise FormatError(
+                f"{self.file.path}: {shown(name)} is {info.type} {list(info.shape)}, expected a matrix of {kind};"
+                " download it again"
+            )
+
+
+def _of_words(modules: Modules, module: str) -> Part:
+    """GPTQ packs eight inputs in a word, AWQ eight outputs: the shape of the scales says which."""
+    file, codes, scales = modules.file, f"{module}.qweight", f"{module}.scales"
+    modules.check_matrix(codes, "I32")
+    modules.check_matrix(scales, file.tensors[scales].type)
+    rows, columns = file.tensors[codes].shape
+    outputs = file.tensors[scales].shape[1]
+    if outputs not in (columns, 8 * columns):
+        raise FormatError(
+            f"{file.path}: {shown(scales)} has {outputs:,} outputs and {shown(codes)} {columns:,}, expected as many or"
+            " eight times as many; download it again"
+        )
+    inputs = 8 * rows if outputs == columns else rows
+    check_int4(file, module, scales, f"{module}.qzeros", outputs, inputs)
+    if outputs != columns:
+        return Awq(file, module)
+    _check_order(modules, module, inputs)
+    return Gptq(file, module, modules.zeros_plus_one)
+
+
+def _check_order(modules: Modules, module: str, inputs: int) -> None:
+    """Refuse groups of inputs that are not neighbours."""
+    if not modules.has(name := f"{module}.g_idx"):
+        return
+    groups = modules.file.tensors[f"{module}.scales"].shape[0]
+    found = modules.file.int64(name)
+    if not np.array_equal(found, np.arange(inputs) // (inputs // groups)):
+        raise UnsupportedError(
+            f"{modules.file.path}: {shown(name)} orders inputs by activation (desc_act), expected groups of neighbours;"
+            " use a file without, or the model's GGUF"
+        )
+
+
+def _of_packed(modules: Modules, module: str) -> Part:
+    codes = f"{module}.weight_packed"
+    modules.check_matrix(codes, "I32")
+    modules.check_matrix(f"{module}.weight_scale", modules.file.tensors[f"{module}.weight_scale"].type)
+    outputs, words = modules.file.tensors[codes].shape
+    zeros = f"{module}.weight_zero_point"
+    check_int4(modules.file, module, f"{module}.weight_scale", zeros, outputs, 8 * words)
+    return Packed(modules.file, module)
+
+
+def _modelopt(modules: Modules, module: str) -> Part:
+    modules.check_matrix(codes := f"{module}.weight", "U8")
+    return Nvfp4(modules.file, module, codes, f"{module}.weight_scale", f"{module}.weight_scale_2", divides=False)
+
+
+def _compressed(modules: Modules, module: str) -> Part:
+    modules.check_matrix(codes := f"{module}.weight_packed", "U8")
+    return Nvfp4(modules.file, module, codes, f"{module}.weight_scale", f"{module}.weight_global_scale", divides=True)
+
+
+def _fp8(scale: str) -> Callable[[Modules, str], Part]:
+    def made(modules: Modules, module: str) -> Part:
+        if (kind := modules.file.tensors[f"{module}.weight"].type) in FLOATS:
+            raise FormatError(
+                f"{modules.file.path}: {shown(module)} has a {scale} and weights of {kind}, expected F8_E4M3; download"
+                " it again"
+            )
+        modules.check_matrix(f"{module}.weight", "F8_E4M3")
+        return Fp8(modules.file, module, f"{module}.{scale}")
+
+    return made
+
+
+_LAYOUTS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[[Modules, str], Part]], ...] = (
+    (("qweight", "scales"), ("qzeros", "g_idx"), _of_words),
+    (("weight", "weight_scale", "weight_scale_2"), (), _modelopt),
+    (("weight_packed", "weight_scale", "weight_global_scale"), (), _compressed),
+    (("weight_packed", "weight_scale"), ("weight_zero_point",), _of_packed),
+    (("weight", "weight_scale"), (), _fp8("weight_scale")),
+    (("weight", "weight_scale_inv"), (), _fp8("weight_scale_inv")),
+    (("weight",), (), lambda modules, module: modules.floats(f"{module}.weight")),
+)
+"""Tensors that a layout has and those that it may have, the more specific layouts first."""

@@ -1,0 +1,94 @@
+"""Finds out which engine answers at an address, and makes a session over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_core.clean import one_line
+from dflash_core.progress import Progress
+from dflash_tui.application.attach.engine import Engine, RemoteModel, objects, text
+from dflash_tui.application.attach.own import attached
+from dflash_tui.application.attach.registry import ENGINES, OWN
+from dflash_tui.application.attach.remote import RemoteSession
+from dflash_tui.application.attach.server import AttachedServer, AttachError
+from dflash_tui.application.session import Loader, LoadRequest, SessionLike
+
+MAX_NAMED = 6  # models that a refusal lists
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """What answers at an address. `engine` is None for our own server."""
+
+    engine: Engine | None
+    models: tuple[RemoteModel, ...]
+
+    @property
+    def name(self) -> str:
+        return self.engine.name if self.engine is not None else OWN
+
+
+def recognise(server: AttachedServer) -> Recognised:
+    """Raises AttachError where nothing answers, or nothing that serves models."""
+    listed = _listed(server)
+    owner = text(listed[0], "owned_by") if listed else ""
+    if owner == OWN:
+        return Recognised(None, tuple(RemoteModel(text(one, "id")) for one in listed))
+    for engine in ENGINES:
+        if engine.recognises(server, owner):
+            return Recognised(engine, engine.models(server, listed))
+    if not listed:
+        raise AttachError(f"{server.url} answers, but lists no models: it is no server of models that is known here")
+    return Recognised(ENGINES[-1], ENGINES[-1].models(server, listed))
+
+
+def _listed(server: AttachedServer) -> Sequence[Mapping[str, Any]]:
+    """OpenAI's list of models; empty where there is none."""
+    try:
+        return objects(server.json("/v1/models"), "data")
+    except AttachError as error:
+        if error.status in (404, 405, 501):
+            return ()
+        raise
+
+
+def chosen(found: Recognised, server: AttachedServer, name: str) -> RemoteModel:
+    """The model of that name, or the one that is loaded or alone. Raises AttachError."""
+    models = found.models
+    named = ", ".join(one_line(one.name, 60) for one in models[:MAX_NAMED]) + (", …" if len(models) > MAX_NAMED else "")
+    if name:
+        same = next((one for one in models if name in (one.name, one.name.rsplit("/", 1)[-1])), None)
+        if same is None:
+            raise AttachError(
+                f"{server.url}: {found.name} has no model {one_line(name, 60)!r}; it has {named or 'none'}"
+            )
+        return same
+    loaded = [one for one in models if one.loaded]
+    if len(loaded) == 1 or (loaded and len(loaded) == len(models)):
+        return loaded[0]
+    if len(models) == 1:
+        return models[0]
+    if not models:
+        raise AttachError(f"{server.url}: {found.name} has no model; load one there")
+    which = f"{len(loaded)} are loaded" if loaded else "none is loaded"
+    raise AttachError(f"{server.url}: {found.name} has {len(models)} models, {which}: name one of {named}")
+
+
+def check_server(request: LoadRequest) -> tuple[AttachedServer, Recognised, RemoteModel]:
+    """The server of a request, what it is, and the model to use. Raises AttachError where it cannot be used."""
+    server = AttachedServer(request.attach, request.attach_key)
+    found = recognise(server)
+    return server, found, chosen(found, server, request.attach_model)
+
+
+def attaching(request: LoadRequest) -> Loader:
+    """The loader of a request that names a server. It raises AttachError and FormatError."""
+
+    def load(progress: Progress) -> SessionLike:
+        progress(f"asking {request.attach}", 0.0)
+        server, found, model = check_server(request)
+        return attached(server) if found.engine is None else RemoteSession(server, found.engine, model)
+
+    return load

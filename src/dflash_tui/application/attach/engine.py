@@ -1,0 +1,211 @@
+"""What is the same for all engines behind OpenAI's chat API. A file beside this one has what an engine does otherwise.
+
+Field names: https://platform.openai.com/docs/api-reference/chat; `timings` and `prompt_progress` are llama.cpp's
+(tools/server/README.md), which several engines have taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dflash_core.events import Stop
+from dflash_core.knobs import Knobs, Value
+from dflash_core.memory import Component
+from dflash_core.messages import Message
+from dflash_tui.application.attach.conversation import sent
+from dflash_tui.application.attach.figures import UNKNOWN, Figures
+from dflash_tui.application.attach.prometheus import Metrics, added, parse
+from dflash_tui.application.attach.server import AttachedServer, AttachError, said
+
+OPENAI = {
+    name: name for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens")
+}
+"""Knobs and the fields of a request that set them: those of every server."""
+STOPS: Mapping[str, Stop] = {"length": "max tokens"}  # any other reason: the model has ended its message
+MAX_COUNT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """A model of a server. `context`: its positions, 0 where that is not told. `loaded`: into memory."""
+
+    name: str
+    context: int = 0
+    loaded: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a stream. `count`: tokens of the answer so far, 0 if not told. `read`: tokens of the prompt that are
+    read, and all of them."""
+
+    text: str = ""
+    thinking: str = ""
+    count: int = 0
+    read: tuple[int, int] | None = None
+    figures: Figures = UNKNOWN
+    stop: Stop | None = None
+    error: str = ""
+
+
+class Engine:
+    """An engine that is known by its API alone. Has no state."""
+
+    name: ClassVar[str] = "OpenAI-compatible server"
+    port: ClassVar[int] = 0  # the usual one
+    owner: ClassVar[str] = ""  # what `owned_by` says in its list of models
+    path: ClassVar[str] = "/v1/chat/completions"
+    dialect: ClassVar[Mapping[str, str]] = OPENAI
+    thinks: ClassVar[bool] = False  # a request may turn reasoning on and off
+    reasoning: ClassVar[str] = "reasoning_content"  # the field of a message
+    extra: ClassVar[Mapping[str, Any]] = {"stream_options": {"include_usage": True}}
+    counters: ClassVar[tuple[str, str]] = ("", "")  # prefix of its counters of drafts, and that of all tokens
+    counts_drafts: ClassVar[bool] = False  # of every answer that had some
+    remedy: ClassVar[str] = ""  # how to have it tell its drafts
+
+    def recognises(self, server: AttachedServer, owner: str) -> bool:
+        """Whether this engine answers there; `owner` as its list of models says."""
+        return bool(self.owner) and owner == self.owner
+
+    def models(self, server: AttachedServer, listed: Sequence[Mapping[str, Any]]) -> tuple[RemoteModel, ...]:
+        """Its models; `listed` has those of OpenAI's list. Raises AttachError."""
+        return tuple(
+            RemoteModel(text(one, "id"), count(one, "max_model_len") or 0) for one in listed if text(one, "id")
+        )
+
+    def memory(self, server: AttachedServer, model: str) -> tuple[tuple[Component, ...], str]:
+        """What is known of its memory: components in bytes, and a sentence. Raises AttachError."""
+        return (), f"{self.name} does not tell how much memory it uses"
+
+    @property
+    def taken(self) -> frozenset[str]:
+        """The knobs that it takes."""
+        return frozenset(self.dialect) | ({"thinking"} if self.thinks else set())
+
+    def body(self, model: str, messages: Sequence[Message], knobs: Knobs) -> dict[str, Any]:
+        """A request for a streamed answer."""
+        thinking = {"chat_template_kwargs": {"enable_thinking": knobs.thinking}} if self.thinks else {}
+        head = {"model": model, "messages": sent(messages, self.reasoning), "stream": True}
+        return {**head, **self.sampling(knobs), **thinking, **self.extra}
+
+    def sampling(self, knobs: Knobs) -> dict[str, Value]:
+        """The fields of a request that set knobs."""
+        return {field: self.value(name, getattr(knobs, name)) for name, field in self.dialect.items()}
+
+    def value(self, name: str, value: Value) -> Value:
+        """A knob's value as this engine takes it."""
+        return value
+
+    def chunk(self, found: Mapping[str, Any]) -> Chunk:
+        """A piece of its stream."""
+        choice = next(iter(objects(found, "choices")), {})
+        delta, usage, timings = part(choice, "delta"), part(found, "usage"), part(found, "timings")
+        progress, reason = part(found, "prompt_progress"), text(choice, "finish_reason")
+        read = count(progress, "processed"), count(progress, "total")
+        figures = of_usage(usage).with_(of_timings(timings)).with_(self.drafts(found))
+        return Chunk(
+            text(delta, "content"),
+            text(delta, "reasoning_content") or text(delta, "reasoning"),
+            count(timings, "predicted_n") or count(usage, "completion_tokens") or 0,
+            (read[0], read[1]) if read[0] is not None and read[1] is not None else None,
+            figures,
+            STOPS.get(reason, "stop token") if reason else None,
+            said({"error": found["error"]}) if found.get("error") else "",
+        )
+
+    def drafts(self, found: Mapping[str, Any]) -> Figures:
+        """What a piece tells of drafts, and what else has a form of its own."""
+        return UNKNOWN
+
+    def metrics(self, server: AttachedServer) -> Metrics | None:
+        """Its counters now; None where it has none."""
+        if self.counters[0]:
+            with suppress(AttachError):
+                return parse(server.get("/metrics").decode(errors="replace"))
+        return None
+
+    def grown(self, before: Metrics, after: Metrics, tokens: int) -> Figures | None:
+        """What an answer of so many tokens added to its counters; None where that cannot be told apart."""
+        return added(before, after, *self.counters, tokens)
+
+    def recent(self, now: Metrics) -> str:
+        """A sentence on its drafts lately, for answers of which it tells none."""
+        return ""
+
+    def tokens(self, server: AttachedServer, model: str, text: str) -> int:
+        """How many tokens a text has; 0 where it does not tell. Raises AttachError."""
+        return 0
+
+    def preview(self, server: AttachedServer, model: str, messages: Sequence[Message], knobs: Knobs) -> str:
+        """The prompt for these messages. Raises AttachError."""
+        raise AttachError(f"{self.name} does not show the prompt that it makes of messages")
+
+
+def of_usage(usage: Mapping[str, Any]) -> Figures:
+    """OpenAI's counts."""
+    return Figures(
+        count(usage, "prompt_tokens"),
+        count(part(usage, "prompt_tokens_details"), "cached_tokens"),
+        count(usage, "completion_tokens"),
+        count(part(usage, "completion_tokens_details"), "reasoning_tokens"),
+    )
+
+
+def of_timings(timings: Mapping[str, Any]) -> Figures:
+    """llama.cpp's `timings`: `cache_n` and `prompt_n` make the prompt; milliseconds."""
+    cached, read, ms = count(timings, "cache_n"), count(timings, "prompt_n"), number(timings, "predicted_ms")
+    return Figures(
+        prompt_tokens=read + (cached or 0) if read is not None else None,
+        cached_tokens=cached,
+        tokens=count(timings, "predicted_n"),
+        decode_s=ms / 1e3 if ms is not None else None,
+        tokens_per_second=number(timings, "predicted_per_second"),
+        drafted=count(timings, "draft_n"),
+        accepted=count(timings, "draft_n_accepted"),
+    )
+
+
+def part(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object inside another one; empty for anything else."""
+    inner = found.get(name)
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def objects(found: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """The objects of a list."""
+    inner = found.get(name)
+    return [one for one in inner if isinstance(one, Mapping)] if isinstance(inner, list) else []
+
+
+def text(found: Mapping[str, Any], name: str) -> str:
+    """A text; "" for anything else."""
+    value = found.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def number(found: Mapping[str, Any], name: str) -> float | None:
+    """A number that is not negative; None for anything else."""
+    value = found.get(name)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value <= 1e12 else None
+
+
+def count(found: Mapping[str, Any], name: str) -> int | None:
+    """A whole number from 0 on; None for anything else."""
+    value = found.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value <= MAX_COUNT else None
+
+
+def counts(found: Mapping[str, Any], name: str) -> list[int]:
+    """A list of whole numbers from 0 on; empty for anything else."""
+    value = found.get(name)
+    if not isinstance(value, list) or len(value) > 1 << 20:
+        return []
+    whole = [one for one in value if isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= MAX_COUNT]
+    return whole if len(whole) == len(value) else []

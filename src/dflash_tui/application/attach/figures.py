@@ -1,0 +1,125 @@
+"""What other engines tell of an answer, in one form, and the report that is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+
+from dflash_core.errors import FormatError
+from dflash_core.events import StageTimes, Stop
+from dflash_core.knobs import Knobs
+from dflash_core.turn_check import MAX_DEPTH, check_report
+from dflash_core.turn_stats import PartStats, TurnReport, TurnStats
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """None or empty where an engine does not tell it.
+
+    `tokens`: of the answer, the first and the stop token included; `thinking_tokens` and `thinking_s`: those of its
+    reasoning, and the time it took. `first_token_ms`: from the request to the first
+    token. `decode_s`: the time after it. `steps`: those that verified drafts; `drafted` and `accepted`: draft tokens
+    of them. `reached[d]`: the steps that accepted more than d drafts; `drafted_at[d]`: those that drafted so many,
+    empty where that is not known: all did then. `lengths[n]`: steps that committed n tokens.
+    """
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    tokens: int | None = None
+    thinking_tokens: int | None = None
+    thinking_s: float | None = None
+    first_token_ms: float | None = None
+    decode_s: float | None = None
+    tokens_per_second: float | None = None
+    steps: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    reached: tuple[int, ...] = ()
+    drafted_at: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
+
+    def with_(self, other: Figures) -> Figures:
+        """These, replaced by those that the other has."""
+        names = (one.name for one in fields(other))
+        known = {name: value for name in names if (value := getattr(other, name)) not in (None, ())}
+        return replace(self, **known) if known else self
+
+
+UNKNOWN = Figures()
+
+
+def of_histogram(accepted: Sequence[int]) -> Figures:
+    """Steps by how many drafts they accepted: `accepted[k]` steps took k."""
+    steps = sum(accepted)
+    reached = tuple(sum(accepted[depth:]) for depth in range(1, len(accepted)))
+    total = sum(count * taken for taken, count in enumerate(accepted))
+    return Figures(steps=steps, accepted=total, reached=reached, lengths=(0, *accepted))
+
+
+def of_reached(steps: int, reached: Sequence[int]) -> Figures:
+    """Of so many steps, `reached[d]` accepted more than d drafts, one after the other."""
+    falls = [before - after for before, after in pairwise((steps, *reached, 0))]
+    return Figures(steps=steps, reached=tuple(reached), lengths=(0, *falls) if min(falls) >= 0 else ())
+
+
+def of_steps(accepted: Sequence[int], drafted: Sequence[int]) -> Figures:
+    """Of each step how many drafts it had, and how many of them it accepted."""
+    histogram = [0] * (max(accepted, default=0) + 1)
+    for taken in accepted:
+        histogram[taken] += 1
+    depths = max(drafted, default=0)
+    drafted_at = tuple(sum(count > depth for count in drafted) for depth in range(depths))
+    found = of_histogram(histogram)
+    reached = (*found.reached, *[0] * (depths - len(found.reached)))
+    return replace(found, drafted=sum(drafted), drafted_at=drafted_at, reached=reached)
+
+
+def report(
+    it: Figures, text: str, thinking: str, stop: Stop, knobs: Knobs, reason: str, source: str, *, drawn: bool
+) -> TurnReport:
+    """The report of an answer. `drawn`: the seed was drawn for it. Figures of drafts that contradict each other are
+    left out."""
+    try:
+        return _report(it, text, thinking, stop, knobs, reason, source, drawn)
+    except FormatError:
+        plain = replace(it, steps=None, drafted=None, accepted=None, reached=(), drafted_at=(), lengths=())
+        source = f"{source}; its figures of drafts contradict each other and are left out"
+        return _report(plain, text, thinking, stop, knobs, reason, source, drawn)
+
+
+def _report(
+    it: Figures, text: str, thinking: str, stop: Stop, knobs: Knobs, reason: str, source: str, drawn: bool
+) -> TurnReport:
+    steps, tokens = it.steps or 0, it.tokens or 0
+    depths = (it.drafted_at or (steps,) * len(it.reached)) if steps else ()
+    rates = tuple(reached / drafted if drafted else 0.0 for reached, drafted in zip(it.reached, depths, strict=False))
+    rate = it.tokens_per_second or 0.0
+    # Without a speed of its own: tokens after the first, over the time after it.
+    if not rate and it.decode_s and tokens > 1:
+        rate = (tokens - 1) / it.decode_s
+    accepted = it.accepted or 0
+    stats = TurnStats(
+        steps=steps,
+        tokens=tokens,
+        acceptance_length=1 + accepted / steps if steps else 0.0,
+        accept_rate_by_depth=rates[:MAX_DEPTH],
+        drafted_by_depth=depths[: len(rates)][:MAX_DEPTH],
+        tokens_per_second=rate,
+        ttft_ms=it.first_token_ms or 0.0,
+        decode_s=it.decode_s or 0.0,
+        prompt_tokens=it.prompt_tokens or 0,
+        reused_tokens=min(it.cached_tokens or 0, it.prompt_tokens or 0),
+        stage_ms=StageTimes(),
+        drafted=it.drafted or 0,
+        verified=it.drafted or 0,
+        accepted=accepted,
+        lengths=it.lengths if steps else (),
+        thinking=PartStats(tokens=it.thinking_tokens or 0, seconds=it.thinking_s or 0.0),
+    )
+    found = TurnReport(
+        text, thinking, (), "remote", reason, stop, knobs, stats, source=source,
+        seed_source="random" if drawn else "fixed",
+    )  # fmt: skip
+    check_report(found)
+    return found

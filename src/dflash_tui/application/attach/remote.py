@@ -1,0 +1,270 @@
+"""A session over the model of another engine. No torch."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from dflash_core.events import Piece, PrefillEvent, Stop, TextEvent
+from dflash_core.knobs import RANDOM_SEED, Knobs
+from dflash_core.limits import Limits
+from dflash_core.memory import MemoryBreakdown
+from dflash_core.messages import Message
+from dflash_core.record import End, Line, Start, TurnRecord, line_of
+from dflash_core.text.thinking import ThinkingSplit
+from dflash_core.turn_stats import FoundRow, TurnReport
+from dflash_core.turns import Turns
+from dflash_tui.application.attach.conversation import SentConversation, WithoutCalls, WithoutDecoder
+from dflash_tui.application.attach.engine import Chunk, Engine, RemoteModel
+from dflash_tui.application.attach.figures import UNKNOWN, Figures, report
+from dflash_tui.application.attach.prometheus import Metrics
+from dflash_tui.application.attach.server import CUT_OFF, AttachedServer, AttachError, Stream
+from dflash_tui.application.session import OnPrefill
+
+SILENCE_S = 900.0  # while a long prompt is read, or a model loaded, most engines send nothing
+COUNTED_S, LOOK_S = 0.5, 0.05  # how long counters may lag behind the end of a stream; between looks at them
+
+
+class RemoteTurn(WithoutCalls):
+    """An answer of another engine, piece by piece as it comes."""
+
+    def __init__(
+        self,
+        conversation: RemoteConversation,
+        stream: Stream,
+        start: Start,
+        on_prefill: OnPrefill | None,
+        *,
+        drawn: bool,
+    ) -> None:
+        self._conversation, self._stream, self._start = conversation, stream, start
+        self._on_prefill, self._drawn = on_prefill, drawn
+        self._engine = conversation.engine
+        self._split = ThinkingSplit(False)  # for servers that leave the tags in the text
+        self._pieces: list[Piece] = []
+        self._figures = UNKNOWN
+        self._stop: Stop | None = None
+        self._count = 0
+        self._began = 0.0
+        self.report: TurnReport | None = None
+        self.record: TurnRecord | None = None
+        self.text = self.thinking = ""
+
+    def __iter__(self) -> Iterator[Piece]:
+        before = self._conversation.metrics()
+        self._began = time.monotonic()
+        self._tell(self._start)
+        try:
+            for _, data in self._stream:
+                if data == b"[DONE]":
+                    self._stop = self._stop or "stop token"
+                elif (chunk := self._read(data)) is not None:
+                    yield from self._taken(chunk)
+            if self._stop is None:
+                if not self._stream.is_cut:
+                    raise AttachError(CUT_OFF)
+                self._stop = "cancelled"
+            self._end(before, self._stop)
+        finally:
+            self._release()
+            self._conversation.ended(self)
+
+    def _read(self, data: bytes) -> Chunk | None:
+        """A chunk of the stream; None for what is no object. Raises AttachError for an error of the engine."""
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            raise AttachError(
+                f"{self._engine.name}: a piece of its stream is not JSON; what has arrived stays"
+            ) from None
+        if not isinstance(found, Mapping):
+            return None
+        chunk = self._engine.chunk(found)
+        if chunk.error:
+            raise AttachError(f"{self._engine.name}: {chunk.error}")
+        return chunk
+
+    def _taken(self, chunk: Chunk) -> Iterator[Piece]:
+        self._figures = self._figures.with_(chunk.figures)
+        self._stop = chunk.stop or self._stop
+        self._count = max(self._count, chunk.count)
+        if chunk.read is not None and self._on_prefill is not None and not self._pieces:
+            self._on_prefill(*chunk.read)
+        inner, text = self._split.push(chunk.text)
+        if text or chunk.thinking or inner:
+            yield from self._arrived(text, chunk.thinking + inner)
+
+    def _arrived(self, text: str, thinking: str) -> Iterator[Piece]:
+        at = time.monotonic() - self._began
+        if not self._pieces:
+            it = self._figures
+            cached = min(it.cached_tokens or 0, it.prompt_tokens or 0)
+            name = self._engine.name
+            read = PrefillEvent((), it.prompt_tokens or 0, cached, at * 1e3, "remote", name)
+            yield self._add(Piece(read, at=at))
+        yield self._add(Piece(TextEvent(self._count, reason=self._engine.name), text, thinking, at))
+
+    def _add(self, piece: Piece) -> Piece:
+        self._pieces.append(piece)
+        self.text += piece.text
+        self.thinking += piece.thinking
+        self._tell(line_of(piece, {}))
+        return piece
+
+    def _tell(self, line: Line) -> None:
+        for watcher in self._conversation.watchers:
+            watcher(line)
+
+    def _release(self) -> tuple[str, str]:
+        """Answer and reasoning that waited for the rest of a tag."""
+        thinking, text = self._split.finish()
+        self.text += text
+        self.thinking += thinking
+        return text, thinking
+
+    def _thought(self) -> Figures:
+        """The reasoning by the clock here, and by the engine's count when the last of it came."""
+        thoughts = [piece for piece in self._pieces if piece.thinking]
+        counts = [piece.event.count for piece in thoughts if isinstance(piece.event, TextEvent)]
+        if not thoughts:
+            return UNKNOWN
+        return Figures(thinking_tokens=counts[-1], thinking_s=thoughts[-1].at - self._pieces[0].at)
+
+    def _end(self, before: Metrics | None, stop: Stop) -> None:
+        """The figures of the answer."""
+        rest = self._release()
+        its, engine = self._thought().with_(self._figures), self._engine
+        sources = [f"figures of {engine.name}"]
+        if engine.counts_drafts and its.tokens and not its.drafted:
+            its = replace(its, steps=0)
+            sources.append("it drafted nothing")
+        if its.steps is None and its.tokens and stop != "cancelled" and before is not None:
+            if (grown := self._conversation.grown(before, its.tokens)) is not None:
+                its = its.with_(grown)
+                sources.append("drafts: by what its counters grew meanwhile" if grown.steps else "it drafted nothing")
+            else:
+                sources.append(self._conversation.recent())
+        clock = []
+        if its.tokens is None and self._count:
+            its = replace(its, tokens=self._count)
+        if self._pieces and its.first_token_ms is None:
+            its = replace(its, first_token_ms=self._pieces[0].at * 1e3)
+            clock.append("first token")
+        if self._pieces and its.decode_s is None and its.tokens_per_second is None:
+            its = replace(its, decode_s=self._pieces[-1].at - self._pieces[0].at)
+            clock.append("speed")
+        sources.append(f"by the clock here: {', '.join(clock)}" if clock else "")
+        sources.append(engine.remedy if its.steps is None else "")
+        said = "; ".join(filter(None, sources))
+        knobs, drawn = self._start.knobs, self._drawn
+        self.report = found = report(its, self.text, self.thinking, stop, knobs, engine.name, said, drawn=drawn)
+        self._tell(End(found, *rest))
+        if self._pieces:
+            self.record = TurnRecord(self._start, tuple(self._pieces), found, rest=rest, ended=True)
+
+    def stop(self) -> None:
+        """Leave; the engine ends an answer that nobody reads."""
+        self._stream.cut()
+
+    def answer_now(self) -> None:
+        """It goes on reasoning: no engine can be told to answer."""
+
+    def change(self, knobs: Knobs) -> None:
+        """A request cannot be changed."""
+
+
+class RemoteConversation(SentConversation):
+    """Each question is a request of its own."""
+
+    def __init__(self, server: AttachedServer, engine: Engine, model: str) -> None:
+        super().__init__()
+        self._server, self.engine, self._model = server, engine, model
+
+    def turn(self, messages: tuple[Message, ...], knobs: Knobs, on_prefill: OnPrefill | None) -> RemoteTurn:
+        drawn = knobs.seed == RANDOM_SEED
+        knobs = replace(knobs, seed=secrets.randbelow(2**31)) if drawn else knobs
+        system = messages[0].content if messages and messages[0].role == "system" else ""
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        start = Start(created, self._model, "", system, messages[-1].content, (), knobs)
+        body = self.engine.body(self._model, messages, knobs)
+        stream = self._server.stream(self.engine.path, body, SILENCE_S)
+        return RemoteTurn(self, stream, start, on_prefill, drawn=drawn)
+
+    def metrics(self) -> Metrics | None:
+        """The engine's counters now."""
+        return self.engine.metrics(self._server)
+
+    def grown(self, before: Metrics, tokens: int) -> Figures | None:
+        """What an answer of so many tokens added to the counters, once they have counted it."""
+        end = time.monotonic() + COUNTED_S
+        while (now := self.metrics()) is not None:
+            if (found := self.engine.grown(before, now, tokens)) is not None:
+                return found
+            if time.monotonic() > end:
+                break
+            time.sleep(LOOK_S)
+        return None
+
+    def recent(self) -> str:
+        """A sentence on the engine's drafts lately."""
+        now = self.metrics()
+        return self.engine.recent(now) if now is not None else ""
+
+    def preview(self, text: str, knobs: Knobs) -> str:
+        return self.engine.preview(self._server, self._model, (*self.messages, Message("user", text)), knobs)
+
+
+class RemoteSession(WithoutDecoder):
+    """What the panels show, as far as the engine tells it."""
+
+    def __init__(self, server: AttachedServer, engine: Engine, model: RemoteModel) -> None:
+        self._server, self._engine, self._model = server, engine, model
+        self.conversation = RemoteConversation(server, engine, model.name)
+        shown = model.name.rsplit("/", 1)[-1]
+        self.title = f"{shown} at {server.url}"
+        self.context_length = model.context
+        self.limits = Limits(None, model.context, taken=engine.taken, engine=engine.name)
+        self.knobs = Knobs()
+        untold = "tree, candidates and stages of a step"
+        self.notes = (f"attached to {engine.name}: {shown} at {server.url}; {untold} are not told from there",)
+        self.missing = {
+            "tree": f"{engine.name} does not tell its trees and candidates",
+            "steps": f"{engine.name} does not tell its steps; the panel of statistics has what it tells of the answer",
+            "memory": "",
+            "change": f"{engine.name} cannot change an answer while it writes it; stop it, and ask again",
+        }
+        self.count = lru_cache(256)(self._tokens)
+
+    @property
+    def turns(self) -> Turns:
+        return self.conversation.turns
+
+    def memory(self) -> MemoryBreakdown:
+        """What the engine tells of it."""
+        try:
+            components, said = self._engine.memory(self._server, self._model.name)
+        except AttachError as error:
+            components, said = (), str(error)
+        self.missing = {**self.missing, "memory": said}
+        return MemoryBreakdown(self._engine.name, components, 0, 0)
+
+    def _tokens(self, text: str) -> int:
+        with suppress(AttachError):
+            return self._engine.tokens(self._server, self._model.name, text)
+        return 0
+
+    def token_text(self, token: int) -> str:
+        return f"<id {token}>"
+
+    def clear(self) -> None:
+        self.conversation.clear()
+
+    def learned(self) -> Sequence[FoundRow]:
+        """Nothing is learned of another engine."""
+        return ()

@@ -1,0 +1,108 @@
+"""The ids of answers as the model wrote them, for the prompts that have these answers in their history.
+
+A history comes back as text. Encoded again it may be other tokens: where the model did not write the shortest ones, or
+where a template writes a call with other white space. Then the state behind the answer is of no use, and the model
+sees a history that it did not write. The ids are put back where the message is unchanged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dflash_core.messages import Message, Prompt
+from dflash_core.text.tokenizer import Tokenizer
+
+MAX_BYTES = 64 << 20
+Key = tuple[bytes, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """`prompt`: a digest of the prompt that was answered, and its length."""
+
+    prompt: bytes
+    length: int
+    ids: tuple[int, ...]
+
+
+class WrittenAnswers:
+    """The newest answers, up to `max_bytes`. Thread-safe."""
+
+    def __init__(self, tokenizer: Tokenizer, max_bytes: int = MAX_BYTES) -> None:
+        self._tokenizer, self._max_bytes = tokenizer, max_bytes
+        self._answers: OrderedDict[Key, tuple[_Answer, ...]] = (
+            OrderedDict()
+        )  # by message and its place, the newest last
+        self._nbytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, prompt: Sequence[int], place: int, message: Message, ids: Sequence[int]) -> None:
+        """The answer to a prompt, from its first id to the one that ended it. `place`: of its message in a history."""
+        if ids.count(ids[-1]) > 1:
+            return  # its end could not be found in a prompt
+        key, answer = _key(message, place), _Answer(_digest(prompt), len(prompt), tuple(ids))
+        with self._lock:
+            before = self._answers.pop(key, ())
+            self._answers[key] = now = (*(one for one in before if one.prompt != answer.prompt), answer)
+            self._nbytes += _nbytes(now) - _nbytes(before)
+            while self._nbytes > self._max_bytes:
+                self._nbytes -= _nbytes(self._answers.popitem(last=False)[1])
+
+    def put_back(self, prompt: Prompt, messages: Sequence[Message]) -> Prompt:
+        """The prompt for `messages` with the answers in it as they were written.
+
+        An answer is put back where the prompt begins with all that it answered, reasoning that the template opened
+        included, and where its reasoning is in the prompt: what a template leaves out stays out.
+        """
+        for place, message in enumerate(messages):
+            if message.role != "assistant":
+                continue
+            with self._lock:
+                answers = self._answers.get(_key(message, place), ())
+            for answer in reversed(answers):
+                if answer.length < len(prompt.ids) and _digest(prompt.ids[: answer.length]) == answer.prompt:
+                    prompt = self._with(prompt, message, answer)
+                    break
+        return prompt
+
+    def _with(self, prompt: Prompt, message: Message, answer: _Answer) -> Prompt:
+        begin, ids = answer.length, prompt.ids
+        if answer.ids[-1] not in ids[begin:]:
+            return prompt
+        end = ids.index(answer.ids[-1], begin) + 1
+        if message.thinking.strip() not in self._tokenizer.decode(ids[begin:end]):
+            return prompt
+        more = begin + len(answer.ids) - end
+
+        def moved(length: int) -> int:
+            return length if length <= begin else length + more if length >= end else begin
+
+        return replace(
+            prompt,
+            ids=(*ids[:begin], *answer.ids, *ids[end:]),
+            stable=moved(prompt.stable),
+            head=moved(prompt.head),
+            continued=moved(prompt.continued),
+        )
+
+
+def _nbytes(answers: Sequence[_Answer]) -> int:
+    return sum(8 * len(one.ids) + 200 for one in answers)
+
+
+def _key(message: Message, place: int) -> Key:
+    """Of an answer as a client has it: white space around its parts, and the order of arguments, may be another."""
+    calls = [(call.name, call.arguments) for call in message.calls]
+    parts = json.dumps([message.content.strip(), message.thinking.strip(), calls], sort_keys=True)
+    return hashlib.blake2b(parts.encode(), digest_size=16).digest(), place
+
+
+def _digest(ids: Sequence[int]) -> bytes:
+    return hashlib.blake2b(np.asarray(ids, np.int32).tobytes(), digest_size=16).digest()

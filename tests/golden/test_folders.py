@@ -1,0 +1,166 @@
+"""Folders of Hugging Face models against Hugging Face: random models, saved as bf16."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dflash_core import load_draft, load_target
+from support import random_family, random_model
+from support.folders import PRE, WIDE, changed, in_shards, quantised, saved, wide, with_fused_experts
+from support.grids import full
+from support.quantised import LAYOUTS
+from support.random_files import drawn, head, trunk
+from support.random_model import VOCAB
+
+NAMES = ("qwen35", *random_family.MODELS)
+
+
+def made(name: str, seed: int, **more: Any) -> Any:
+    of = drawn(seed, **more)
+    if name == "qwen35":
+        return random_model.hugging_face(of.shape, seed)
+    return random_family.hugging_face(name, of, seed)
+
+
+def logits(model: Any, ids: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        found: np.ndarray = model(torch.tensor(ids[None]), use_cache=False).logits[0].numpy()
+    return found
+
+
+def check(folder: Path, model: Any, seed: int) -> None:
+    """The folder's logits are those of `model`, up to rounding and a near tie of a router."""
+    target = load_target(folder)
+    ids = np.random.default_rng(seed).integers(0, VOCAB, 60)
+    expected, ours = logits(model, ids), target.logits(ids)
+    assert expected.std() > 0.1, "a model that says nothing would pass any test"
+    rows = random_family.first_close(target, ids)
+    assert rows > 10
+    assert np.abs(ours - expected)[:rows].max() < 2e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", [0, 1, *map(full, range(2, 8))])
+def test_random_models(name: str, seed: int, tmp_path: Path) -> None:
+    model = saved(made(name, seed), tmp_path, PRE.get(name, "qwen2"))
+    check(tmp_path if seed % 2 else in_shards(tmp_path), model, seed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("turn", range(3))
+def test_quantised_models(name: str, turn: int, tmp_path: Path) -> None:
+    """Layouts mixed per matrix; a third of them in each turn."""
+    model = saved(wide(name, turn), tmp_path, PRE.get(name, "qwen2"))
+    layouts = [layout for layout in LAYOUTS if layout != "gptq-v2"][turn::3]
+    assert len(quantised(tmp_path, model, layouts, turn)) > 2
+    check(tmp_path, model, turn)
+
+
+def test_zeros_as_they_are(tmp_path: Path) -> None:
+    """The second version of GPTQ, which the config names."""
+    model = saved(wide("qwen3", 0), tmp_path)
+    quantised(tmp_path, model, ["gptq-v2"], 0)
+    method = {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"}
+    check(changed(tmp_path, config=lambda found: found | {"quantization_config": method}), model, 0)
+
+
+def test_experts_of_a_layer_as_one_tensor(tmp_path: Path) -> None:
+    model = saved(wide("qwen35moe", 1), tmp_path, "qwen35")
+    check(changed(tmp_path, with_fused_experts), model, 1)
+
+
+def test_a_language_model_within_another(tmp_path: Path) -> None:
+    """As published: the prefix of a model of images, its tower, and nested settings."""
+    model = saved(wide("qwen35", 1), tmp_path, "qwen35")
+
+    def renamed(found: dict[str, Tensor]) -> dict[str, Tensor]:
+        kept = {name.replace("model.", "model.language_model.", 1): one for name, one in found.items()}
+        return kept | {"model.visual.patch_embed.proj.weight": torch.zeros(4, 3, 2, 2, 2)}
+
+    def nested(found: dict[str, Any]) -> dict[str, Any]:
+        return {"model_type": "qwen3_5", "text_config": found, "vision_config": {"depth": 2}, "image_token_id": 3}
+
+    check(changed(tmp_path, renamed, nested), model, 1)
+
+
+def of_class(module: str, name: str, **sizes: Any) -> Any:
+    """A small model of a class of Hugging Face's, random in float32."""
+    models = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
+    torch.manual_seed(0)
+    config = getattr(models, f"{name}Config")(**sizes)
+    model = getattr(models, f"{name.removesuffix('Text')}ForCausalLM")(config).eval().float()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.08 * torch.randn_like(parameter))
+    return model
+
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 512,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
+GEMMA = {
+    "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llama": ("llama", "Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+    "llama-3": ("llama", "Llama", {"rope_parameters": LLAMA3, "head_dim": 32, "tie_word_embeddings": True}),
+    "llama-biases": ("llama", "Llama", {"attention_bias": True, "rope_parameters": LLAMA3}),
+    "mistral": ("mistral", "Mistral", {"sliding_window": None, "rope_parameters": YARN}),
+    "gemma3": (
+        "gemma3", "Gemma3Text",
+        {"num_hidden_layers": 7, "sliding_window": 16, "head_dim": 32, "query_pre_attn_scalar": 32,
+         "rope_parameters": GEMMA, "sliding_window_pattern": 3},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_architectures(name: str, tmp_path: Path) -> None:
+    module, of, more = OTHERS[name]
+    check(tmp_path, saved(of_class(module, of, **SIZES | more), tmp_path), 0)
+
+
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
+def test_mtp_tensors_draft(name: str, tmp_path: Path) -> None:
+    """The last layer as an MTP block: logits for a text are those of Hugging Face's layer, and it drafts."""
+    seed, rng = 2, np.random.default_rng(0)
+    model = saved(wide(name, seed), tmp_path, PRE[name])
+    hidden = WIDE.hidden
+    made = {"fc": torch.from_numpy(rng.standard_normal((hidden, 2 * hidden)) * hidden**-0.5)}
+    norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+    made |= {norm: torch.from_numpy(0.2 * rng.standard_normal(hidden)) for norm in norms}
+    made = {key: one.to(torch.bfloat16) for key, one in made.items()}
+    last = f"model.layers.{WIDE.layers - 1}."
+
+    def moved(found: dict[str, Tensor]) -> dict[str, Tensor]:
+        kept = {key.replace(last, "mtp.layers.0."): one for key, one in found.items()}
+        return kept | {f"mtp.{key}.weight": one for key, one in made.items()}
+
+    def fewer(found: dict[str, Any]) -> dict[str, Any]:
+        kinds = found["layer_types"][:-1]
+        return found | {"num_hidden_layers": WIDE.layers - 1, "layer_types": kinds, "mtp_num_hidden_layers": 1}
+
+    target = load_target(changed(tmp_path, moved, fewer))
+    ids = rng.integers(0, VOCAB, 30).tolist()
+    names = dict(zip(("fc", *norms), ("eh_proj", "enorm", "hnorm", "shared_head_norm"), strict=True))
+    beside = {names[key]: one.float() + (key != "fc") for key, one in made.items()}
+    expected = head(model, beside, ids[1:], trunk(model, ids)[:-1])[1].numpy()
+    rows = random_family.first_close(target, ids)
+    assert rows > 8
+    assert np.abs(target.mtp_logits(ids) - expected)[: rows - 1].max() < 2e-3
+    assert target.own_draft == "mtp"
+    assert load_draft("mtp", target).capabilities.kind == "mtp"

@@ -1,0 +1,191 @@
+"""Folders that cannot run: each is refused in one line that says what was found, what was expected, what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dflash_core import load_target
+from dflash_core.arch.folders.opening import open_folder
+from dflash_core.config import read_target
+from dflash_core.errors import DFlashError
+from support.folders import PRE, changed, in_shards, quantised, saved, wide
+from support.quantised import in_layout
+
+INDEX = "model.safetensors.index.json"
+MLP = "model.layers.0.mlp.up_proj"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    found = {}
+    for name in ("qwen3", "qwen35", "qwen35moe"):
+        found[name] = tmp_path_factory.mktemp(name)
+        saved(wide(name, 0), found[name], PRE.get(name, "qwen2"))
+    found["gptq"] = tmp_path_factory.mktemp("gptq")
+    quantised(found["gptq"], saved(wide("qwen3", 0), found["gptq"]), ["gptq-128-signed"], 0)
+    return found
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(DFlashError) as found:
+        read_target(open_folder(folder))
+    message = str(found.value)
+    assert "\n" not in message
+    assert str(folder) in message or folder.name in message
+    return message
+
+
+def config(**values: Any) -> Callable[[Path], object]:
+    return lambda folder: changed(folder, config=lambda found: found | values)
+
+
+def tensors(change: Callable[[dict[str, Tensor]], object]) -> Callable[[Path], object]:
+    """`change` alters the tensors in place."""
+
+    def made(found: dict[str, Tensor]) -> dict[str, Tensor]:
+        change(found)
+        return found
+
+    return lambda folder: changed(folder, made)
+
+
+def put(**values: Tensor) -> Callable[[Path], object]:
+    return tensors(lambda found: found.update({name.replace("__", "."): one for name, one in values.items()}))
+
+
+def in_new_layout(layout: str) -> Callable[[dict[str, Tensor]], object]:
+    def change(found: dict[str, Tensor]) -> None:
+        weight = found.pop(MLP + ".weight").float().numpy()
+        found.update(in_layout(np.random.default_rng(0), MLP, layout, weight)[0])
+
+    return change
+
+
+def one(name: str, value: Callable[[Tensor], Tensor]) -> Callable[[Path], object]:
+    return tensors(lambda found: found.update({name: value(found[name])}))
+
+
+def without(name: str) -> Callable[[Path], object]:
+    return tensors(lambda found: found.pop(name))
+
+
+def in_file(name: str, data: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def missing_shard(folder: Path) -> None:
+    (in_shards(folder) / "model-00002-of-00003.safetensors").unlink()
+
+
+def absent_file(folder: Path) -> None:
+    index = json.loads((in_shards(folder) / INDEX).read_text())
+    index["weight_map"]["lm_head.weight"] = "model-00007-of-00003.safetensors"
+    (folder / INDEX).write_text(json.dumps(index))
+
+
+def truncated(folder: Path) -> None:
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[:-1000])
+
+
+def damaged_header(folder: Path) -> None:
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    data[8:12] = b"[[[["
+    (folder / "model.safetensors").write_bytes(bytes(data))
+
+
+CASES: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "no-config": ("qwen3", lambda folder: (folder / "config.json").unlink(), "has no config.json, expected the folder"),
+    "json": ("qwen3", in_file("config.json", b"{"), "is not valid JSON"),
+    "architecture": ("qwen3", config(model_type="mamba"), "has the model_type mamba, expected qwen3_5,"),
+    "drafter": ("qwen3", config(architectures=["DFlashDraftModel"]), "is a DFlash drafter, expected a target"),
+    "method": (
+        "qwen3", config(quantization_config={"quant_method": "hqq"}), "has the quant_method hqq, expected gptq",
+    ),
+    "bits": ("qwen3", config(quantization_config={"quant_method": "gptq", "bits": 3}), "gptq with 3 bits, expected 4"),
+    "setting": ("qwen3", config(parallel_residual=True), "parallel_residual is True, expected a file without it"),
+    "window": ("qwen3", config(use_sliding_window=True, sliding_window=64), "use_sliding_window is True"),
+    "activation": ("qwen3", config(hidden_act="relu2"), "hidden_act is relu2, expected silu or swish"),
+    "heads": ("qwen3", config(num_attention_heads="two"), "num_attention_heads is 'two', expected a whole number"),
+    "layers": ("qwen3", config(num_hidden_layers=9), "tensors are missing: blk.3."),
+    "kinds": ("qwen35", config(layer_types=["mamba"] * 3), "layer_types is ['mamba', 'mamba', 'mamba'], expected 3 of"),
+    "delta-heads": ("qwen35", config(linear_num_value_heads=4), "A_log has 6 numbers, expected 4, one per head"),
+    "rope": ("qwen3", config(rope_parameters={"rope_type": "longrope", "rope_theta": 1e4}), "by longrope"),
+    "no-shard": ("qwen3", missing_shard, "model-00002-of-00003.safetensors of 3 shards is not there"),
+    "index": ("qwen3", absent_file, "model-00007-of-00003.safetensors of 4 shards is not there"),
+    "no-weights": ("qwen3", lambda folder: (folder / "model.safetensors").unlink(), "has 0 .safetensors files"),
+    "truncated": ("qwen3", truncated, "is truncated: tensor"),
+    "header": ("qwen3", damaged_header, "is not valid JSON"),
+    "no-tokenizer": ("qwen3", lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json"),
+    "tokenizer": ("qwen3", in_file("tokenizer.json", b"[]"), "is JSON of type list, expected an object"),
+    "missing": ("qwen3", without(MLP + ".weight"), "1 of 36 tensors are missing: blk.0.ffn_up.weight"),
+    "unknown": ("qwen3", put(model__layers__0__odd__weight=torch.zeros(2, 2)), "no meaning here: blk.0.odd.weight"),
+    "shape": ("qwen3", one(MLP + ".weight", lambda w: w[:100]), "has shape [100, 256], expected [512, 256]"),
+    "type": ("qwen3", one(MLP + ".weight", lambda w: w.to(torch.int8)), "is stored as I8 without the scales"),
+    "half-a-layout": (
+        "qwen3", tensors(lambda found: (in_new_layout("gptq-128-signed")(found), found.pop(MLP + ".scales"))),
+        "is stored as g_idx, qweight, qzeros, expected tensors of",
+    ),
+    "two-layouts": (
+        "qwen3", tensors(lambda found: found.update({f"{MLP}.{one}": torch.zeros(1) for one in ("qweight", "scales")})),
+        "is stored as weight, expected",
+    ),
+    "group": (
+        "gptq", tensors(lambda found: found.update({
+            MLP + ".scales": found[MLP + ".scales"][:1], MLP + ".qzeros": found[MLP + ".qzeros"][:1],
+        })),
+        "has groups of 256 over 256 inputs, expected groups of 32, 64, 128",
+    ),
+    "order": (
+        "gptq", one(MLP + ".g_idx", lambda index: index.flip(0)), "orders inputs by activation (desc_act)",
+    ),
+    "scales": ("gptq", one(MLP + ".scales", lambda scales: scales.float()), "is stored as F32, expected F16 or BF16"),
+    "zeros": ("gptq", one(MLP + ".qzeros", lambda zeros: zeros[:, :3]), "is I32 [2, 3], expected I32 [2, 64]"),
+    "codes": ("gptq", one(MLP + ".qweight", lambda codes: codes[:, :5]), "has 512 outputs and"),
+    "fp8-scales": (
+        "qwen3", tensors(lambda found: found.update({
+            MLP + ".weight": found[MLP + ".weight"].to(torch.float8_e4m3fn), MLP + ".weight_scale": torch.zeros(3),
+        })),
+        "has shape [3], expected one scale, one for each of 512 rows or one per block",
+    ),
+    "fp8-floats": ("qwen3", put(model__layers__0__mlp__up_proj__weight_scale=torch.ones(1)), "weights of BF16"),
+    "nvfp4": (
+        "qwen3", tensors(lambda found: (in_new_layout("nvfp4-modelopt")(found),
+                                        found.update({MLP + ".weight_scale_2": torch.tensor(0.0)}))),
+        "weight_scale_2 is 0.0, expected a number other than 0",
+    ),
+    "experts": (
+        "qwen35moe", without("model.layers.0.mlp.experts.3.up_proj.weight"),
+        "has 4 experts with numbers up to 4, expected each number once",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_is_refused_in_one_line(case: str, models: dict[str, Path], tmp_path: Path) -> None:
+    name, change, message = CASES[case]
+    folder = tmp_path / "model"
+    shutil.copytree(models[name], folder)
+    change(folder)
+    assert message in refusal(folder)
+
+
+def test_codes_that_are_no_numbers_are_refused_when_read(models: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(models["qwen3"], folder)
+    found = load_file(folder / "model.safetensors")
+    weight = found[MLP + ".weight"].to(torch.float8_e4m3fn)
+    weight.view(torch.uint8)[3, 5] = 0xFF
+    save_file(found | {MLP + ".weight": weight, MLP + ".weight_scale": torch.ones(1)}, folder / "model.safetensors")
+    with pytest.raises(DFlashError, match=r"up_proj.weight holds values that are no numbers; download it again"):
+        load_target(folder)

@@ -1,0 +1,45 @@
+"""Quantised matrices of folders: the values of the golden file and of layouts written from their definitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+
+from dflash_core.formats.folders.file import folder_file
+from dflash_core.formats.folders.layouts import Modules
+from dflash_core.formats.safetensors import open_safetensors
+from support.quantised import LAYOUTS, Tensors, in_layout
+
+
+def opened(path: Path, tensors: Tensors, plus_one: bool = True) -> Modules:
+    save_file({name: one.contiguous() for name, one in tensors.items()}, path)
+    return Modules.of(open_safetensors(path, packed=True), plus_one)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_values_are_those_of_the_definition(layout: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    tensors, values = in_layout(rng, "a.b", layout, rng.normal(size=(136, 256)))
+    modules = opened(tmp_path / "a.safetensors", tensors, layout != "gptq-v2")
+    file = folder_file(tmp_path, modules.file, {}, {"x": modules.part("a.b")})
+    found = file.float32("x")
+    assert found.shape == values.shape
+    assert np.array_equal(found, values.astype(np.float32)), "the products of code and scale, rounded once"
+    assert np.array_equal(file.float32("x", slice(17, 103)), found[17:103])
+    assert np.array_equal(file.raw("x", slice(17, 103)), file.raw("x")[17:103])
+
+
+GOLDEN = Path(__file__).parent / "data/layouts.safetensors"
+
+
+@pytest.mark.parametrize("name", ["gptq_sym", "gptq_asym", "gptq_asym64", "awq", "nvfp4_modelopt", "nvfp4_ct"])
+def test_golden_layouts(name: str) -> None:
+    modules = Modules.of(open_safetensors(GOLDEN, packed=True), zeros_plus_one=True)
+    file = folder_file(GOLDEN, modules.file, {}, {"x": modules.part(name)})
+    expected = np.load(GOLDEN.with_suffix(".npz"))
+    assert np.array_equal(file.float32("x"), expected["nvfp4_modelopt" if name == "nvfp4_ct" else name])
+    if name.startswith("nvfp4"):
+        assert np.array_equal(file.raw("x"), expected["nvfp4_ggml_bytes"])

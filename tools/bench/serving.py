@@ -1,0 +1,227 @@
+"""What the server costs, and what an agent's turns wait for.
+
+python -m tools.bench.serving [--folder FOLDER --model 27b] [--prompt 25000] [--rounds 5]
+
+Prints a JSON object a line. `reuse`: seconds to the first token of a turn behind a long prompt, as a client on a
+process of its own measures it: directly after the turn before, and with a request of another conversation in between;
+`allowed` is 0.6 s and the time that reading the turn's new tokens takes. `overhead`: the same prompts by the decoder
+alone, as `ask` runs it, and by the server, in turn. Without --folder the demo pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from dflash_core.bench.family_models import MODELS
+from dflash_core.conversation import Conversation
+from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.engine import Engine, load_pair
+from dflash_core.knobs import Knobs
+from dflash_tui.server.sampling import Defaults
+from dflash_tui.server.service import Served, Service
+from dflash_tui.server.serving import Server, bound
+from dflash_tui.server.settings import ServerSettings
+from tools.bench.synthetic import synthetic_pair
+from tools.bench.tool import run_tool
+
+QUESTIONS = ("What is 12 plus 7?", "Tell me a story.", "Tell me about red.", "Write a poem about rain.")
+SIDE = 300  # characters of the request in between
+ANSWER = 16  # tokens of the answers of which only the first counts
+CONTEXT_DEMO = 2048
+
+
+def client(url: str) -> None:
+    """Send the requests that come as lines; write what was measured of each as a line."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    for line in sys.stdin:
+        connection = http.client.HTTPConnection(host, int(port))
+        connection.connect()  # an agent keeps its connection
+        began = time.perf_counter()
+        connection.request("POST", "/v1/chat/completions", line.encode(), {"content-type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            sys.exit(response.read().decode())
+        times, last = list[float](), dict[str, Any]()
+        for data in response:
+            if data.startswith(b"data: {"):
+                last = json.loads(data[6:])
+                if any(one["delta"].get("content") for one in last["choices"]):
+                    times.append(time.perf_counter() - began)
+        connection.close()
+        usage = last["usage"]
+        found = {
+            "first_s": times[0], "rate": (usage["completion_tokens"] - 1) / (times[-1] - times[0]),
+            "prompt": usage["prompt_tokens"], "cached": usage["prompt_tokens_details"]["cached_tokens"],
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+
+class Bench:
+    """One engine, served, and its client."""
+
+    def __init__(self, engine: Engine, knobs: Knobs, process: subprocess.Popen[str]) -> None:
+        self._engine, self._knobs, self._process = engine, knobs, process
+
+    def ask(self, messages: Sequence[dict[str, str]], tokens: int) -> dict[str, Any]:
+        """What the client measures."""
+        body = {
+            "messages": messages, "max_tokens": tokens, "ignore_eos": True, "stream": True,
+            "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(body) + "\n")
+        self._process.stdin.flush()
+        found: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return found
+
+    def directly(self, question: str, tokens: int) -> dict[str, float]:
+        """The same without the server. What is stored of the prompt is forgotten before."""
+        target = self._engine.target
+        conversation = Conversation(self._engine, target.tokenizer, target.template)
+        began = time.perf_counter()
+        knobs = self._knobs.replace(max_tokens=tokens, ignore_eos=True)
+        turn = conversation.ask(question, knobs)
+        times = [time.perf_counter() - began for piece in turn if piece.text or piece.thinking]
+        assert turn.report is not None
+        return {"first_s": times[0], "rate": (len(turn.report.tokens) - 1) / (times[-1] - times[0])}
+
+    def forget(self) -> None:
+        """Read the next prompt from its beginning. While nothing runs."""
+        self._engine.reset()
+        if self._engine.snapshots is not None:
+            self._engine.snapshots.store.clear()
+
+    def overhead(self, rounds: int, tokens: int) -> Iterator[dict[str, Any]]:
+        """Medians over the rounds, question by question: the decoder alone, and behind the server."""
+        for question in QUESTIONS:
+            alone, served = list[dict[str, float]](), list[dict[str, float]]()
+            for at in range(rounds + 1):  # the first one warms up
+                for one in (alone, served) if at % 2 else (served, alone):
+                    self.forget()
+                    messages = [{"role": "user", "content": question}]
+                    one.append(self.directly(question, tokens) if one is alone else self.ask(messages, tokens))
+            first, rate = ([median(run[name] for run in one[1:]) for one in (alone, served)] for name in _NAMES)
+            yield {
+                "measured": "overhead", "question": question, "first_ms": [round(s * 1e3, 2) for s in first],
+                "first_more_ms": round((first[1] - first[0]) * 1e3, 2), "rate": [round(each, 1) for each in rate],
+                "rate_ratio": round(rate[1] / rate[0], 4),
+            }  # fmt: skip
+
+    def reuse(self, prompt: int, new: int, rounds: int) -> dict[str, Any]:
+        """Turns of one conversation behind a prompt of about `prompt` tokens, `new` characters a turn."""
+        self.forget()
+        history = [
+            {"role": "system", "content": "You are an agent that works in a folder."},
+            {"role": "user", "content": _text(prompt)},
+        ]
+        whole = self.ask(history, ANSWER)
+        per_token = whole["first_s"] / whole["prompt"]
+        found: dict[str, list[dict[str, Any]]] = {"in_place": [], "after_another": []}
+        for at in range(rounds):
+            for name, turns in found.items():
+                if name == "after_another":
+                    side = [
+                        {"role": "system", "content": "You name chats."},
+                        {"role": "user", "content": _text(SIDE, at)},
+                    ]
+                    self.ask(side, ANSWER)
+                history += [{"role": "assistant", "content": "ok"}, {"role": "user", "content": _text(new, at)}]
+                turns.append(self.ask(history, ANSWER))
+        return {
+            "measured": "reuse", "prompt": whole["prompt"], "first_turn_s": round(whole["first_s"], 3),
+            **{name: _summary(turns, per_token) for name, turns in found.items()},
+        }  # fmt: skip
+
+
+_NAMES = ("first_s", "rate")
+
+
+def _summary(turns: Sequence[dict[str, Any]], per_token: float) -> dict[str, Any]:
+    read = [one["prompt"] - one["cached"] for one in turns]
+    return {
+        "read": read,
+        "first_s": [round(one["first_s"], 4) for one in turns],
+        "median_s": round(median(one["first_s"] for one in turns), 4),
+        "allowed_s": round(0.6 + per_token * median(read), 4),
+    }
+
+
+def _text(count: int, seed: int = 0) -> str:
+    """So many characters. The vocabulary of a synthetic model has a token for each."""
+    return " ".join(f"{(at * 7919 + seed) % 9973:04d}" for at in range(count // 5 + 1))[:count]
+
+
+@contextmanager
+def served(engine: Engine, knobs: Knobs) -> Iterator[Bench]:
+    """Serve an engine, and start a client."""
+    settings = ServerSettings(port=0)
+    service = Service(engine, Served("bench", "", Defaults(knobs, frozenset(knobs.to_dict()), greedy=True)), settings)
+    listening, addresses = threading.Event(), list[str]()
+
+    def heard(address: str) -> None:
+        addresses.append(address)
+        listening.set()
+
+    server = Server(service, heard)
+    socket = bound(settings)
+    thread = threading.Thread(target=lambda: server.run(sockets=[socket]), daemon=True)
+    thread.start()
+    listening.wait()
+    pipe: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-m", "tools.bench.serving", "--client", addresses[0]], **pipe)
+    try:
+        yield Bench(engine, knobs, process)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+        server.should_exit = True
+        thread.join()
+        service.close()
+
+
+def main() -> None:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--folder", type=Path, help="folder of synthetic files, written if missing (the demo pair)")
+    add("--model", choices=MODELS, default="27b", help="which synthetic files")
+    add("--device", choices=("cpu", "cuda"), default="cpu")
+    add("--prompt", type=int, default=0, help="characters of the long prompt (25,000; demo pair: 700)")
+    add("--new", type=int, default=64, help="characters of each further turn")
+    add("--tokens", type=int, default=200, help="tokens of the answers whose speed is compared")
+    add("--rounds", type=int, default=5)
+    add("--drafting", default="plain")
+    add("--client", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.client:
+        client(args.client)
+        return
+    prompt = args.prompt or (25_000 if args.folder else 700)
+    if args.folder is None:
+        engine = load_pair(demo_target_path(), demo_draft_path(), args.device, context_length=CONTEXT_DEMO)
+    else:
+        pair = synthetic_pair(args.folder, MODELS[args.model])
+        room = prompt + args.rounds * 2 * (args.new + 64) + 4096
+        engine = load_pair(pair.target, pair.draft, args.device, context_length=room)
+    with served(engine, Knobs(drafting=args.drafting)) as bench:
+        for found in (bench.reuse(prompt, args.new, args.rounds), *bench.overhead(args.rounds, args.tokens)):
+            sys.stdout.write(json.dumps(found) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    run_tool(main)
