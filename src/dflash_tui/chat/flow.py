@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
+from dflash_core.clean import one_line
 from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import seconds, short
