@@ -211,5 +211,5 @@ def small_gemma() -> Model:
     )
     return replace(
         GEMMA_31B, name="small-gemma", settings=settings, vocabulary=words, names=own_values(6),
-        assistant=gemma4_assistant(settings, 256, 512),
+        assistant=gemma4_assistant(settings, 256, 512), draft=replace(GEMMA_31B.draft, mask_token_id=920),
     )  # fmt: skip
