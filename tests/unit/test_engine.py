@@ -322,6 +322,11 @@ def test_a_tokenizer_that_cannot_be_built_is_refused_at_the_end_of_a_long_load(m
         raise FormatError("the merges do not fit the vocabulary")
 
     monkeypatch.setattr(target.tokenizer, "prepare", prepare)
-    with pytest.raises(FormatError, match="the merges do not fit"), engine_module.tokenizer_meanwhile(target):
-        for one in [thread for thread in threading.enumerate() if thread.name == "tokenizer"]:
-            one.join()
+
+    def load() -> None:
+        with engine_module.tokenizer_meanwhile(target):
+            for one in [thread for thread in threading.enumerate() if thread.name == "tokenizer"]:
+                one.join()
+
+    with pytest.raises(FormatError, match="the merges do not fit"):
+        load()

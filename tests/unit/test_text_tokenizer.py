@@ -314,7 +314,7 @@ def test_malformed_metadata_is_refused_in_one_line(changes: dict[str, object], w
 def test_merges_that_do_not_fit_the_tokens_are_refused_when_they_are_built() -> None:
     tokenizer = Tokenizer.from_metadata(metadata(merges=["zq qz"]))
     for use in (tokenizer.prepare, lambda: tokenizer.encode("a")):
-        with pytest.raises(FormatError, match="the merges do not fit the vocabulary: .*zq.*") as caught:
+        with pytest.raises(FormatError, match=r"the merges do not fit the vocabulary: .*zq") as caught:
             use()
         assert "\n" not in str(caught.value)
 
