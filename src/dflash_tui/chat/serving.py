@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
-from dflash_tui.application.requests import NumberedLine, ServedRequest
+from dflash_core.events import Piece
+from dflash_core.record import End, Read, Start, Step
+from dflash_tui.application.figures.meter import Meter
+from dflash_tui.application.requests import NumberedLine, ServedRequest, client_name
 from dflash_tui.application.settings.config import remember_client
 from dflash_tui.application.settings.presets import Presets, changed
 from dflash_tui.chat.controller import Controller
@@ -21,7 +24,6 @@ from dflash_tui.chat.state import AppState, ShownTurn
 if TYPE_CHECKING:
     from dflash_core.engine import Engine
     from dflash_tui.application.decoder_use import DecoderUse
-    from dflash_tui.application.figures.meter import Meter
     from dflash_tui.application.requests import Requests
     from dflash_tui.server.beside import ServerBeside
     from dflash_tui.server.sampling import ClientDefaults, Defaults
@@ -155,13 +157,10 @@ class Serving(Controller):
         self.screen.set_timer(LOOK_S, self._look)
 
     def _take(self, one: NumberedLine) -> None:
-        from dflash_core.events import Piece
-        from dflash_core.record import End, Read, Start, Step
-        from dflash_tui.application.figures.meter import Meter
-
         line, state = one.line, self.state
         if isinstance(line, Start):
-            state.followed = ShownTurn(meter=Meter(), cold=False, served=True)
+            client = client_name(one.request.client) or "another program"
+            state.followed = ShownTurn(meter=Meter(), cold=False, served=True, client=client)
             self.current = one.request
             self._gauges.draw()
             return

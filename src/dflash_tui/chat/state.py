@@ -44,6 +44,7 @@ class ShownTurn:
     cold: bool = True  # no turn has ended since the model was loaded
     lost: bool = False  # the device is lost: nothing works in this process any more
     served: bool = False  # it is the answer to another program, and is being written
+    client: str = ""  # that program
 
     @property
     def reasoning(self) -> bool:
