@@ -8,17 +8,28 @@
 // overwrites them. All HEAD_DIM dimensions are rotated. Row i of a block has position length + i. What a layer sees:
 // models/dflash.py. The attention is attention.cuh's.
 //
-// Defines: as attention.cu's, with ROTARY equal to HEAD_DIM.
+// Defines: as attention.cu's, with ROTARY equal to HEAD_DIM. With HEAD_GATES also UNGATED: a number per query head
+// follows the values, which adds an argument to draft_combine.
 
 #define KV_RING
 
 #include "acts.cuh"
 #include "attention.cuh"
+#include "combine.cuh"
 #include "features.cuh"
 #include "heads.cuh"
 #include "state.cuh"
 
 constexpr int PREPARE_WARPS = 4;
+
+// Columns of [attn_q | attn_k | attn_v], and of gates.
+__device__ __forceinline__ int block_width(int kv_heads) {
+#ifdef HEAD_GATES
+    return projected(kv_heads);
+#else
+    return (GROUP + 2) * kv_heads * HEAD_DIM;
+#endif
+}
 
 // What the rows of a block see: context and block, with `causal` only up to themselves, with `window` only that near,
 // and of the context at most the last draft_window positions (a knob; 0: all). A part is a split.
@@ -114,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_prepare(
     const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
     pdl_wait();
     if (task >= heads + 2 * kv_heads || row >= block) return;
-    const Projection in = {partials, rows, (heads + 2 * kv_heads) * HEAD_DIM};
+    const Projection in = {partials, rows, block_width(kv_heads)};
     const int position = st->length + row;
     prepare_head<HEAD_DIM>(
         in, row, task, kv_heads, position, position, q_norm, k_norm, frequency, eps, scale, q, {k, v, slots}
@@ -138,8 +149,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) draft_split(
 // Merges the splits and stores the acts of attn_output. Grid (groups of 256 activations, rows).
 extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS) draft_combine(
     int block, const float* out, const float2* stats, int splits, int rows, int kv_heads, u8* acts_q8, u8* acts_f16
+#ifdef HEAD_GATES
+    , const float* partials
+#endif
 ) {
     pdl_launch();
+#ifdef HEAD_GATES
+    const GatedGroup gated(blockIdx.x, kv_heads);
+    const auto parts = [&] { return splits; };
+    pdl_wait();
+    if (int(blockIdx.y) >= block) return;
+    gated.combine(parts, blockIdx.y, rows, kv_heads, out, stats, partials, {acts_q8, acts_f16});
+#else
     const int row = blockIdx.y, group = blockIdx.x, element = group * ACTS_GROUP + 8 * lane_id();
     const bool padding = element >= kv_heads * GROUP * HEAD_DIM;
     pdl_wait();
@@ -151,4 +172,5 @@ extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS) draft_combine(
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] = padding ? 0.0f : x[i];
     acts_store({acts_q8, acts_f16}, row, group, x);
+#endif
 }

@@ -20,6 +20,28 @@ extern "C" __global__ void keep_features(
         make_uint2(pack_half2(x.x * HEADROOM, x.y * HEADROOM), pack_half2(x.z * HEADROOM, x.w * HEADROOM));
 }
 
+// The same for a drafter that norms every captured layer by itself: times 1 / RMS, and `weight` f32 [taps][hidden].
+// pending f16 [capacity][taps * hidden] times HEADROOM; hidden a multiple of 8. Grid (taps, rows).
+constexpr int NORM_THREADS = 256;
+extern "C" __global__ void __launch_bounds__(NORM_THREADS) keep_normed(
+    const StepState* st, const float* features, const float* weight, float eps, half* pending, int hidden, int capacity
+) {
+    __shared__ float scratch[NORM_THREADS / WARP];
+    const int tap = blockIdx.x, taps = gridDim.x, row = blockIdx.y;
+    pdl_launch();
+    pdl_wait();
+    const int to = st->length - st->accepted - st->draft_length + row;
+    if (row >= st->accepted || to >= capacity) return;
+    const float* const x = features + (u64(st->path[row]) * taps + tap) * hidden;
+    float squares = 0.0f;
+    for (int k = threadIdx.x; k < hidden; k += NORM_THREADS) squares += x[k] * x[k];
+    const float scale = HEADROOM / sqrtf(block_sum<NORM_THREADS>(squares, scratch) / hidden + eps);
+    half* const out = pending + (u64(to) * taps + tap) * hidden;
+    for (int k = threadIdx.x; k < hidden; k += NORM_THREADS) {
+        out[k] = __float2half_rn(x[k] * scale * weight[tap * hidden + k]);
+    }
+}
+
 // Stores the residual after every accepted node, and its token, at the place of its position: features f32
 // [node][width], hidden f32 [slots][width], tokens [slots]; width a multiple of 4. Grid (quads / threads, rows).
 extern "C" __global__ void keep_hidden(

@@ -17,6 +17,7 @@
 
 #include "formats/grid_table.cuh"
 #include "formats/q6_k.cuh"
+#include "formats/two_subs.cuh"
 #include "iq2_grid.cuh"
 
 // The registers of a lane from its digits and signs: magnitudes, and the same negated.
@@ -45,20 +46,9 @@ __device__ __forceinline__ void iq2_scales(u32 (&sub)[4], uint2 nibbles) {
     }
 }
 
-struct IQ2_XXS {
-    static constexpr int NUMBER = FORMAT_IQ2_XXS, BYTES = 1056, SLOTS = 4;
-    static constexpr Scaling SCALING = Scaling::INTEGER_32;
-    static constexpr bool MINIMUM = false;
-    static constexpr Codes CODES = Codes::FULL;
-    static constexpr int MAX_PLANE_BITS = 4;
+struct IQ2_XXS : TwoSubs<1> {
+    static constexpr int NUMBER = FORMAT_IQ2_XXS, BYTES = 1056;
     using Table = GridTable<256, 8>;
-    struct Head {
-        u32 d;
-    };
-    struct Scales {
-        int sub[2][2];  // [row][sub of the unit]
-        float d[2];
-    };
     struct Unit {
         u32 index[2], signs[4];  // signs of the four lanes of the quad
     };
@@ -66,18 +56,6 @@ struct IQ2_XXS {
     static __device__ __forceinline__ Table& table() {
         __shared__ Table found;
         return found;
-    }
-    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
-        return {ldg_stream4(tile + (lane >> 2) * 4)};
-    }
-    static __device__ __forceinline__ Scales decode(const Head& head, int) {
-        Scales scales = {};
-#pragma unroll
-        for (int r = 0; r < 2; ++r) scales.d[r] = 0.125f * half_bits_float(u16(head.d >> (16 * r)));
-        return scales;
-    }
-    static __device__ __forceinline__ int sub_scale(const Scales& scales, int row, int sub) {
-        return scales.sub[row][sub & 1];
     }
     static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
         const u8* at = tile + 32 + u * 256;

@@ -15,6 +15,7 @@
 #pragma once
 
 #include "formats/format.cuh"
+#include "formats/two_subs.cuh"
 #include "iq3_grid.cuh"
 
 template <int COUNT_, int COPIES> struct WordTable {
@@ -101,19 +102,8 @@ struct IQ3_S {
 };
 __device__ __forceinline__ void prepare(IQ3_S) { IQ3_S::table().fill(IQ3_S_GRID, 2, 15); }
 
-struct IQ3_XXS {
-    static constexpr int NUMBER = FORMAT_IQ3_XXS, BYTES = 1568, SLOTS = 4;
-    static constexpr Scaling SCALING = Scaling::INTEGER_32;
-    static constexpr bool MINIMUM = false;
-    static constexpr Codes CODES = Codes::FULL;
-    static constexpr int MAX_PLANE_BITS = 4;
-    struct Head {
-        u32 d;
-    };
-    struct Scales {
-        int sub[2][2];  // [row][sub of the unit]
-        float d[2];
-    };
+struct IQ3_XXS : TwoSubs<2> {
+    static constexpr int NUMBER = FORMAT_IQ3_XXS, BYTES = 1568;
     struct Unit {
         u32 index[2], signs[4];
     };
@@ -122,18 +112,6 @@ struct IQ3_XXS {
     static __device__ __forceinline__ Table& table() {
         __shared__ Table found;
         return found;
-    }
-    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
-        return {ldg_stream4(tile + (lane >> 2) * 4)};
-    }
-    static __device__ __forceinline__ Scales decode(const Head& head, int) {
-        Scales scales = {};
-#pragma unroll
-        for (int r = 0; r < 2; ++r) scales.d[r] = 0.25f * half_bits_float(u16(head.d >> (16 * r)));
-        return scales;
-    }
-    static __device__ __forceinline__ int sub_scale(const Scales& scales, int row, int sub) {
-        return scales.sub[row][sub & 1];
     }
     static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
         const u8* at = tile + 32 + u * 384;

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dflash_core.arch.architecture import Architecture, matrix_types
 from dflash_core.arch.draft_heads import SIDES, Convolution, Heads
 from dflash_core.arch.facts import has_experts
-from dflash_core.arch.kinds import Attention, NextN, Shapes, SwiGLU
+from dflash_core.arch.kinds import Attention, Gate, NextN, Shapes, SwiGLU
 from dflash_core.arch.reading import apart, in_halves
 from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.rope import Scaling
@@ -89,8 +89,19 @@ class DraftConfig:
         ffn = SwiGLU(self.feed_forward_length)
         sizes = (self.head_count, self.head_count_kv, self.key_length, self.key_length, self.rope_freq_base)
         windows = (self.sliding_window if sliding else 0 for sliding in self.sliding)
-        mixers = (Attention(*sizes, self.rms_eps, window=window, scaling=self.rope_scaling) for window in windows)
+        gate: Gate = "softplus" if self.heads.gated else "none"
+        mixers = (
+            Attention(*sizes, self.rms_eps, gate=gate, window=window, scaling=self.rope_scaling) for window in windows
+        )
         return tuple(LayerSpec(mixer, ffn) for mixer in mixers)
+
+    @property
+    def tap_norms(self) -> tuple[str, ...]:
+        """The tensors of the norms of captured layers: one for each in a checkpoint, one for all in GGUF."""
+        if not self.heads.taps_normed:
+            return ()
+        each = tuple(f"enc.aux_norm.{index}.weight" for index in range(len(self.target_layers)))
+        return each if self.flavour == "z-lab" else ("enc.aux_norm.weight",)
 
     def position_bytes(self, kv: CachePair) -> int:
         """What it stores for every position, including those that layers with a window no longer see."""
@@ -102,6 +113,8 @@ class DraftConfig:
         """Every tensor, in the order of a forward pass."""
         hidden, vocab, heads = self.embedding_length, self.vocab_size or 0, self.heads
         shapes: Shapes = {"token_embd.weight": (vocab, hidden)} if heads.own_embedding else {}
+        joined = () if self.flavour == "z-lab" else (len(self.target_layers),)
+        shapes |= dict.fromkeys(self.tap_norms, (*joined, hidden))
         shapes |= dflash_tensors(hidden, len(self.target_layers), self.layers, heads.conv)
         return shapes | heads.tensors(hidden, vocab)
 

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -33,6 +34,7 @@ from support import demo_pair
 from support.chosen import chosen_path
 from support.draft_files import (
     FORMS,
+    LAGUNA,
     PLAIN,
     SPARK,
     TWO,
@@ -95,6 +97,9 @@ CASES: dict[str, DraftConfig] = {
     "one candidate": two(selector=Selector(32, 1)),
     "scaled": two(embedding_scale=1.5, logit_scale=0.5, softcap=3.0),
     "one full layer": two(sliding=(False, True), target_layers=(1,), head_count=4, head_count_kv=2),
+    "laguna": changed(PLAIN, **LAGUNA),
+    "laguna's gates": changed(PLAIN, gated=True, head_count=4, head_count_kv=2, causal=(True, True)),
+    "laguna's norms": changed(PLAIN, taps_normed=True, target_layers=(3, 0, 1), causal=(True, True)),
     "spark": spark(),
     "spark with an anchor": spark(anchor_first=False, block_size=8),
     "spark with few tokens": spark(draft_vocab=40, own_embedding=False),
@@ -128,6 +133,31 @@ def test_against_the_twin(tmp_path: Path, name: str, form: str) -> None:
         for depth, before in ((0, ANCHOR), (2, 60)):
             said = draft.model.markov.accepted(torch.from_numpy(rows[depth]), before)
             assert said == pytest.approx(confidence(w, rows[depth], before), abs=1e-6)
+
+
+def test_lagunas_file_leaves_out_its_window(tmp_path: Path) -> None:
+    """As poolside's GGUF does: every layer has the window of its checkpoint, and a row sees none after it."""
+    config = changed(PLAIN, **LAGUNA)
+    keys = gguf_keys(config)
+    for name in ("attention.sliding_window", "attention.sliding_window_pattern", "attention.causal"):
+        del keys[f"dflash.{name}"]
+    reader = gguf.GGUFReader(write_drafter(tmp_path / "a", config, "upstream"))
+    tensors = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+    found, _ = open_drafter(write_gguf(tmp_path / "b.gguf", keys, tensors))
+    assert (found.sliding_window, found.sliding, found.causal) == (512, (True, True), (True, True))
+    keys["dflash.decoder_arch"] = "other"
+    assert "decoder_arch is 'other', expected laguna" in refused(
+        open_drafter, write_gguf(tmp_path / "b.gguf", keys, tensors), UnsupportedError
+    )
+
+
+def test_a_fused_tensor_of_other_heads_is_refused(tmp_path: Path) -> None:
+    folder = write_drafter(tmp_path / "d", changed(PLAIN, **LAGUNA))
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"num_key_value_heads": 2}))
+    assert "qkv_proj.weight has 64 rows, expected 96; download it again" in refused(open_drafter, folder)
+    (folder / "config.json").write_text(json.dumps(settings | {"gating": "per-element"}))
+    assert "gating is 'per-element', expected 'per-head'" in refused(open_drafter, folder, UnsupportedError)
 
 
 def test_the_pair_scores_count() -> None:

@@ -31,6 +31,7 @@ from dflash_core.runner import Runner
 from support.block_device import BlockPair, block_pair
 from support.chosen import chosen_path
 from support.device_pairs import CONTEXT, close, device_named, prompt
+from support.draft_files import LAGUNA
 from support.grids import full
 from support.planted_device import PlantedDevice
 
@@ -45,6 +46,7 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
     ("dflash2", {"conv": Convolution(2, 64), "block_size": 16}),
     ("dflash2", {"draft_vocab": 300, "own_head": True}),
     ("dflash", {"draft_vocab": 123, "own_head": True, "own_embedding": True}),
+    ("dflash", LAGUNA), ("dflash", {**LAGUNA, "head_count": 6, "head_count_kv": 2, "target_layers": (2, EMBEDDING, 1)}),
     ("dspark", {}), ("dspark", {"target_layers": (EMBEDDING, 2)}), ("dflash2", {"target_layers": (3, EMBEDDING, 1)}),
     ("dspark", {"markov": Markov(40), "own_embedding": False, "own_head": False, "block_size": 16}),
     ("dspark", {"markov": Markov(6, confidence=HIDDEN), "anchor_first": False, "block_size": 5}),
@@ -55,7 +57,7 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
 
 
 # Those of one thing that others have too, with `full`.
-MORE_SHAPES = (0, 2, 5, 8, 9, 11)
+MORE_SHAPES = (0, 2, 5, 10, 11, 13)
 
 
 @pytest.mark.parametrize("shape", [full(at) if at in MORE_SHAPES else at for at in range(len(SHAPES))])
@@ -69,8 +71,7 @@ def test_drafts_are_the_references(device_name: str, tmp_path: Path, shape: int)
     for _ in range(2):
         same_logits(ours.draft(ids[-1], 0), theirs.draft(ids[-1], 0))
     same_logits(ours.draft(ids[4], 0, 4), theirs.draft(ids[4], 0, 4))
-    for temperature in (1.0, 0.6):
-        knobs = Knobs(tree_temperature=temperature)
+    for knobs in (Knobs(), Knobs(tree_temperature=0.6), Knobs(temperature=0.8, top_p=0.9, seed=3)):
         found, expected = ours.propose(ids[-1], knobs), theirs.propose(ids[-1], knobs)
         assert found.tokens.shape == expected.tokens.shape == (pair.draft.config.depths, found.tokens.shape[1])
         assert (found.given is None) == (kind == "dflash")
@@ -96,11 +97,12 @@ def test_drafts_are_the_references(device_name: str, tmp_path: Path, shape: int)
         close(*np.array(pairs).T, PAIR_TOLERANCE)
 
 
+@pytest.mark.parametrize(("kind", "changes"), [("dspark", {}), ("dflash", LAGUNA)])
 def test_a_prompts_chunk_captures_the_embedding_too(
-    device_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, changes: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(cuda_session, "MIN_ROWS", 1)
-    pair = block_pair(device_named(device_name), tmp_path, "dspark", target_layers=(2, EMBEDDING))
+    pair = block_pair(device_named(device_name), tmp_path, kind, target_layers=(2, EMBEDDING), **changes)
     ours, theirs = pair.sessions()
     for session in (ours, theirs):
         session.prefill(prompt()[:21])
@@ -114,7 +116,9 @@ def same_logits(found: np.ndarray, expected: np.ndarray) -> None:
     close(found[live], expected[live])
 
 
-@pytest.mark.parametrize(("kind", "changes"), [("dflash2", {}), ("dspark", {}), ("dspark", {"draft_vocab": 250})])
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("dflash2", {}), ("dspark", {}), ("dspark", {"draft_vocab": 250}), ("dflash", LAGUNA)]
+)
 def test_the_greedy_path(tmp_path: Path, device_name: str, kind: str, changes: dict[str, Any]) -> None:
     pair = block_pair(device_named(device_name), tmp_path, kind, **changes)
     draft, reference = pair.draft, pair.target

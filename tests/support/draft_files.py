@@ -33,6 +33,7 @@ PLAIN = DraftConfig(
 TWO = {"conv": Convolution(2, 16), "selector": Selector(8, 16)}
 SPARK = {"markov": Markov(8, confidence=40, confidence_bias=True), "anchor_first": True, "sliding": (False, False),
          "sliding_window": 0, "own_embedding": True, "own_head": True, "block_size": 7}  # fmt: skip
+LAGUNA = {"gated": True, "taps_normed": True, "causal": (True, True)}
 
 
 def changed(config: DraftConfig, **changes: Any) -> DraftConfig:
@@ -54,6 +55,7 @@ _ZLAB = {
     "attn_norm.weight": "input_layernorm.weight", "ffn_norm.weight": "post_attention_layernorm.weight",
     "attn_q.weight": "self_attn.q_proj.weight", "attn_k.weight": "self_attn.k_proj.weight",
     "attn_v.weight": "self_attn.v_proj.weight", "attn_output.weight": "self_attn.o_proj.weight",
+    "attn_gate.weight": "self_attn.g_proj.weight",
     "attn_q_norm.weight": "self_attn.q_norm.weight", "attn_k_norm.weight": "self_attn.k_norm.weight",
     "ffn_gate.weight": "mlp.gate_proj.weight", "ffn_up.weight": "mlp.up_proj.weight",
     "ffn_down.weight": "mlp.down_proj.weight",
@@ -72,6 +74,8 @@ def name_in(form: str, name: str) -> str:
     """A canonical tensor name as files of `form` have it."""
     table = {"z-lab": _ZLAB, "fork": _FORK, "upstream": {}}[form]
     if not name.startswith("blk."):
+        if form == "z-lab" and name.startswith("enc.aux_norm."):
+            return name.replace("enc.aux_norm", "aux_hidden_norms")
         return table.get(name, name)
     _, index, inside = name.split(".", 2)
     return f"{'layers' if form == 'z-lab' else 'blk'}.{index}.{table.get(inside, inside)}"
@@ -83,7 +87,7 @@ def random_weights(config: DraftConfig, seed: int = 0) -> dict[str, np.ndarray]:
     made: dict[str, np.ndarray] = {}
     for name, shape in config.tensors().items():
         values = random.standard_normal(shape)
-        if name.endswith("norm.weight"):
+        if "norm." in name:
             values = 1 + 0.25 * values
         elif name.endswith("_conv_base"):
             values = 0.3 * values
@@ -107,6 +111,7 @@ def zlab_config(config: DraftConfig) -> dict[str, Any]:
     """The config.json of a folder."""
     kinds = ["sliding_attention" if one else "full_attention" for one in config.sliding]
     architecture = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel", "dspark": "Qwen3DSparkModel"}
+    laguna = config.heads.gated
     inner: dict[str, Any] = {
         "target_layer_ids": list(config.target_layers), "mask_token_id": config.mask_token_id,
         "block_size": config.block_size,
@@ -124,7 +129,8 @@ def zlab_config(config: DraftConfig) -> dict[str, Any]:
     if config.heads.softcap:
         inner["final_logit_softcapping"] = config.heads.softcap
     full = {
-        "architectures": [architecture[config.kind]], "hidden_size": config.embedding_length,
+        "architectures": ["DFlashLagunaForCausalLM" if laguna else architecture[config.kind]],
+        "hidden_size": config.embedding_length,
         "num_hidden_layers": config.block_count, "num_attention_heads": config.head_count,
         "num_key_value_heads": config.head_count_kv, "head_dim": config.key_length,
         "intermediate_size": config.feed_forward_length, "vocab_size": config.vocab_size,
@@ -132,6 +138,8 @@ def zlab_config(config: DraftConfig) -> dict[str, Any]:
         "num_target_layers": config.target_block_count, "layer_types": kinds, "is_causal": config.causal[0],
         "dflash_config": inner,
     }  # fmt: skip
+    if laguna:  # what such a config.json has besides
+        full |= {"gating": "per-head", "num_experts": 0, "moe_routed_scaling_factor": 2.5, "norm_topk_prob": True}
     if any(config.sliding):
         full["sliding_window"] = config.sliding_window
     if config.heads.markov and not config.heads.anchor_first:
@@ -163,6 +171,8 @@ def gguf_keys(config: DraftConfig) -> dict[str, Any]:
             keys[name] = value
     if config.heads.softcap:
         keys["final_logit_softcapping"] = config.heads.softcap
+    if config.heads.gated:
+        keys["decoder_arch"] = "laguna"
     named = {f"dflash.{key}": value for key, value in keys.items()}
     own = {"general.architecture": "dflash", "general.name": config.name}
     return own | named | {"tokenizer.ggml.mask_token_id": config.mask_token_id}
@@ -173,7 +183,14 @@ def write_drafter(
 ) -> Path:
     """A folder, or a file with `.gguf` added."""
     made = random_weights(config, seed) if weights is None else weights
+    if form != "z-lab" and config.heads.taps_normed:
+        taps = [made[f"enc.aux_norm.{at}.weight"] for at in range(len(config.target_layers))]
+        made = {name: values for name, values in made.items() if not name.startswith("enc.aux_norm.")}
+        made["enc.aux_norm.weight"] = np.stack(taps)
     tensors = {name_in(form, name): values for name, values in made.items()}
+    for layer in range(config.block_count if form == "z-lab" and config.heads.gated else 0):
+        at = f"layers.{layer}.self_attn."
+        tensors[f"{at}qkv_proj.weight"] = np.concatenate([tensors.pop(f"{at}{one}_proj.weight") for one in "qkv"])
     if form != "z-lab":
         return write_gguf(path.with_suffix(".gguf"), gguf_keys(config), tensors)
     if "d2t" in tensors:  # a checkpoint holds offsets

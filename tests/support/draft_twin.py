@@ -33,7 +33,8 @@ def sees(config: DraftConfig, layer: int, query: int, key: int, start: int, wind
 
 def attended(config: DraftConfig, w: Arrays, layer: int, fused: np.ndarray, x: np.ndarray, window: int) -> np.ndarray:
     p, start, d, group = f"blk.{layer}.", len(fused), config.key_length, config.head_count // config.head_count_kv
-    rows = np.concatenate([fused, x])
+    context = norm(fused, w[p + "attn_norm.weight"], config.rms_eps) if config.heads.taps_normed else fused
+    rows = np.concatenate([context, x])
     keys = (rows @ w[p + "attn_k.weight"].T).reshape(len(rows), -1, d)
     values = (rows @ w[p + "attn_v.weight"].T).reshape(len(rows), -1, d)
     queries = (x @ w[p + "attn_q.weight"].T).reshape(len(x), -1, d)
@@ -48,6 +49,8 @@ def attended(config: DraftConfig, w: Arrays, layer: int, fused: np.ndarray, x: n
             scores = np.array([q @ rotated(k, at, config.rope_freq_base) for k, at in zip(ks, seen)]) / np.sqrt(d)
             weights = np.exp(scores - scores.max())
             out[j, head] = weights / weights.sum() @ values[seen, head // group]
+            if config.heads.gated:
+                out[j, head] *= np.log1p(np.exp(x[j] @ w[p + "attn_gate.weight"][head]))
     return out.reshape(len(x), -1) @ w[p + "attn_output.weight"].T
 
 
@@ -68,7 +71,12 @@ def convolved(config: DraftConfig, w: Arrays, name: str, normed: np.ndarray, x: 
 def hidden_rows(config: DraftConfig, w: Arrays, features: np.ndarray, noise: np.ndarray, window: int = 0) -> np.ndarray:
     """Hidden rows (block, hidden) after features (n, captured * hidden); `noise`: the block's embeddings, scaled."""
     w = {name: np.asarray(values, np.float64) for name, values in w.items()}
-    fused = norm(features.astype(np.float64) @ w["fc.weight"].T, w["enc.output_norm.weight"], config.rms_eps)
+    features, width = features.astype(np.float64), config.embedding_length
+    if config.heads.taps_normed:
+        taps = [features[:, width * at : width * (at + 1)] for at in range(len(config.target_layers))]
+        normed = [norm(tap, w[f"enc.aux_norm.{at}.weight"], config.rms_eps) for at, tap in enumerate(taps)]
+        features = np.concatenate(normed, axis=1)
+    fused = norm(features @ w["fc.weight"].T, w["enc.output_norm.weight"], config.rms_eps)
     h = noise.astype(np.float64)
     for layer in range(config.block_count):
         p = f"blk.{layer}."

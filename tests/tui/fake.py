@@ -23,6 +23,7 @@ from dflash_core.text.reasoning import Effort, Reasoning
 from dflash_core.text.template_values import Tools
 from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
 from dflash_core.turns import Turns
+from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import ExperimentLike, OnPrefill, Progress, WhatIfLike
 
 ANSWER = """Speculative decoding keeps the target distribution intact: a cheap drafter proposes tokens, \
@@ -304,6 +305,9 @@ class FakeSession:
     @property
     def missing(self) -> Mapping[str, str]:
         return {}
+
+    def watch(self, requests: Requests) -> bool:
+        return False
 
     def token_text(self, token: int) -> str:
         return self.words.texts[token] if token < len(self.words.texts) else f" w{token}"

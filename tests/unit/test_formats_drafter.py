@@ -200,7 +200,8 @@ def test_damaged_configurations(tmp_path: Path, change: dict[str, Any], message:
         (
             {"architectures": ["Qwen3_5ForCausalLM"]},
             "small/config.json: architectures is ['Qwen3_5ForCausalLM'], expected one of DFlashDraftModel"
-            " DFlash2DraftModel Qwen3DSparkModel DSparkDraftModel; give the folder of a drafter of those kinds",
+            " DFlash2DraftModel Qwen3DSparkModel DSparkDraftModel DFlashLagunaForCausalLM; give the folder of a drafter"
+            " of those kinds",
         ),
         ({"architectures": ["DFlashDraftModel", "X"]}, "architectures is ['DFlashDraftModel', 'X'], expected"),
         ({"architectures": None}, "architectures is None, expected one of DFlashDraftModel"),
@@ -353,7 +354,6 @@ def test_causal_key_of_gguf_flavours(tmp_path: Path) -> None:
         ("markov_head.rnn.weight_ih_l0", "an rnn Markov head (markov_head.rnn.weight_ih_l0)"),
         ("markov_rnn_gate.weight", "an rnn Markov head (markov_rnn_gate.weight)"),
         ("dflash.aux_hidden_norm.0.weight", "per-layer feature norms"),
-        ("blk.0.attn_gate.weight", "gated attention (blk.0.attn_gate.weight)"),
     ],
 )
 def test_other_heads_are_refused_by_name(tmp_path: Path, name: str, what: str) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from dflash_core.arch.kinds import Shapes
 
-ZLAB_ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel", "Qwen3DSparkModel", "DSparkDraftModel")
+LAGUNA = "DFlashLagunaForCausalLM"
+ZLAB_ARCHITECTURES = ("DFlashDraftModel", "DFlash2DraftModel", "Qwen3DSparkModel", "DSparkDraftModel", LAGUNA)
 """What a config.json of a drafter in safetensors names."""
 SIDES = ("attn", "ffn")
 """The sub-layers of a block that have convolutions."""
@@ -79,6 +80,10 @@ class Heads:
 
     `draft_vocab`: rows of its own head, where that has fewer tokens than the target (d2t says which). `anchor_first`:
     the anchor's own row predicts too, so that a block proposes for as many positions as it has. `softcap`: 0 for none.
+
+    poolside's drafters: `gated`: the output of every head of attention is multiplied by the softplus of a number.
+    `taps_normed`: every captured layer has a norm of its own before they are joined, and every layer norms the context
+    as it does its own rows.
     """
 
     conv: Convolution | None = None
@@ -91,6 +96,8 @@ class Heads:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float = 0.0
+    gated: bool = False
+    taps_normed: bool = False
 
     @property
     def kind(self) -> str:

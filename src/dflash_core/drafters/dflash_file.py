@@ -27,7 +27,7 @@ from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.metadata import MAX_EPS, Settings
 from dflash_core.formats.safetensors import open_safetensors, read_json
 from dflash_core.formats.unread import check_unread
-from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensors, shown
+from dflash_core.formats.weights import RenamedWeights, StoredWeights, WeightFile, check_tensors, in_parts, shown
 
 FLAVOURS: dict[str, Flavour] = {
     "dflash": "dflash",
@@ -36,6 +36,10 @@ FLAVOURS: dict[str, Flavour] = {
     "qwen35-dflash-draft": "lucebox",
 }
 UPSTREAM = ("dflash.", "dspark.")
+FUSED = "self_attn.qkv_proj.weight"
+"""Query, key and value of a layer in one tensor, as poolside publishes them."""
+LAGUNA_WINDOW = 512
+"""Of every layer of poolside's drafters; their GGUF files leave it out."""
 DEFAULT_BLOCK = {"dflash": 16, "dflash2": 8, "dspark": 7}
 """Where a GGUF file has none: what public drafters of each kind were trained with."""
 MAX_BLOCK = 256
@@ -106,6 +110,11 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
         heads=heads,
     )
     _check_gguf(keys, config)
+    if keys.get("decoder_arch") not in (None, "laguna"):
+        raise UnsupportedError(
+            f"{source}: decoder_arch is {shown(repr(keys.get('decoder_arch')))}, expected laguna or none; this drafter"
+            " cannot run here"
+        )
     notes = check_unread(keys, GGUF_HARMLESS)
     if not given:
         assumed = f"the drafter's file has no block size: {usual} is taken, as usual for {KINDS[config.kind].title}"
@@ -147,7 +156,8 @@ def _gguf_window(keys: Settings, blocks: int) -> tuple[int, tuple[bool, ...]]:
     slides = keys.find(pattern) is not None and any(keys.flags(pattern, count=blocks))
     window = keys.integer("attention.sliding_window", low=0, default=None if slides else 0)
     if not window:
-        return 0, (False,) * blocks
+        laguna = keys.get("decoder_arch") == "laguna"
+        return (LAGUNA_WINDOW if laguna else 0), (laguna,) * blocks
     sliding = keys.flags(pattern, count=blocks)
     return (window if any(sliding) else 0), sliding
 
@@ -184,12 +194,28 @@ def _open_zlab(path: Path) -> tuple[DraftConfig, WeightFile]:
     given = Settings(source, read_json(folder / "config.json"))
     keys = given.part(_flat(given))
     _check_zlab(keys)
-    weights = open_safetensors(path)
+    weights = _apart(name, keys, open_safetensors(path))
     check_heads(name, weights.tensors)
     check_families(name, weights.tensors)
     config = _zlab_config(name, keys, weights)
     config = dataclasses.replace(config, notes=check_json(keys, _sub(keys, "dflash_config")))
     return config, _canonical_weights(name, weights, config)
+
+
+def _apart(source: str, keys: Settings, weights: StoredWeights) -> StoredWeights:
+    """The file with query, key and value of every layer as tensors of their own."""
+    tensors = dict(weights.tensors)
+    for name in [name for name in tensors if name.endswith(FUSED)]:
+        head = keys.integer("head_dim")
+        counts = [keys.integer(f"num_{of}_heads") * head for of in ("attention", "key_value", "key_value")]
+        info = tensors.pop(name)
+        if info.shape[0] != sum(counts):
+            raise FormatError(
+                f"{source}: tensor {shown(name)} has {info.shape[0]} rows, expected {sum(counts)}; download it again"
+            )
+        parts = [f"{name.removesuffix('qkv_proj.weight')}{one}_proj.weight" for one in "qkv"]
+        tensors |= in_parts(info, dict(zip(parts, counts, strict=True)))
+    return dataclasses.replace(weights, tensors=tensors)
 
 
 def _check_zlab(keys: Settings) -> None:
@@ -205,6 +231,7 @@ def _check_zlab(keys: Settings) -> None:
         ("partial_rotary_factor", keys.get("partial_rotary_factor"), 1.0),
         ("attention_bias", keys.get("attention_bias"), False),
         ("hidden_act", keys.get("hidden_act"), "silu"),
+        ("gating", keys.get("gating"), "per-head"),
     ):
         if found not in (None, expected):
             raise UnsupportedError(

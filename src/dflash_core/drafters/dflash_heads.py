@@ -83,6 +83,8 @@ def _heads(
         # A list of tokens without a head of its own would be a head that is missing.
         "output.weight" in have or "d2t" in have,
         embedding_scale, logit_scale, softcap,
+        gated="blk.0.attn_gate.weight" in have,
+        taps_normed=any(name.startswith("enc.aux_norm.") for name in have),
     )  # fmt: skip
 
 

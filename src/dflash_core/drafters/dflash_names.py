@@ -16,6 +16,7 @@ OUTSIDE = {
     "dflash.fc.weight": "fc.weight",
     "enc.output_norm.weight": "enc.output_norm.weight",
     "hidden_norm.weight": "enc.output_norm.weight",
+    "enc.aux_norm.weight": "enc.aux_norm.weight",
     "dflash_hidden_norm.weight": "enc.output_norm.weight",
     "dflash.hidden_norm.weight": "enc.output_norm.weight",
     "output_norm.weight": "output_norm.weight",
@@ -36,7 +37,7 @@ OUTSIDE = {
     "confidence_head.proj.bias": "conf_proj.bias",
 }
 # The same inside a block: the part of the name after `blk.N.` or `layers.N.`, without `.weight`.
-INSIDE = ATTENTION | DENSE | {"post_attention_norm": "ffn_norm"}
+INSIDE = ATTENTION | DENSE | {"self_attn.g_proj": "attn_gate", "post_attention_norm": "ffn_norm"}
 # What DFlash 2 adds, in each family of names: upstream's, the forks' and z-lab's own. No file has two of them.
 FAMILIES: dict[str, dict[str, str]] = {
     "upstream": {
@@ -81,8 +82,8 @@ OTHER_HEADS = (
     (r"dspark|markov", "a DSpark head of another kind"),
     (r"aux_hidden_norm", "per-layer feature norms"),
     (r"context_kv_layer_norm", "a norm over the context keys"),
-    (r"attn_gate", "gated attention"),
 )
+_TAP = re.compile(r"(?:aux_hidden_norms|enc\.aux_norm)\.(\d{1,3})\.weight")
 _BLOCK = re.compile(r"(?:blk|layers)\.(\d{1,4})\.(.+)")
 _INSIDE = frozenset(INSIDE.values())
 
@@ -109,7 +110,8 @@ def canonical(name: str) -> str:
     if of is not None:
         return prefix + FAMILIES[of][short]
     if block is None:
-        return OUTSIDE.get(name, name)
+        tap = _TAP.fullmatch(name)
+        return f"enc.aux_norm.{tap[1]}.weight" if tap else OUTSIDE.get(name, name)
     inside = short.removesuffix(".weight")
     return f"{prefix}{INSIDE.get(inside, inside)}.weight" if short.endswith(".weight") else name
 
@@ -119,7 +121,8 @@ def is_known(name: str) -> bool:
     to = canonical(name)
     block = _inside(to)
     if block is None:
-        return to in OUTSIDE.values() or to in FAMILIES["upstream"] or to in UNUSED
+        known = to in OUTSIDE.values() or to in FAMILIES["upstream"] or to in UNUSED
+        return known or _TAP.fullmatch(to) is not None
     return block[1].removesuffix(".weight") in _INSIDE or block[1] in FAMILIES["upstream"]
 
 

@@ -32,6 +32,8 @@ JSON_HARMLESS = frozenset({
 })  # fmt: skip
 CHANGES = re.compile(r"quantization|compression|softcap|sink|bias|_norm$|norm_|scale|scaling|multiplier|projector")
 """Names of settings that change what a drafter computes, wherever they stand in a config.json."""
+OF_EXPERTS = ("moe_", "num_experts", "norm_topk_prob", "shared_expert")
+"""How settings of experts begin, which no drafter has: configs of a target's kind repeat them."""
 PROJECTORS = ("dflash", "dflash2", "dspark")
 
 
@@ -44,6 +46,8 @@ def check_json(keys: Settings, inner: Mapping[str, Any]) -> tuple[str, ...]:
     check_transformed(keys)
     unknown = []
     for key, value in {**keys.values, **inner}.items():
+        if not keys.get("num_experts") and key.startswith(OF_EXPERTS):
+            continue
         if key in keys.read or key in JSON_HARMLESS or key.startswith("_") or key.endswith(("token_id", "_dropout")):
             continue
         if is_neutral(key, value, keys) or value in ({}, "silu") or (key == "projector_type" and value in PROJECTORS):

@@ -8,7 +8,7 @@ Formulas: z-lab's DFlash (Chen et al., 2026).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,13 @@ from dflash_core.tree import Candidates
 
 MARKOV_TOP_K = 16
 """The tokens of a position from which a Markov head's tree chooses."""
+
+
+def tap_norms(config: DraftConfig, vector: Callable[[str], Tensor]) -> Tensor | None:
+    """The norms of the captured layers, (layers, hidden), of a drafter that has them. `vector`: reads a tensor."""
+    if not config.tap_norms:
+        return None
+    return torch.cat([vector(name).view(-1, config.embedding_length) for name in config.tap_norms])
 
 
 class DraftBlock:
@@ -98,6 +105,7 @@ class DFlash:
         self.config = config
         self.fc: Matrix = weights.matrix("fc.weight")
         self.enc_output_norm = weights.vector("enc.output_norm.weight")
+        self.aux_norm = tap_norms(config, weights.vector)
         self.blk = [DraftBlock(weights, index, config) for index in range(config.block_count)]
         self.output_norm = weights.vector("output_norm.weight")
         self.token_embd = weights.matrix("token_embd.weight") if config.heads.own_embedding else None
@@ -113,10 +121,14 @@ class DFlash:
 
     def update_cache(self, features: Tensor, start: int, states: Sequence[KVCache]) -> None:
         """Add context: features (n, captured layers * hidden) of positions start.. as every layer's keys and values."""
-        fused = rms_norm(self.fc(features), self.enc_output_norm, self.config.rms_eps)
+        eps = self.config.rms_eps
+        if self.aux_norm is not None:
+            features = rms_norm(features.view(len(features), *self.aux_norm.shape), self.aux_norm, eps).flatten(1)
+        fused = rms_norm(self.fc(features), self.enc_output_norm, eps)
         positions = torch.arange(start, start + len(features))
         for block, cache in zip(self.blk, states, strict=True):
-            cache.store(start, *block.keys_values(fused, positions))
+            context = fused if self.aux_norm is None else rms_norm(fused, block.attn_norm, eps)
+            cache.store(start, *block.keys_values(context, positions))
 
     def forward(self, noise: Tensor, length: int, states: Sequence[KVCache], window: int = 0) -> Tensor:
         """Embedded block [root, mask, ...] (block, hidden) at positions length.. -> hidden rows for the target's head.

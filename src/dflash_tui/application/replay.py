@@ -26,6 +26,7 @@ from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_core.trace import Trace
 from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
 from dflash_core.turns import Turns
+from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import OnPrefill
 
 NO_MODEL = "this is a replay, no model is loaded; leave it (Ctrl+Q) and start dflash-tui to ask something"
@@ -160,6 +161,9 @@ class ReplaySession:
     @property
     def missing(self) -> Mapping[str, str]:
         return {}
+
+    def watch(self, requests: Requests) -> bool:
+        return False
 
     def token_text(self, token: int) -> str:
         return self.turns[-1].token_text(token) if self.turns else f"<id {token}>"

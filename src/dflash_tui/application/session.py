@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dflash_core.text.template_values import Tools
     from dflash_core.turn_stats import FoundRow, TurnReport
     from dflash_core.turns import Turns
+    from dflash_tui.application.requests import Requests
 
 
 class Watcher(Protocol):
@@ -248,6 +249,10 @@ class SessionLike(Protocol):
         self, record: TurnRecord, budgets: Sequence[int], drafter: str = "", p_min: float | None = None
     ) -> WhatIfLike:
         """The turn as other budgets would have drafted it, by the named one of several drafters. Raises DFlashError."""
+        ...
+
+    def watch(self, requests: Requests) -> bool:
+        """Put what other programs ask of the model into `requests`, until `leave`; False where no server tells it."""
         ...
 
     def learned(self) -> Sequence[FoundRow]:

@@ -46,6 +46,7 @@ class ShownTurn:
     lost: bool = False  # the device is lost: nothing works in this process any more
     calls: tuple[Call, ...] = ()  # those of the last answer, which are to be made
     served: bool = False  # it is the answer to another program, and is being written
+    client: str = ""  # that program
 
     @property
     def reasoning(self) -> bool:
@@ -93,6 +94,7 @@ class AppState:
         self.turn = ShownTurn()
         self.clients = dict(settings.clients)  # the presets of programs that use the server
         self.serving = ""  # the address at which other programs use the loaded pair
+        self.watched = False  # the model is a server's, which tells what other programs ask of it
         self.followed: ShownTurn | None = None  # a request of theirs that is newer than the turn
         self.calling = False  # tools are being called, between two answers
         self.queue: list[TurnBlock] = []  # messages that were sent and that the model has not received yet

@@ -13,6 +13,7 @@ from dflash_core.record import Line, TurnRecord
 from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_core.turns import Turns
 from dflash_tui.application.attach.server import AttachError
+from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import OnPrefill, TurnLike
 
 NO_TOOLS_HERE = "the model is on a server, to which this program does not offer tools"
@@ -81,6 +82,9 @@ class WithoutDecoder:
 
     def forget_learned(self) -> NoReturn:
         raise AttachError(NOT_HERE)
+
+    def watch(self, requests: Requests) -> bool:
+        return False
 
     def leave(self) -> None:
         """The state of the conversation is the server's."""

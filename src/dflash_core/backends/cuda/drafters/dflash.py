@@ -20,14 +20,21 @@ from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher, TargetSequence
 from dflash_core.backends.cuda.drafters.convolution import DeviceConvolution
-from dflash_core.backends.cuda.drafters.dflash_memory import DFlashMemory, convolution_rows, pending_rows, split_order
+from dflash_core.backends.cuda.drafters.dflash_chunk import DFlashChunk, chunk_buffers
+from dflash_core.backends.cuda.drafters.dflash_memory import (
+    DFlashMemory,
+    convolution_rows,
+    fused_rows,
+    pending_rows,
+    split_order,
+)
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
 from dflash_core.backends.cuda.drafters.in_caches import PENDING_ROWS, InCaches
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, Splits
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.head import Head
-from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
+from dflash_core.backends.cuda.layers.norm import Added, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
@@ -37,7 +44,9 @@ from dflash_core.cache_types import F16, CachePair
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.dflash import capabilities
+from dflash_core.drafters.draw_noise import noise_share
 from dflash_core.knobs import Knobs
+from dflash_core.models.norm import rms_norm
 from dflash_core.tree import Candidates
 
 COPY_THREADS = 256
@@ -69,11 +78,16 @@ class DFlash(InCaches):
             [self.state.pointer, np.int32(row0), self.memory.pending, np.int32(fc.columns), *fc.act_args(buffers.acts)],
         )  # fmt: skip
         yield from fc.launches(buffers.acts, buffers.narrow, rows)
+        fused, eps = self.memory.fused, draft.config.rms_eps
         yield norm_launch(
-            buffers.h, draft.enc_output_norm, draft.config.rms_eps, rows, buffers.acts, draft.contexts[0].projection,
+            buffers.h, draft.enc_output_norm, eps, rows, buffers.acts, draft.contexts[0].projection,
             self.all_rows, 0, added=Added(fc.split_k, buffers.narrow, fresh=True), both=len(draft.contexts) > 1,
+            normed=fused,
         )  # fmt: skip
         for part in draft.contexts:
+            if fused is not None:
+                norm, projection = draft.layers[part.first].attn_norm, part.projection
+                yield norm_launch(fused, norm, eps, rows, buffers.acts, projection, self.all_rows, 0)
             yield from part.projection.launches(buffers.acts, buffers.wide, rows)
             yield from self._store(part, buffers.wide, rows, row0, split_k=part.projection.split_k)
 
@@ -169,11 +183,12 @@ class DFlash(InCaches):
              splits.out, splits.stats],
             split.shared,
         )  # fmt: skip
+        gates = [buffers.wide] if config.heads.gated else []
         yield Launch(
             "draft.cu", "draft_combine", defines, (ceil_div(heads.heads * heads.head_dim, GROUP), self.rows),
             COMBINE_THREADS,
             [block, splits.out, splits.stats, np.int32(splits.order.parts), block, kv_heads,
-             *mixer.out.act_args(buffers.acts)],
+             *mixer.out.act_args(buffers.acts), *gates],
         )  # fmt: skip
         yield from mixer.out.launches(buffers.acts, buffers.narrow, self.rows)
 
@@ -184,7 +199,8 @@ class DFlash(InCaches):
         return SplitLaunch.of(self.draft.heads, order, self.rows, self.draft.device.card.shared_bytes)
 
     def _defines(self, projection: Projection, index: int) -> dict[str, object]:
-        return {**self._split(index).defines, "SPLIT_K": projection.split_k, **self.memory.kv[index].defines}
+        gates: dict[str, object] = {"UNGATED": 1, "HEAD_GATES": 1} if self.draft.config.heads.gated else {}
+        return {**self._split(index).defines, "SPLIT_K": projection.split_k, **self.memory.kv[index].defines, **gates}
 
     def logits_launches(self, head: Head) -> list[Launch]:
         """The block's forward pass and its logits."""
@@ -225,7 +241,14 @@ class DFlash(InCaches):
 
     def commit_launches(self, width: int) -> list[Launch]:
         """Make the captured layers of an accepted path of up to `width` nodes pending."""
-        features, pending = self.captured, self.memory.pending
+        features, pending, norms = self.captured, self.memory.pending, self.draft.aux_norm
+        if norms is not None:
+            taps, hidden = norms.shape
+            return [
+                Launch("features.cu", "keep_normed", {}, (taps, width), COPY_THREADS,
+                       [self.state.pointer, features.rows, norms, np.float32(self.draft.config.rms_eps), pending,
+                        np.int32(hidden), np.int32(len(pending))])
+            ]  # fmt: skip
         quads = ceil_div(features.width, 4)
         return [
             Launch("features.cu", "keep_features", {}, (ceil_div(quads, COPY_THREADS), width), COPY_THREADS,
@@ -237,15 +260,23 @@ class DFlash(InCaches):
     def observe(self, features: Tensor, launch: Launcher) -> None:
         """Commit n positions with the features (n, captured layers * hidden)."""
         for begin in range(0, len(features), PENDING_ROWS):
-            part = features[begin : begin + PENDING_ROWS]
+            part = self._normed(features[begin : begin + PENDING_ROWS])
             self.memory.pending[: len(part)] = (part * HEADROOM).to(self.memory.pending.device)
             self.state.host["length"] += len(part)
             self.update_cache(launch)
 
+    def _normed(self, features: Tensor) -> Tensor:
+        """Features (n, captured layers * hidden) with the norm of each layer, if there are any."""
+        norms = self.draft.aux_norm
+        if norms is None:
+            return features
+        taps = features.to(norms.device).view(len(features), *norms.shape)
+        return rms_norm(taps, norms, self.draft.config.rms_eps).flatten(1)
+
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
         """Logits (depths, vocab) after the first `at` positions, or all of them; -inf for tokens outside the drafter's
         vocabulary. The state does not change."""
-        with self._drafting(root, window, at, 1.0, launch):
+        with self._drafting(root, window, at, launch):
             launch(("draft", head.vocab), partial(self.logits_launches, head))
             found = self._head(head).on_host(self.rows)[self.rows - self.depths :]
         logits: Logits = self.draft.vocabulary.spread(found).numpy()
@@ -256,23 +287,26 @@ class DFlash(InCaches):
         the drafter has no such scores."""
         if self.memory.pairs is None:
             return None
-        with self._drafting(root, knobs.draft_window, at, knobs.tree_temperature, launch):
+        scoring = {"inv_tree_temperature": 1 / knobs.tree_temperature, "draft_noise": noise_share(knobs)}
+        with self._drafting(root, knobs.draft_window, at, launch, seed=knobs.fixed().seed, **scoring):
             launch(("candidates", head.vocab), partial(self._candidate_launches, head))
             return self.memory.pairs.candidates(self.depths, knobs.tree_width)
 
     def _drafting(
-        self, root: int, window: int, at: int | None, temperature: float, launch: Launcher
+        self, root: int, window: int, at: int | None, launch: Launcher, **scoring: float
     ) -> AbstractContextManager[None]:
-        inverse = 1 / temperature
+        scoring = {"inv_tree_temperature": 1.0, "draft_noise": 0.0, **scoring}
         return self.standing(
-            at, launch, root=root, draft_window=window, draft_depth=self.depths, inv_tree_temperature=inverse,
-            by_parent=1,
-        )  # fmt: skip
+            at, launch, root=root, draft_window=window, draft_depth=self.depths, by_parent=1, **scoring
+        )
 
     # ---- Prompts -------------------------------------------------------------------------------------------------
 
     def chunk(self, chunk: Chunk) -> DFlashChunk:
-        return DFlashChunk(self, chunk)
+        def store(context: Context, projected: Tensor, rows: int) -> Iterator[Launch]:
+            return self._store(context, projected, rows, 0, split_k=1)
+
+        return DFlashChunk(self.draft, self.state, self.captured.layers, chunk, store)
 
 
 class DFlashOnDevice:
@@ -293,7 +327,7 @@ class DFlashOnDevice:
     def own_buffers(self) -> Sequence[TensorSpec]:
         draft = self.weights
         buffers = PassBuffers.lasting(draft.config.embedding_length, *draft.projections())
-        return [*pending_rows(draft), *convolution_rows(draft), *buffers]
+        return [*pending_rows(draft), *fused_rows(draft), *convolution_rows(draft), *buffers]
 
     def memory(self, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> DFlashMemory:
         return DFlashMemory(self.weights, context, arena, own, kv)
@@ -320,52 +354,3 @@ class DFlashOnDevice:
 def on_device(config: DraftConfig, upload: Upload, target: DeviceTarget, activations: Activations) -> DFlashOnDevice:
     """See `backends.cuda.drafters.kinds`."""
     return DFlashOnDevice(DeviceDraft(target.device, upload, config, activations))
-
-
-def chunk_buffers(draft: DeviceDraft, rows: int) -> Sequence[Sequence[TensorSpec]]:
-    """Memory that a chunk of `rows` rows needs in the arena."""
-    context = draft.contexts[0].count * 2 * draft.heads.kv_heads * draft.heads.head_dim
-    return ((((rows, context), torch.float32),),)
-
-
-class DFlashChunk:
-    """A chunk of a prompt as context: fc is applied in parts, one after each captured layer."""
-
-    def __init__(self, drafter: DFlash, chunk: Chunk) -> None:
-        draft, products = drafter.draft, chunk.products
-        (encoder,) = chunk.lasting
-        self.state, self.layers = drafter.state, drafter.captured.layers
-        self._chunk, self._encoder = chunk, encoder
-        (self._context,) = chunk.arena.carve(*chunk_buffers(draft, chunk.rows)[0])
-        (fc,) = draft.fc.matrices
-        width = chunk.h.shape[1]
-        self._fc = [products.parts(fc, range(width * i, width * (i + 1))) for i in range(len(self.layers))]
-        # The rows are scaled by HEADROOM, a power of two: only the epsilon added to their mean square must change.
-        norm, eps = draft.enc_output_norm, draft.config.rms_eps * HEADROOM**2
-        self._norm = chunk_norm(chunk.ops, chunk.count, encoder, norm, eps, chunk.x)
-        self._parts = [
-            (
-                [products.parts(matrix) for matrix in context.projection.matrices],
-                [chunk.ops.add(store) for store in drafter._store(context, self._context, chunk.rows, 0, split_k=1)],
-            )
-            for context in draft.contexts
-        ]
-
-    def capture(self, layer: int, n: int) -> None:
-        """Called after the embedding and after each layer, with `n` rows in chunk.h."""
-        if layer not in self.layers:
-            return
-        rows = self._chunk.x[:n]  # scratch here: the next layer's norm overwrites it
-        torch.mul(self._chunk.h[:n], HEADROOM, out=rows)
-        first, parts = layer == min(self.layers), self._fc[self.layers.index(layer)]
-        self._chunk.products.multiply(rows, parts, self._encoder[:n], add=not first)
-
-    def update_cache(self, n: int) -> None:
-        """Write the rows' features as context of every draft layer; the rows are already committed."""
-        self.state.push()
-        self._norm()
-        for matrices, stores in self._parts:
-            self._chunk.products.multiply_all(self._chunk.x[:n], matrices, self._context[:n])
-            for store in stores:
-                store()
-        self.state.host["draft_length"] = self.state.host["length"]

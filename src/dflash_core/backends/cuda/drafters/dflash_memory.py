@@ -37,16 +37,18 @@ class DFlashMemory:
             [Layer.of(kv, layer.window) for kv, layer in zip(self.kv, draft.layers, strict=True)], self.block, positions
         )
         self._table = cache_table(self.kv)
-        pending, rest = pending_rows(draft), own.after(*pending_rows(draft), *convolution_rows(draft))
+        pending, fused = pending_rows(draft), fused_rows(draft)
+        rest = own.after(*pending, *fused, *convolution_rows(draft))
         self.buffers = PassBuffers(config.embedding_length, *draft.projections(), rest, arena)
         width, vocab = config.embedding_length, config.heads.draft_vocab or config.vocab_size or 0
         self.pairs = draft.pairs.table(self.rows, width, vocab, device) if draft.pairs else None
         inside = self.buffers.inside
         self.splits = {kind: Splits(split_order(draft, context, kind), draft.heads, inside) for kind in (kv, F16)}
-        (self.pending,) = own.carve(*pending)
+        self.pending, *kept = own.carve(*pending, *fused)
+        self.fused = kept[0] if kept else None
         self.convolution: ConvolutionRows | None = None
         if config.heads.conv:
-            convolved = own.after(*pending)
+            convolved = own.after(*pending, *fused)
             self.convolution = ConvolutionRows(config.heads.conv, self.rows, config.embedding_length, convolved)
         self.counts = torch.tensor([self.rows, PASS_ROWS], dtype=torch.int32, device=device)
 
@@ -62,6 +64,11 @@ class DFlashMemory:
 def pending_rows(draft: DeviceDraft) -> Sequence[TensorSpec]:
     """Pending features, times HEADROOM."""
     return [((PENDING_ROWS, draft.fc.columns), torch.float16)]
+
+
+def fused_rows(draft: DeviceDraft) -> Sequence[TensorSpec]:
+    """The context's rows before the norm of each layer, if layers norm them."""
+    return () if draft.aux_norm is None else [((PASS_ROWS, draft.config.embedding_length), torch.float32)]
 
 
 def convolution_rows(draft: DeviceDraft) -> Sequence[TensorSpec]:

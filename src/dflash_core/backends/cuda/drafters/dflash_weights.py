@@ -79,13 +79,16 @@ class DeviceDraft:
         prefixes = [f"blk.{index}." for index in range(config.block_count)]
         self.fc = Projection(device, [upload.matrix("fc.weight")], activations.inputs)
         self.enc_output_norm = upload.vector("enc.output_norm.weight")
+        norms = [upload.vector(name).view(-1, config.embedding_length) for name in config.tap_norms]
+        self.aux_norm = _joined(norms) if norms else None
         self.output_norm = upload.vector("output_norm.weight")
         pairs, whole = _side_by_side(
             [(upload.matrix(prefix + "attn_k.weight"), upload.matrix(prefix + "attn_v.weight")) for prefix in prefixes]
         )
         self.layers = [DraftLayer(device, upload, index, config, activations, pair) for index, pair in enumerate(pairs)]
         self.k_norms = _joined([layer.mixer.k_norm[None] for layer in self.layers])
-        self.contexts = _contexts(device, pairs, whole, activations)
+        # Where every layer norms the context by itself, each has its own input.
+        self.contexts = _contexts(device, pairs, None if config.tap_norms else whole, activations)
         (mixer, *_) = (layer.mixer for layer in config.layers)
         assert isinstance(mixer, kinds.Attention), "a DFlash layer must have an attention mixer"
         self.frequencies = frequencies(mixer, device)
