@@ -33,6 +33,7 @@ from dflash_tui.application.tools.rounds import (
     result_tokens,
 )
 from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.messages import LongTaskEnded
 from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.call_dialog import CallScreen
 from dflash_tui.widgets.calls import CallFold, CallsBlock
@@ -109,11 +110,11 @@ class ToolCalls(Controller):
         for name in names:
             servers.stop(name)
 
-    def close(self, timeout: float) -> None:
+    def close(self) -> None:
         """The app ends: no server outlives it."""
         servers, self.servers = self.servers, None
         if servers is not None:
-            servers.close(timeout)
+            servers.close()
 
     def offer(self) -> None:
         """A turn is about to begin: the model gets the tools that there are now."""
@@ -171,6 +172,9 @@ class ToolCalls(Controller):
         # An answer to the call before may have allowed this one.
         if planned.asks and not self.permissions.allowed(tool, conversation):
             fold.says("waits for your permission")
+            if (meter := self.state.turn.meter) is not None:  # tells a user who is elsewhere
+                spent = time.monotonic() - meter.started
+                self.screen.post_message(LongTaskEnded(spent, "a call of a tool waits for your permission"))
             reply = await self.screen.app.push_screen_wait(CallScreen(call, tool))
             if reply == "deny":
                 return ToolResult(call.id, call.name, DENIED, "denied")
