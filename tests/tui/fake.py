@@ -19,6 +19,7 @@ from dflash_core.limits import Limits
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.reasoning import Effort, Reasoning
+from dflash_core.text.template_values import Tools
 from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
 from dflash_core.turns import Turns
 from dflash_tui.application.requests import Requests
@@ -122,6 +123,8 @@ class Turn:
         self.record: TurnRecord | None = None
         self.text = ""
         self.thinking = ""
+        self.calls = ()
+        self.calling = ""
 
     def stop(self) -> None:
         self._stopped.set()
@@ -211,6 +214,8 @@ class FakeConversation:
         self.messages: list[Message] = []
         self.turns = Turns()
         self.watchers: list[Callable[[Line], None]] = []
+        self.tools: Tools = ()
+        self.tools_note = ""
 
     def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
         self._session.asked.append((prompt, knobs))

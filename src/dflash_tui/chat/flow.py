@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
+from dflash_core.clean import one_line
 from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import seconds, short
@@ -67,7 +68,7 @@ class Flow(Controller):
         self._before = turn.record
         earlier = turn.meter.positions if turn.meter is not None else 0
         turn.meter = Meter(earlier=earlier, cold=turn.cold)
-        turn.report, turn.record, turn.answer = None, None, None
+        turn.report, turn.record, turn.answer, turn.calls = None, None, None, ()
         turn.block = block
         turn.taken = (0, 0)
         block.queued("")
@@ -174,7 +175,9 @@ class Flow(Controller):
             far = f"{short(done)} of {short(total)} tok · " if total else ""
             answer.waiting(f"reading the prompt… {far}{seconds(time.monotonic() - meter.started)}")
         else:
-            answer.waiting(f"writing… {meter.tokens} tok")
+            calling = running.turn.calling if running.turn is not None else ""
+            doing = f"writes a call of {one_line(calling, 60)}…" if calling else "writing…"
+            answer.waiting(f"{doing} {meter.tokens} tok")
 
     async def _end(self) -> None:
         shown = self.state.turn
@@ -187,6 +190,7 @@ class Flow(Controller):
             await answer.add(turn.text[shown.taken[0] :], turn.thinking[shown.taken[1] :], meter)
             block.entered = True
             shown.report, shown.record = turn.report, turn.record
+            shown.calls = tuple(turn.calls) if running.error is None and not running.stopping else ()
         refused = running.error is not None and turn is None
         outcome = "refused" if refused else "failed" if running.error else "stopped" if running.stopping else ""
         if shown.report is not None and running.error is None and shown.report.stop != "cancelled":

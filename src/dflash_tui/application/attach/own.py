@@ -19,7 +19,7 @@ from dflash_core.messages import Message
 from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, TurnRecord, assemble, decode
 from dflash_core.turn_stats import FoundRow, TurnReport
 from dflash_core.turns import Turns
-from dflash_tui.application.attach.conversation import SentConversation, WithoutDecoder, sent
+from dflash_tui.application.attach.conversation import SentConversation, WithoutCalls, WithoutDecoder, sent
 from dflash_tui.application.attach.server import CUT_OFF, AttachedServer, AttachError, Stream
 from dflash_tui.application.attach.watching import Watching
 from dflash_tui.application.requests import Requests
@@ -29,7 +29,7 @@ from dflash_tui.application.session_state import SessionState, decode_state
 NOTE = "attached to {url}, {program}; not from here: measurements (F8, what-if), /serve, /policy reset"
 
 
-class AttachedTurn:
+class AttachedTurn(WithoutCalls):
     """An answer of the server, from the lines of its record."""
 
     def __init__(
