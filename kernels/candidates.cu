@@ -8,9 +8,11 @@
 // With TARGETS the logits are of a draft vocabulary: its row r is token targets[r], or r + targets[r] with OFFSETS.
 // With MARKOV and the state's by_parent, the best tokens are those of `biased`, which markov_bias writes; they are
 // ordered by their log-probabilities without that bias.
+// The state's candidates are then ranked by what is known of their draws (draft_noise.cuh).
 //
 // Grid = draft positions. Bound by latency: 124 KB of maxima and sums per row in one SM, 7 us on an H200 (estimated).
 
+#include "draft_noise.cuh"
 #include "head.cuh"
 #include "pairs.cuh"
 
@@ -168,10 +170,18 @@ extern "C" __global__ void __launch_bounds__(CANDIDATE_THREADS, 1) candidates(
     const float log_prob = own.value * scale - log_norm;
     const int order = lane;
 #endif
+    int place = lane < TOP ? order : WARP;
+    float stated = log_prob;
+#ifdef PAIRS
+    const bool scored_later = st->by_parent;  // pairing.cuh adds the noise to scores by the token above
+#else
+    constexpr bool scored_later = false;
+#endif
+    if (st->draft_noise > 0.0f && !scored_later) rerank(st, position, token, there, place, stated);
     if (lane >= TOP) return;
-    if (order < MAX_WIDTH) {
-        st->candidate[position][order] = token;
-        st->candidate_log_prob[position][order] = log_prob;
+    if (place < MAX_WIDTH) {
+        st->candidate[position][place] = token;
+        st->candidate_log_prob[position][place] = stated;
     }
 #ifdef PAIRS
     const bool paired = there && order < PAIRS;

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include "draft_noise.cuh"
 #include "gguf.cuh"
 #include "pairs.cuh"
 
@@ -15,12 +16,6 @@ template <class Format, int LENGTH> __device__ __forceinline__ float gated(const
     float sum = 0.0f;
     for (int at = lane_id(); at < LENGTH; at += WARP) sum += gate[at] * row_value<Format, LENGTH>(codebook, row, at);
     return warp_sum(sum);
-}
-
-// The log of the sum of exponentials of the first PAIR_CANDIDATES lanes' values.
-__device__ __forceinline__ float log_sum(float value) {
-    const float most = warp_max(value);
-    return most + logf(warp_sum(value > -INFINITE ? expf(value - most) : 0.0f));
 }
 
 // A candidate below a token, one per lane of a warp; lanes from PAIR_CANDIDATES on have none.

@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(PAIR_THREADS) pair_scores(
     marginal += depth * PAIR_CANDIDATES;
     if (candidates[mine] >= 0) {
         const float pair = gated<BELOW, RANK>(gate, below, candidates[mine]);
-        if (lane_id() == 0) scores[mine] = marginal[mine] + pair * st->inv_tree_temperature;
+        if (lane_id() == 0) scores[mine] = marginal[mine] + pair * st->inv_tree_temperature + noise_of(st, depth, candidates[mine]);
     } else if (lane_id() == 0) {
         scores[mine] = -INFINITE;
     }

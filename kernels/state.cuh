@@ -61,6 +61,7 @@ struct StepState {
     int draft_window;            // 0: all of the context
     float log_p_min;             // -inf: off
     float inv_tree_temperature;
+    float draft_noise;           // what drafts get of the draws' noise, see drafters/draw_noise.py; 0: none
     float temperature;           // 0: greedy
     int top_k;                   // 0: off
     float top_p;                 // 1: off

@@ -40,6 +40,8 @@ class PairScores:
     factors: Factors
     temperature: float
     position: int
+    noise: Array | None = None
+    """(depths, candidates) is added to scores: what is known of the draws (drafters/draw_noise.py)."""
     _known: dict[tuple[int, int], Array] = field(default_factory=dict)
 
     def log_probs(self, depth: int, parent: int) -> Array:
@@ -53,6 +55,8 @@ class PairScores:
         f, marginal = self.factors, self.marginal[depth]
         pairs: Array = f.candidates[depth] @ (f.above(parent) * f.positions[depth])
         scores = marginal + pairs / self.temperature
+        if self.noise is not None:
+            scores = scores + self.noise[depth]
         accepted = f.accepted(depth, parent) if f.accepted else None
         if not np.isfinite(scores.max()) or (accepted is not None and math.isnan(accepted)):
             raise not_finite("drafter", self.position)

@@ -22,8 +22,11 @@ _LOW = np.uint64(0xFFFFFFFF)
 _HIGH_SHIFT = np.uint64(32)
 
 
-def philox(seed: int, position: int, token_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """A word of Philox4x32-10 (Salmon et al., 2011) per token, key the 64-bit seed.
+def philox(
+    seed: int, position: int | npt.NDArray[np.int64], token_ids: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint32]:
+    """A word of Philox4x32-10 (Salmon et al., 2011) per token, key the 64-bit seed. Positions (n, 1) are those of the
+    rows of `token_ids`.
 
     Four tokens share a call: the counter is (token id / 4, low half of position, high half of position, 0), the word is
     the one of number token id % 4.
@@ -44,7 +47,9 @@ def philox(seed: int, position: int, token_ids: npt.NDArray[np.int64]) -> npt.ND
     return np.choose(token_ids & 3, (x0, x1, x2, x3)).astype(np.uint32)
 
 
-def gumbel(seed: int, position: int, token_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def gumbel(
+    seed: int, position: int | npt.NDArray[np.int64], token_ids: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
     """Standard Gumbel noise per token id; adding it to log-weights and taking the argmax draws from softmax."""
     uniform = (philox(seed, position, token_ids).astype(np.float64) + 0.5) / 2.0**32
     noise: npt.NDArray[np.float64] = -np.log(-np.log(uniform))

@@ -9,6 +9,8 @@ from dflash_core import tree as ddtree
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.plan import Card, KernelConfig, plan
 from dflash_core.backends.cuda.state import MAX_WIDTH
+from dflash_core.drafters.draw_noise import reranked
+from dflash_core.sampling import gumbel
 from support.engines import Engine
 from support.grids import full
 from support.matmuls import SMALL, Weights, multiply, packed, random_weights
@@ -158,8 +160,9 @@ def test_a_logit_that_is_no_number_shows_in_maxima_and_sums(engine: Engine, rng:
     assert np.isnan(sums[1]).all()
 
 
-def candidates(engine: Engine, logits: np.ndarray, vocab: int, temperature: float) -> np.ndarray:
-    """The state after `candidates` has seen rows (rows, stride), of which `vocab` columns are tokens."""
+def candidates(engine: Engine, logits: np.ndarray, vocab: int, temperature: float, noise: float = 0.0) -> np.ndarray:
+    """The state after `candidates` has seen rows (rows, stride), of which `vocab` columns are tokens. `noise`: what
+    drafts get of that of SEED after POSITION."""
     rows, stride = logits.shape
     maxima = block_maxima(logits[:, :vocab])
     padded = np.full((rows, maxima.shape[1] * 16), -np.inf)
@@ -168,12 +171,16 @@ def candidates(engine: Engine, logits: np.ndarray, vocab: int, temperature: floa
         below = padded.reshape(rows, -1, 16) - np.where(maxima > -np.inf, maxima, 0)[:, :, None]
         sums = np.exp(below / temperature).sum(axis=2).astype(np.float32)
     st = fresh_state()
-    st["draft_depth"], st["inv_tree_temperature"] = rows - 1, 1 / temperature
+    st["draft_depth"], st["inv_tree_temperature"], st["draft_noise"] = rows - 1, 1 / temperature, noise
+    st["seed"], st["length"] = SEED, POSITION
     device = engine.array(st)
     sizes = [np.int32(vocab), np.int32(stride), np.int32(0)]
     arguments = [engine.array(logits), engine.array(maxima), engine.array(sums), *sizes]
     engine.kernel("candidates.cu", "candidates")(rows, 512, [device, *arguments])
     return device.numpy()
+
+
+SEED, POSITION = (1 << 63) + 5, 70
 
 
 def rounding(logits: np.ndarray, temperature: float) -> np.ndarray:
@@ -201,6 +208,21 @@ def test_candidates_are_the_best_of_the_whole_row(engine: Engine, rng: np.random
         np.abs(found["candidate_log_prob"][:rows] - expected.log_probs) <= rounding(logits[:rows], temperature)
     ).all()
     assert (found["candidate"][rows:] == 0x7F7F7F7F).all()
+
+
+def test_candidates_are_ranked_by_what_is_known_of_their_draws(engine: Engine, rng: np.random.Generator) -> None:
+    logits = rng.standard_normal((6, 3000)).astype(np.float32) * 2
+    logits[1, 3:] = -np.inf  # fewer than are kept
+    found = candidates(engine, logits, 3000, 0.7, noise=0.6)
+    best = ddtree.candidates(logits[:5], MAX_WIDTH, 0.7)
+    noise = 0.6 * gumbel(SEED, POSITION + 1 + np.arange(5)[:, None], best.tokens)
+    expected = reranked(best, noise)
+    there = np.isfinite(expected.log_probs)
+    assert (expected.tokens != best.tokens).any()
+    assert there.sum(1).tolist() == [8, 3, 8, 8, 8]
+    np.testing.assert_array_equal(found["candidate"][:5][there], expected.tokens[there])
+    np.testing.assert_allclose(found["candidate_log_prob"][:5][there], expected.log_probs[there], atol=1e-4)
+    assert np.isneginf(found["candidate_log_prob"][:5][~there]).all()
 
 
 def test_candidates_of_a_row_that_is_no_number(engine: Engine, rng: np.random.Generator) -> None:

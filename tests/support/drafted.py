@@ -93,6 +93,7 @@ def run(
         while said < tokens:
             while len(queue) < (AHEAD if late else 1):
                 queue.append(policy.next(KNOBS))
+            policy.spare()
             event = step(policy, queue.popleft(), curve, shape, at, right(at))
             wait, since = _wait(waits, event, since, ran.drafts)
             event = replace(event, stages=replace(event.stages, host=wait))

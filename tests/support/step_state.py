@@ -21,7 +21,7 @@ def fresh_state() -> np.ndarray:
     st["max_tokens"] = st["context_length"] = 1 << 30
     st["prompt_length"] = 0
     st["stop_ids"] = -1
-    st["by_value"] = 0
+    st["by_value"] = st["draft_noise"] = 0
     return st
 
 

@@ -21,6 +21,7 @@ from dflash_core.policy.choosing import ALL
 from dflash_core.policy.copying import Copies, chain
 from dflash_core.policy.costs import CPU, H200, KEPT, MIN_STEPS, StepCosts, gains, min_slopes, paying, rising
 from dflash_core.policy.values import CLASSES, COPIED, Learned, Stated, start_weights
+from support import drafted
 from support.counting import CountingBackend
 from support.deciding import decoded
 
@@ -320,3 +321,21 @@ def test_a_value_is_a_chance() -> None:
     learned = Learned()
     assert learned.value(0, (1.0, math.log(3), 0.0, 0.0, 0.0)) == pytest.approx(0.75)
     assert 0 <= learned.value(0, (1.0, -1e6, 0.0, 0.0, 0.0)) < 1e-9
+
+
+def test_a_card_learns_while_it_has_steps_to_run_and_less_often_the_more_it_knows() -> None:
+    policy = drafted.proven(drafted.policy_for(late=True))
+    policy.begin([1, 2], frozenset())
+    learned = []
+    for number in range(200):
+        decision = policy.next(drafted.KNOBS)
+        policy.observe(drafted.step(policy, decision, H200.curve(), H200, number, right=3))
+        before = policy.weights(drafted.KNOBS)
+        policy.next(drafted.KNOBS)
+        assert policy.weights(drafted.KNOBS) is before is not None
+        policy.spare()
+        if policy.weights(drafted.KNOBS) is not before:
+            learned.append(number)
+    apart = np.diff(learned)
+    assert apart[0] == 4
+    assert apart[-1] == 16

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dflash_core.demo import demo_draft_path, demo_target_path
+from dflash_core.demo.smollm2 import smollm2_draft_path
 from dflash_core.errors import UnsupportedError
 from dflash_core.fits import MemoryEstimator
 from dflash_tui.application.hub import header as headers
@@ -28,6 +29,7 @@ from dflash_tui.application.hub.walk import of_name, walk
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.command_line import main
 from support.homes import work_at_home
+from support.real_models import smollm2
 from support.reckoned import estimator
 
 TARGET, DRAFT = demo_target_path(), demo_draft_path()
@@ -77,13 +79,22 @@ def test_the_places_of_other_programs(home: Path) -> None:
     put(home / ".lmstudio" / "models" / "o" / "n" / "m.gguf")
     put(home / "mine" / "deep" / "er" / "own.gguf")
     named = places([home / "mine", home / "not-there"], {"XDG_CACHE_HOME": str(cache)}, home)
-    assert [one.name for one in named] == ["here", str(home / "mine"), "Hugging Face", "llama.cpp", "LM Studio"]
+    others = ["Hugging Face", "llama.cpp", "LM Studio", "dflash-tui"]
+    assert [one.name for one in named] == ["here", str(home / "mine"), *others]
     [one] = {one.path: one for one in look(named, Shelf()) if isinstance(one, Found)}.values()
     assert (one.where, one.name, one.header.architecture) == (str(home / "mine"), "own.gguf", "qwen35")
     assert one.size == TARGET.stat().st_size
     assert one.draft is None or "dflash" in one.draft.name
     again = places([], {"HF_HUB_CACHE": str(hub), "LLAMA_CACHE": str(cache / "llama.cpp")}, home)
     assert [one.name for one in again][1:3] == ["Hugging Face", "llama.cpp"]
+
+
+def test_smollm2_has_the_drafter_that_comes_with_the_program(home: Path) -> None:
+    named = [one for one in places([], {}, home) if one.keeps == "itself"]
+    assert [one.folder for one in named] == [smollm2_draft_path()]
+    seen = list(look([Place("a package", smollm2().parent), *named], Shelf()))
+    last = [one for one in seen if isinstance(one, Found)][-1]
+    assert (last.path, last.draft) == (smollm2(), smollm2_draft_path())
 
 
 def test_ollama_names_are_in_its_manifests(home: Path) -> None:

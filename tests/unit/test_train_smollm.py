@@ -161,8 +161,8 @@ def test_its_tokens_are_the_decoders() -> None:
 
 
 def test_answers_are_counted_and_compared() -> None:
-    a = argparse.Namespace(drafting=["plain", "chain 7", "tree 12"], tokens=12, plain=None)
-    found = measure.measured(demo_pair.new_engine(), ["hi", "What is p_min?"], 0.0, a)
+    a = argparse.Namespace(drafting=["plain", "chain 7", "tree 12"], tokens=12, plain=None, top_p=0.9)
+    found = measure.measured(dict.fromkeys(a.drafting, demo_pair.new_engine()), ["hi", "What is p_min?"], 0.0, a)
     assert found["plain"].tokens == found["plain"].steps == found["chain 7"].tokens
     assert found["chain 7"].steps < found["plain"].steps
     for drafting in ("chain 7", "tree 12"):

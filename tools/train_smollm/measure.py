@@ -1,5 +1,7 @@
 """Tokens a step and a second in the decoder: `python -m tools.train_smollm measure --target F --draft F --bench DIR`.
 
+Settings are those of `drafting`; "ngram" is `auto` with n-grams in place of the drafter, "several" with both.
+
 Every prompt is answered with each setting and temperature. Answers are compared: with the same seed they are plain
 decoding's, however they are drafted, but for near-ties on a CPU (docs/architecture.md, section 3).
 """
@@ -10,7 +12,7 @@ import argparse
 import operator
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +34,7 @@ class Found:
     tokens: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)  # seconds of the processor
     equal: int = 0
     compared: int = 0
 
@@ -39,6 +42,7 @@ class Found:
         self.tokens += other.tokens
         self.steps += other.steps
         self.seconds += other.seconds
+        self.processor += other.processor
         self.equal += other.equal
         self.compared += other.compared
 
@@ -49,12 +53,18 @@ class Found:
         together = round(sum(self.tokens) / max(1, sum(self.steps)), 3)
         return {
             "prompts": len(self.steps), "tokens": sum(self.tokens), "steps": sum(self.steps),
-            "tokens_a_second": round(statistics.median(map(operator.truediv, self.tokens, self.seconds)), 1)
-            if self.seconds
-            else None,
+            "tokens_a_second": _rates(self.tokens, self.seconds),
+            "tokens_a_second_of_processor": _rates(self.tokens, self.processor),
             "tokens_a_step": together, "quartiles": [round(cut, 2) for cut in cuts], "equal": self.equal,
             "compared": self.compared,
         }  # fmt: skip
+
+
+def _rates(tokens: Sequence[int], seconds: Sequence[float]) -> list[float]:
+    """The quartiles of the answers' tokens a second."""
+    rates = list(map(operator.truediv, tokens, seconds))
+    cuts = statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3
+    return [round(cut, 1) for cut in cuts]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +74,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", type=int, default=8, help="prompts of each set")
     parser.add_argument("--tokens", type=int, default=96, help="tokens of an answer")
     parser.add_argument("--drafting", nargs="+", default=["plain", "chain 7", "tree 22"], help="settings to compare")
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--sets", nargs="+", help="only these, all by default")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7, 1.0])
     parser.add_argument("--plain", type=int, help="prompts of each set that plain decoding answers too; all by default")
     parser.add_argument("--device", default="auto")
@@ -77,32 +89,45 @@ def questions(folder: Path, count: int) -> dict[str, list[str]]:
     return {name: every[:: max(1, len(every) // count)][:count] for name, every in texts.items()}
 
 
-def answer(engine: Engine, ids: Sequence[int], knobs: Knobs) -> tuple[list[int], int, float]:
-    """The tokens of an answer, its number of steps, and their seconds, without those of reading the prompt."""
-    tokens, steps, began = list[int](), 0, time.perf_counter()
+def answer(engine: Engine, ids: Sequence[int], knobs: Knobs) -> tuple[list[int], int, float, float]:
+    """The tokens of an answer, its number of steps, and their seconds by the clock and of the processor, without those
+    of reading the prompt."""
+    tokens, steps, began = list[int](), 0, (time.perf_counter(), time.process_time())
     for event in engine.generate(ids, knobs):
         tokens += event.tokens
         if isinstance(event, StepEvent):
             steps += 1
         else:
-            began = time.perf_counter()
-    return tokens, steps, time.perf_counter() - began
+            began = time.perf_counter(), time.process_time()
+    return tokens, steps, time.perf_counter() - began[0], time.process_time() - began[1]
 
 
-def measured(engine: Engine, texts: Sequence[str], heat: float, a: argparse.Namespace) -> dict[str, Found]:
+def engines(a: argparse.Namespace) -> dict[str, Engine]:
+    """The engine of each setting of `a.drafting`: one for each drafter."""
+    target = load_target(a.target, device=a.device)
+    drafts = {"ngram": "ngram", "several": f"{a.draft}+ngram"}
+    named = {drafts.get(drafting, str(a.draft)) for drafting in a.drafting}
+    loaded = {name: Engine(target, load_draft(name, target=target)) for name in named}
+    return {drafting: loaded[drafts.get(drafting, str(a.draft))] for drafting in a.drafting}
+
+
+def measured(by: Mapping[str, Engine], texts: Sequence[str], heat: float, a: argparse.Namespace) -> dict[str, Found]:
     """What every setting of `a.drafting` finds on `texts`. Answers are compared with those of the first setting."""
     found = {drafting: Found() for drafting in a.drafting}
     for number, text in enumerate(texts):
-        ids = build_prompt(engine.target.tokenizer, engine.target.template, [Message("user", text)], False).ids
+        target = by[a.drafting[0]].target
+        ids = build_prompt(target.tokenizer, target.template, [Message("user", text)], False).ids
         first: list[int] | None = None
         for drafting, one in found.items():
             if drafting == "plain" and a.plain is not None and number >= a.plain:
                 continue
-            knobs = Knobs(drafting=drafting, max_tokens=a.tokens, temperature=heat, seed=number)
-            tokens, steps, seconds = answer(engine, ids, knobs)
+            asked = "auto" if drafting in ("ngram", "several") else drafting
+            knobs = Knobs(drafting=asked, max_tokens=a.tokens, temperature=heat, top_p=a.top_p, seed=number)
+            tokens, steps, seconds, processor = answer(by[drafting], ids, knobs)
             one.tokens.append(len(tokens) - 1)
             one.steps.append(steps)
             one.seconds.append(seconds)
+            one.processor.append(processor)
             if first is not None:
                 one.compared += 1
                 one.equal += tokens == first
@@ -111,13 +136,13 @@ def measured(engine: Engine, texts: Sequence[str], heat: float, a: argparse.Name
 
 
 def main(a: argparse.Namespace) -> None:
-    target = load_target(a.target, device=a.device)
-    engine = Engine(target, load_draft(a.draft, target=target))
-    log = Log(a.out)
+    by, log = engines(a), Log(a.out)
     for heat in a.temperatures:
         together = {drafting: Found() for drafting in a.drafting}
         for name, texts in questions(a.bench, a.prompts).items():
-            for drafting, one in measured(engine, texts, heat, a).items():
+            if a.sets and name not in a.sets:
+                continue
+            for drafting, one in measured(by, texts, heat, a).items():
                 log(temperature=heat, set=name, drafting=drafting, **one.row())
                 if name in HELD:
                     together[drafting].add(one)

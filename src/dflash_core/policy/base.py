@@ -96,6 +96,9 @@ class Policy:
     def _observe(self, step: StepEvent, certain: Sequence[float]) -> None:
         """Learn from a step."""
 
+    def spare(self) -> None:
+        """Learn what no decision waits for. A decoder that queues steps calls it while the device has steps to run."""
+
     def failed(self, kind: str, error: NumericsError) -> None:
         """Leave a drafter out from the next decision on; the step under way is decided again."""
         self.watch.leave_out(kind, error)

@@ -12,7 +12,7 @@ from dflash_core.backends.base import Logits
 from dflash_core.backends.cpu.hidden_rows import HiddenRows
 from dflash_core.cache_types import CachePair
 from dflash_core.drafters.assistant import capabilities
-from dflash_core.drafters.base import DraftLogits, LoadedModel, OpenedModel, ranked
+from dflash_core.drafters.base import DraftLogits, LoadedModel, OpenedModel, likeliest, ranked
 from dflash_core.errors import MismatchError
 from dflash_core.knobs import Knobs
 from dflash_core.models.assistant import Assistant
@@ -49,19 +49,19 @@ class CpuAssistantDrafter:
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         length = len(self._hidden) if at is None else at
-        return ranked(self._chain(root, knobs.mtp_depth, length), knobs, length) if length else NO_CANDIDATES
+        return ranked(self._chain(root, knobs.mtp_depth, length, knobs), knobs, length) if length else NO_CANDIDATES
 
     def logits(self, root: int, window: int, at: int | None = None) -> Logits:
         return self._chain(root, self.capabilities.depths, len(self._hidden) if at is None else at)
 
     @torch.inference_mode()
-    def _chain(self, root: int, depths: int, length: int) -> Logits:
-        """Logits (depths, vocab): of each depth after the best token of the one above."""
+    def _chain(self, root: int, depths: int, length: int, knobs: Knobs | None = None) -> Logits:
+        """Logits (depths, vocab): of each depth after the best token of the one above, with `knobs` as `ranked`."""
         token, state, rows = root, self._hidden.of(length - 1, length), list[Tensor]()
-        for _ in range(depths):
+        for depth in range(depths):
             logits, state = self._model.forward(token, state, length, self._states)
             rows.append(logits)
-            token = int(logits.argmax())
+            token = likeliest(logits.float().numpy(), knobs, length + depth)
         array: Logits = torch.stack(rows).float().numpy()
         return array
 

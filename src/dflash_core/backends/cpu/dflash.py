@@ -13,6 +13,7 @@ from dflash_core.cache_types import CachePair
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.base import LoadedModel, OpenedModel, check_finite, ranked
 from dflash_core.drafters.dflash import capabilities, checked_features
+from dflash_core.drafters.draw_noise import draw_noise, reranked
 from dflash_core.ids import check_ids
 from dflash_core.knobs import Knobs
 from dflash_core.models.dflash import DFlash
@@ -59,7 +60,8 @@ class CpuDFlashDrafter:
         if not (knobs.by_parent and self._conditional):
             return ranked(plain, knobs, position)
         check_finite(plain, position)
-        return self._model.conditional(root, hidden, logits, position, knobs.tree_temperature, knobs.tree_width)
+        found = self._model.conditional(root, hidden, logits, position, knobs.tree_temperature, knobs.tree_width)
+        return reranked(found, draw_noise(knobs, position, found.tokens))
 
     def logits(self, root: int, window: int, at: int | None = None) -> Logits:
         return self.draft(root, window, at)[1].float().numpy()

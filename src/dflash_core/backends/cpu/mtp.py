@@ -12,7 +12,7 @@ from dflash_core.backends.base import PREFILL_CHUNK, Logits
 from dflash_core.backends.cpu.hidden_rows import HiddenRows
 from dflash_core.cache_types import CachePair
 from dflash_core.config import MtpConfig
-from dflash_core.drafters.base import DraftLogits, LoadedModel, OpenedModel, ranked
+from dflash_core.drafters.base import DraftLogits, LoadedModel, OpenedModel, likeliest, ranked
 from dflash_core.drafters.mtp import NEEDS_TOKENS, capabilities
 from dflash_core.errors import MismatchError
 from dflash_core.knobs import Knobs
@@ -58,14 +58,14 @@ class CpuMtpDrafter:
         length = len(self._tokens) if at is None else at
         if not length:
             return NO_CANDIDATES
-        return ranked(self._chain(root, knobs.mtp_depth, at), knobs, length)
+        return ranked(self._chain(root, knobs.mtp_depth, at, knobs), knobs, length)
 
     def logits(self, root: int, window: int, at: int | None = None) -> Logits:
         return self._chain(root, self.capabilities.depths, at)
 
     @torch.inference_mode()
-    def _chain(self, root: int, depths: int, at: int | None) -> Logits:
-        """Logits (depths, vocab): of each depth after the best token of the one above."""
+    def _chain(self, root: int, depths: int, at: int | None, knobs: Knobs | None = None) -> Logits:
+        """Logits (depths, vocab): of each depth after the best token of the one above, with `knobs` as `ranked`."""
         self._update()
         length, cache = len(self._tokens), self.cache
         if at is not None and at < length:
@@ -75,7 +75,7 @@ class CpuMtpDrafter:
         for depth in range(depths):
             hidden = self._model.forward([token], hidden, length - 1 + depth, cache)
             rows.append(self._model.logits(hidden))
-            token = int(rows[-1].argmax())
+            token = likeliest(rows[-1][0].float().numpy(), knobs, length + depth)
         array: Logits = torch.cat(rows).float().numpy()
         return array
 

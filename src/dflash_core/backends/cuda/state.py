@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from dflash_core.backends.cuda.headers import Headers
 from dflash_core.backends.decoder import step_drafts
+from dflash_core.drafters.draw_noise import noise_share
 from dflash_core.events import Choice, EffectiveMode, StageTimes, StepEvent, StepTree, Stop, brings
 from dflash_core.fits import ONE_PASS
 from dflash_core.knobs import Knobs
@@ -114,6 +115,7 @@ def write_knobs(
     state["draft_window"] = knobs.draft_window
     state["log_p_min"] = math.log(knobs.p_min) if knobs.p_min > 0 else -math.inf
     state["inv_tree_temperature"] = 1 / knobs.tree_temperature
+    state["draft_noise"] = noise_share(knobs)
     for name in ("temperature", "top_k", "top_p", "min_p"):
         state[name] = getattr(knobs, name)
     for name in ("repetition_penalty", "frequency_penalty", "presence_penalty"):

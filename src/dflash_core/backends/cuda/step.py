@@ -194,6 +194,7 @@ class CudaDecoder:
             self._begin()
         while len(self._queue) < self._ahead:
             self._enqueue()
+        self.policy.spare()
         event = self._collect(self._queue.popleft())
         assert event is not None, "a step that was not cancelled must write a result"
         return event

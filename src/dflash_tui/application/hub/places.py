@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from dflash_core.demo.smollm2 import smollm2_draft_path
 from dflash_core.user_folders import user_folder
 from dflash_tui.application import smollm2
 from dflash_tui.application.here import here
 
-Keeps = Literal["files", "hub", "ollama"]
+Keeps = Literal["files", "hub", "ollama", "itself"]
 DEEP = 6  # levels of folders below a place
 NEAR = 2  # below the present folder, which may be anybody's home
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder to search, and its usual name. `keeps`: the layout of its files; `deep`: levels of folders below it."""
+    """A folder to search, and its usual name. `keeps`: the layout of its files, "itself" for a single file; `deep`:
+    levels of folders below it."""
 
     name: str
     folder: Path
@@ -48,10 +50,11 @@ def places(
         Place("ollama", Path("/usr/share/ollama/.ollama/models"), "ollama"),  # used by its service on Linux
         Place("~/models", home / "models"),
         *(Place("a Python package", folder) for folder in (smollm2.folder(),) if folder is not None),
+        Place("dflash-tui", smollm2_draft_path(), "itself"),
     ]
     found: dict[Path, Place] = {}
     for one in named:
-        if _is_folder(one.folder):
+        if one.keeps == "itself" or _is_folder(one.folder):
             found.setdefault(one.folder.resolve(), one)
     return list(found.values())
 

@@ -38,6 +38,9 @@ def walk(place: Place, stopping: Callable[[], bool] = lambda: False) -> Iterator
     if place.keeps == "ollama":
         yield from (Candidate(path, name, place) for name, path in stored(place.folder))
         return
+    if place.keeps == "itself":
+        yield Candidate(place.folder, place.folder.name, place)
+        return
     count, waiting, seen = 0, [(place.folder, 0)], set[tuple[int, int]]()
     while waiting and not stopping():
         here, depth = waiting.pop(0)

@@ -126,7 +126,7 @@ class ChainDrafter(InCaches):
     def chain(self, root: int, depths: int, at: int | None, head: Head, launch: Launcher) -> Logits:
         """The same as `logits` for a chain of `depths` tokens."""
         rows = list[Tensor]()
-        with self.standing(at, launch, root=root, draft_depth=depths, inv_tree_temperature=1):
+        with self.standing(at, launch, root=root, draft_depth=depths, inv_tree_temperature=1, draft_noise=0):
             for depth in range(depths):  # the next pass overwrites these logits
                 launch(("draft", depth, head.vocab), partial(self.token_launches, head, depth))
                 rows.append(self.logits_row(head))

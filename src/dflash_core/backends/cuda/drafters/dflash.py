@@ -44,6 +44,7 @@ from dflash_core.cache_types import F16, CachePair
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.dflash import capabilities
+from dflash_core.drafters.draw_noise import noise_share
 from dflash_core.knobs import Knobs
 from dflash_core.models.norm import rms_norm
 from dflash_core.tree import Candidates
@@ -275,7 +276,7 @@ class DFlash(InCaches):
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
         """Logits (depths, vocab) after the first `at` positions, or all of them; -inf for tokens outside the drafter's
         vocabulary. The state does not change."""
-        with self._drafting(root, window, at, 1.0, launch):
+        with self._drafting(root, window, at, launch):
             launch(("draft", head.vocab), partial(self.logits_launches, head))
             found = self._head(head).on_host(self.rows)[self.rows - self.depths :]
         logits: Logits = self.draft.vocabulary.spread(found).numpy()
@@ -286,18 +287,18 @@ class DFlash(InCaches):
         the drafter has no such scores."""
         if self.memory.pairs is None:
             return None
-        with self._drafting(root, knobs.draft_window, at, knobs.tree_temperature, launch):
+        scoring = {"inv_tree_temperature": 1 / knobs.tree_temperature, "draft_noise": noise_share(knobs)}
+        with self._drafting(root, knobs.draft_window, at, launch, seed=knobs.fixed().seed, **scoring):
             launch(("candidates", head.vocab), partial(self._candidate_launches, head))
             return self.memory.pairs.candidates(self.depths, knobs.tree_width)
 
     def _drafting(
-        self, root: int, window: int, at: int | None, temperature: float, launch: Launcher
+        self, root: int, window: int, at: int | None, launch: Launcher, **scoring: float
     ) -> AbstractContextManager[None]:
-        inverse = 1 / temperature
+        scoring = {"inv_tree_temperature": 1.0, "draft_noise": 0.0, **scoring}
         return self.standing(
-            at, launch, root=root, draft_window=window, draft_depth=self.depths, inv_tree_temperature=inverse,
-            by_parent=1,
-        )  # fmt: skip
+            at, launch, root=root, draft_window=window, draft_depth=self.depths, by_parent=1, **scoring
+        )
 
     # ---- Prompts -------------------------------------------------------------------------------------------------
 
