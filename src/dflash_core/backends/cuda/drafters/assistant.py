@@ -32,7 +32,7 @@ from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.drafters.assistant import capabilities
+from dflash_core.drafters.assistant import NEEDS_KEYS, capabilities
 from dflash_core.drafters.capabilities import Capabilities
 
 
@@ -105,6 +105,8 @@ class ReadingBranch(PassMixer):
 
 class Assistant(ChainDrafter):
     """Implements `drafters.base.DeviceDrafter`."""
+
+    needs = NEEDS_KEYS
 
     def __init__(
         self, draft: DeviceAssistant, target: DeviceTarget, memory: AssistantMemory, sequence: TargetSequence
