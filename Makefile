@@ -108,7 +108,7 @@ clean:
 # Stamps: the install is done again when pyproject.toml is newer. .dev holds all that .app does.
 $(VENV)/.app: $(VENV)/.python pyproject.toml
 	@echo "Installing into $(VENV), once; torch is the large part of it."
-	$(BIN)/python -m pip install --disable-pip-version-check -e ".[serve]"
+	$(BIN)/python -m pip install --disable-pip-version-check -e ".[serve,tools]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.python pyproject.toml

@@ -20,30 +20,10 @@
 #define BOUNDS __launch_bounds__(MATMUL_THREADS, 1)
 #endif
 
-// NEXT: of the product after this one's consumer, whose matrices are `next` and `second`, the last one maybe null, each
-// block prefetches the first `ahead` bytes of its share into the L2: memory is idle while this kernel waits for its
-// activations. All sizes are multiples of 16 bytes.
-#ifdef NEXT
-#define NEXT_PARAMETERS , const u8 *next, const u8 *second, int next_bytes, int second_bytes, int ahead
-constexpr int NEXT_PIECE = 2048;
-#else
-#define NEXT_PARAMETERS
-#endif
-
 extern "C" __global__ void BOUNDS matmul(
-    const MatmulLaunch launch, const u8* acts_q8, const u8* acts_f16, float* out, int partial_columns, int column_block
-    NEXT_PARAMETERS) {
+    const MatmulLaunch launch, const u8* acts_q8, const u8* acts_f16, float* out, int partial_columns, int column_block) {
     pdl_launch();
     SHARED_DYNAMIC(shared);
-#ifdef NEXT
-    const int half = second ? gridDim.x / 2 : gridDim.x, share = blockIdx.x % half;
-    const u8* const from = blockIdx.x < half ? next : second;
-    const int slice = (blockIdx.x < half ? next_bytes : second_bytes) / half / 16 * 16, wanted = min(ahead, slice);
-    const int at = threadIdx.x * NEXT_PIECE;
-    if (blockIdx.x < (second ? 2 : 1) * half && at < wanted) {
-        bulk_prefetch(from + size_t(share) * slice + at, min(NEXT_PIECE, wanted - at));
-    }
-#endif
     stream_pieces(launch, StoredActs{acts_q8, acts_f16, column_block}, shared, [&](const Segment& segment, int k_part) {
         const size_t partial = size_t(k_part) * partial_columns + 8 * column_block;
         return PartialSink{out + partial * launch.stride + segment.offset, u32(launch.stride), segment.rows, lane_id()};

@@ -184,14 +184,18 @@ class Answer:
             again = max(self.reread.known - event.reused_tokens, 0)
             event = replace(event, read_again=again, read_why=self.reread.why if again else "")
         thinking, text = self._split.push(self._detokenizer.push(self._worded(event)))
-        self.thinking += thinking
-        self.text += text
         if event.stop is not None:
             more_thinking, more_text = self._flush()
             thinking, text = thinking + more_thinking, text + more_text
         piece = Piece(event, text, thinking, at)
         self._parts.add(piece)
         self._recorder.add(piece)
+        return self._add(piece)
+
+    def _add(self, piece: Piece) -> Piece:
+        """Add a piece to `text` and `thinking`; returns it as it is shown."""
+        self.thinking += piece.thinking
+        self.text += piece.text
         return piece
 
     def _worded(self, event: Event) -> Sequence[int]:
@@ -200,17 +204,24 @@ class Answer:
         return event.tokens[:-1] if ended else event.tokens
 
     def _flush(self) -> tuple[str, str]:
-        """The pending text of the detokeniser and the split, also added to the turn; nothing the second time."""
+        """The pending text of the detokeniser and the split; nothing the second time."""
         thinking, text = self._split.push(self._detokenizer.finish())
         more_thinking, more_text = self._split.finish()
-        thinking, text = thinking + more_thinking, text + more_text
+        return thinking + more_thinking, text + more_text
+
+    def _finish(self, thinking: str, text: str, *, cut: bool) -> None:
+        """Add what was pending at the end. `cut`: a limit or a user ended the answer, not the model."""
         self.thinking += thinking
         self.text += text
-        return thinking, text
+
+    def _notes(self) -> tuple[str, ...]:
+        """What the report says of the answer."""
+        return self._engine.drafter_notes if self.knobs.mode != "plain" else ()
 
     def _end(self) -> None:
         thinking, text = self._flush()
         events = self._recorder.events
+        self._finish(thinking, text, cut=not events or events[-1].stop != "stop token")
         if events and isinstance(prefill := events[0], PrefillEvent):
             last = events[-1]
             steps = [event for event in events if isinstance(event, StepEvent)]
@@ -226,7 +237,7 @@ class Answer:
                 guards=tuple(event.guard for event in events if event.guard is not None),
                 learned=self._engine.learned(),
                 effort=self.prompt.effort,
-                notes=self._engine.drafter_notes if self.knobs.mode != "plain" else (),
+                notes=self._notes(),
                 seed_source=self._seed_source,
             )
         record = self._recorder.end(self.report, text, thinking)

@@ -1,4 +1,7 @@
-"""Chat turns over a decoder: the prompt of each turn, its pieces as they come; an interrupted turn keeps its text."""
+"""Chat turns over a decoder: the prompt of each turn, its pieces as they come; an interrupted turn keeps its text.
+
+A turn may call tools. Its calls are in the message that it adds; the next turn is then asked with their results.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,20 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dflash_core.answer import Answer, OnPrefill, Reread
+from dflash_core.answer_shape import AnswerShape
 from dflash_core.clean import encodable
+from dflash_core.collected_calls import CollectedCalls
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError, DFlashError
+from dflash_core.events import Piece
 from dflash_core.knobs import READ_AGAIN, SPEC, Knobs
-from dflash_core.messages import Message, Prompt, build_prompt, to_template, visible_end
+from dflash_core.messages import Call, Message, Prompt, build_prompt, render, visible_end
 from dflash_core.prefix import common_prefix
 from dflash_core.record import Line, Start
-from dflash_core.text.prompt import render_ids
 from dflash_core.text.template import ChatTemplate
+from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.text.tool_calls.answer import AnswerParts
 from dflash_core.turns import Turns
 
 if TYPE_CHECKING:
@@ -34,23 +41,63 @@ class Models:
 
 
 class Turn(Answer):
-    """The answer to the last message of a conversation, to which it is appended when the iteration ends."""
+    """The answer to the last message of a conversation, to which it is appended when the iteration ends.
+
+    Calls of the conversation's tools are in `calls`, not in its text; `record` has the text as the model wrote it.
+    """
 
     def __init__(
         self, conversation: Conversation, prompt: Prompt, knobs: Knobs, *, on_prefill: OnPrefill | None = None
     ) -> None:
         self._conversation, self.messages_sent = conversation, conversation.messages
+        self.tools_sent = conversation.tools
+        # Calls of a model that goes on calling are no text, also where its tools have gone.
+        uses_tools = bool(conversation.tools) or any(message.calls for message in conversation.messages)
+        form = conversation.template.tools.form if uses_tools else None
+        stops = form.stops if form is not None else ()
+        parser = AnswerParts(form, conversation.tools) if form is not None else None
+        self._shape = AnswerShape((), parser, ends=stops) if parser is not None else None
+        self._collected = CollectedCalls()
         super().__init__(
             conversation.engine,
             conversation.tokenizer,
             prompt,
             knobs,
             conversation._start,
-            keep=(prompt.stable,) if prompt.stable else (),
+            keep=prompt.keep,
             watchers=conversation.watchers,
             on_prefill=on_prefill,
+            shown=form.shown if form is not None else (),
+            ends=stops,
         )
         self.reread = conversation._reread(prompt, self.messages_sent, self.knobs)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The complete calls so far."""
+        return self._collected.calls
+
+    @property
+    def calling(self) -> str:
+        """The tool whose call is being written; "" for none."""
+        return self._collected.calling
+
+    def _add(self, piece: Piece) -> Piece:
+        if self._shape is None:
+            return super()._add(piece)
+        thinking, text = self._collected.take(self._shape.push(piece))
+        if self._shape.over:
+            self.stop()
+        return super()._add(replace(piece, text=text, thinking=thinking))
+
+    def _finish(self, thinking: str, text: str, *, cut: bool) -> None:
+        if self._shape is not None:
+            last = [*self._shape.push_text(thinking, text), *self._shape.finish(cut=cut)]
+            thinking, text = self._collected.take(last)
+        super()._finish(thinking, text, cut=cut)
+
+    def _notes(self) -> tuple[str, ...]:
+        return (*super()._notes(), *(self._shape.notes if self._shape is not None else ()))
 
     def _ended(self) -> None:
         self._conversation._ended(self)
@@ -59,8 +106,8 @@ class Turn(Answer):
 class Conversation:
     """Messages, and the turns that add to them. One turn at a time; `messages` may be read from any thread.
 
-    `turns` has every turn that was answered here. `watchers` are called with each line of a running turn's record,
-    on the thread that runs it, and must not raise.
+    `turns` has every turn that was answered here. `tools`: what the model may call, from the next turn on.
+    `watchers` are called with each line of a running turn's record, on the thread that runs it, and must not raise.
     """
 
     def __init__(
@@ -76,9 +123,10 @@ class Conversation:
         self.models = Models()
         self.messages: tuple[Message, ...] = ()
         self.turns = Turns()
+        self.tools: Tools = NO_TOOLS
         self.watchers: list[Callable[[Line], None]] = []
         self._turn: Turn | None = None
-        self._read: tuple[Prompt, tuple[Message, ...], Knobs] | None = None  # of the newest turn
+        self._read: tuple[Prompt, tuple[Message, ...], Knobs, Tools] | None = None  # of the newest turn
         self.system = system
 
     @property
@@ -99,18 +147,23 @@ class Conversation:
     def set_messages(self, messages: Sequence[Message]) -> None:
         """Go on from another history. A turn that is still running ends without being added to it."""
         self._turn = None
-        self.messages = tuple(
-            replace(one, content=encodable(one.content), thinking=encodable(one.thinking)) for one in messages
-        )
+        self.messages = tuple(map(_encodable, messages))
 
-    def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
-        """A turn that answers `prompt`; an earlier turn that was left unfinished ends first, with what it has.
+    @property
+    def tools_note(self) -> str:
+        """What a user of tools should know of this model; "" for nothing."""
+        return self.template.tools.note or ""
+
+    def ask(self, prompt: str | Sequence[Message], knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
+        """A turn that answers `prompt`: a message, or the results of the last turn's calls. An earlier turn that was
+        left unfinished ends first, with what it has.
 
         Raises TemplateError, ContextError, KnobError for a level of reasoning that the template refuses, or DFlashError
         while another turn runs; `prompt` is then not added.
         """
         self._close_turn()
-        return self._begin((*self.messages, Message("user", encodable(prompt))), knobs, on_prefill=on_prefill)
+        asked = (Message("user", encodable(prompt)),) if isinstance(prompt, str) else tuple(map(_encodable, prompt))
+        return self._begin((*self.messages, *asked), knobs, on_prefill=on_prefill)
 
     def reading(self, knobs: Knobs) -> Reread | None:
         """What the next message would read again under `knobs`, because they, the system message or an earlier message
@@ -119,14 +172,13 @@ class Conversation:
             return None
         messages = (*self.messages, Message("user", "a"))
         given = self.template.reasoning.variables(knobs)
-        turns = [to_template(message) for message in messages]
-        now = render_ids(self.tokenizer, self.template, turns, thinking=knobs.thinking, variables=given)
+        now = render(self.tokenizer, self.template, messages, knobs.thinking, given, self.tools)
         return self._reread(Prompt(now.ids, now.text, now.opens_thinking, stable=0), messages, knobs)
 
     def _reread(self, prompt: Prompt, messages: tuple[Message, ...], knobs: Knobs) -> Reread | None:
         if self._read is None:
             return None
-        last, earlier, before = self._read
+        last, earlier, before, tools = self._read
         common = common_prefix(prompt.ids, last.ids[: last.stable])
         changed = [name for name in READ_AGAIN if getattr(knobs, name) != getattr(before, name)]
         if "attention_window" in changed:
@@ -137,24 +189,27 @@ class Conversation:
         why = [SPEC[name].label for name in changed]
         if earlier[0].role + earlier[0].content != messages[0].role + messages[0].content:
             why.append("the system message")
+        if tools != self.tools:
+            why.append("the tools")
         edited = not why and [one.content for one in present[: len(past)]] != [one.content for one in past]
         fallback = "an earlier message" if edited else "how the model's template writes earlier turns"
         return Reread(last.stable - common, last.stable, f"{' and '.join(why) or fallback} changed")
 
     def preview(self, text: str, knobs: Knobs) -> str:
         """The prompt that asking `text` would give the model. Raises TemplateError and KnobError."""
-        messages = [*map(to_template, (*self.messages, Message("user", text)))]
+        messages = (*self.messages, Message("user", text))
         given = self.template.reasoning.variables(knobs)
-        return render_ids(self.tokenizer, self.template, messages, thinking=knobs.thinking, variables=given).text
+        return render(self.tokenizer, self.template, messages, knobs.thinking, given, self.tools).text
 
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
-        """A turn that answers the last user message again, in place of its answer.
+        """A turn that answers the last message, or the last results of calls, again, in place of its answer.
 
         Raises TemplateError, ContextError, or DFlashError where there is nothing to answer or another turn runs; the
         messages are then as they were.
         """
         self._close_turn()
-        last = max((n for n, message in enumerate(self.messages) if message.role == "user"), default=None)
+        asks = ("user", "tool")
+        last = max((n for n, message in enumerate(self.messages) if message.role in asks), default=None)
         if last is None:
             raise DFlashError("nothing to retry: no question has been asked yet")
         return self._begin(self.messages[: last + 1], knobs, on_prefill=on_prefill)
@@ -162,7 +217,7 @@ class Conversation:
     def _begin(self, messages: tuple[Message, ...], knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
         capacity = self.engine.context_length
         # A message of megabytes is refused before a template renders the text. Templates may trim a message.
-        text = messages[-1].content
+        text = messages[-1].content  # of several results the longest need not be the last: the count below has them all
         if len(text) >= capacity and (needed := self.tokenizer.min_tokens(text.strip())) >= capacity:
             raise ContextError(
                 f"the message has {needed:,} tokens at the very least and the context holds {capacity:,}, one of them "
@@ -171,12 +226,12 @@ class Conversation:
                 capacity=capacity,
             )
         given = self.template.reasoning.variables(knobs)
-        prompt = build_prompt(self.tokenizer, self.template, messages, knobs.thinking, given)
+        prompt = build_prompt(self.tokenizer, self.template, messages, knobs.thinking, given, self.tools)
         if "reasoning_effort" in given:
             prompt = replace(prompt, effort=knobs.reasoning_effort)
         if knobs.attention_window:
             sinks = visible_end(self.tokenizer, self.template, messages, prompt, knobs.thinking, given)
-            prompt = replace(prompt, sinks=sinks)
+            prompt = replace(prompt, sinks=max(sinks, prompt.head))
         if len(prompt.ids) >= capacity:
             raise ContextError(
                 f"the conversation has {len(prompt.ids):,} tokens with this message and the context holds "
@@ -211,7 +266,11 @@ class Conversation:
         """Called by a turn when it ends. Even an empty answer is added: templates want the roles to alternate."""
         if turn.record is not None:
             self.turns.append(turn.record)
-            self._read = turn.prompt, turn.messages_sent, turn.knobs
+            self._read = turn.prompt, turn.messages_sent, turn.knobs, turn.tools_sent
         if turn is self._turn:
             self._turn = None
-            self.messages += (Message("assistant", turn.text, turn.thinking, turn.report),)
+            self.messages += (Message("assistant", turn.text, turn.thinking, turn.report, turn.calls),)
+
+
+def _encodable(message: Message) -> Message:
+    return replace(message, content=encodable(message.content), thinking=encodable(message.thinking))

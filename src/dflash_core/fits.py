@@ -107,6 +107,9 @@ class MemoryEstimator(Protocol):
     def longest_context(self) -> int:
         """Positions that the model was trained for."""
 
+    def most_layers(self, few: int) -> int:
+        """How many layers keep their experts in main memory where `few` must: all that it has memory for; 0 for 0."""
+
     def with_cache(self, setup: Setup, free: int) -> Setup:
         """`setup` with as many experts cached on the card as `free` bytes hold, where others are in main memory."""
 
@@ -262,7 +265,7 @@ def requested_setup(estimator: MemoryEstimator, context: int | None, kv: str, av
     chosen = (option for limit in limits for option in options if min_bytes(estimator, option) <= limit)
     option = next(chosen, options[0])
     # With some experts in main memory, the card caches those that are used most: best of all layers.
-    layers = most if fewest_layers(estimator, option, limits) else 0
+    layers = estimator.most_layers(fewest_layers(estimator, option, limits))
     found = settled(estimator, replace(option, experts=layers), available)
     free = available - estimator.spare(available) - total(estimator, found)
     return estimator.with_cache(found, free) if free > 0 else found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,20 @@ class Call:
     id: str
     name: str
     arguments: Mapping[str, JSON]
+
+    @property
+    def arguments_json(self) -> str:
+        """The arguments as JSON text."""
+        return json.dumps(self.arguments, ensure_ascii=False)
+
+
+def arguments_of(text: str) -> Mapping[str, JSON]:
+    """The arguments of a call in a history. A model wrote them, so what is no JSON object is not refused."""
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = text
+    return found if isinstance(found, dict) else {"arguments": found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +96,7 @@ def build_prompt(
     to `thinking`, see `ChatTemplate.reasoning`. `tools`: what the model may call. Raises TemplateError."""
 
     def rendered(turns: Sequence[Message], generate: bool = True) -> Rendered:
-        of: Messages = [to_template(message) for message in turns]
-        given = tools
-        if uses_tools(of, given):
-            of, given = fitted(of, given, template.tools)
-        return render_ids(
-            tokenizer, template, of, thinking=thinking, generate=generate, variables=variables, tools=given
-        )
+        return render(tokenizer, template, turns, thinking, variables, tools, generate=generate)
 
     def shared(turns: Sequence[Message], generate: bool = True) -> int | None:
         """How many ids of the prompt another one begins with; None where the template refuses that one."""
@@ -119,6 +128,24 @@ def build_prompt(
 
 
 _QUESTION = Message("user", "a")
+
+
+def render(
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    thinking: bool,
+    variables: Variables = NO_VARIABLES,
+    tools: Tools = NO_TOOLS,
+    *,
+    generate: bool = True,
+) -> Rendered:
+    """Messages and tools as the template writes them, as `build_prompt` without what later prompts share. Raises
+    TemplateError."""
+    of: Messages = [to_template(message) for message in messages]
+    if uses_tools(of, tools):
+        of, tools = fitted(of, tools, template.tools)
+    return render_ids(tokenizer, template, of, thinking=thinking, generate=generate, variables=variables, tools=tools)
 
 
 def _name(tool: Mapping[str, JSON]) -> str:

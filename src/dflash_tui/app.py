@@ -30,11 +30,11 @@ from dflash_core.clean import lines, one_line
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_tui.application.conversations.history import History, data_folder
+from dflash_tui.application.faults import fault, keep_trace
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import Config
 from dflash_tui.application.starting import arguments_again
-from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.chat.messages import Copy, LongTaskEnded, PairLoaded, Restart
 from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
@@ -259,6 +259,7 @@ class DFlashApp(App[int]):
 
     @on(PairLoaded)
     async def _serve_loaded(self) -> None:
+        self.chat.parts.serving.watch()
         settings, self._serving = self._serving, None
         if settings is not None:
             try:

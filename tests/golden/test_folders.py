@@ -15,7 +15,7 @@ from dflash_core import load_draft, load_target
 from support import random_family, random_model
 from support.folders import PRE, WIDE, changed, in_shards, quantised, saved, wide, with_fused_experts
 from support.grids import full
-from support.quantised import LAYOUTS
+from support.quantised import LAYOUTS, mxfp4
 from support.random_files import drawn, head, trunk
 from support.random_model import VOCAB
 
@@ -82,7 +82,9 @@ def test_a_language_model_within_another(tmp_path: Path) -> None:
 
     def renamed(found: dict[str, Tensor]) -> dict[str, Tensor]:
         kept = {name.replace("model.", "model.language_model.", 1): one for name, one in found.items()}
-        return kept | {"model.visual.patch_embed.proj.weight": torch.zeros(4, 3, 2, 2, 2)}
+        attention = "model.language_model.layers.2.self_attn."
+        unread = {attention + name: torch.ones(1) for name in ("k_proj.k_scale", "attn.kv_scale")}
+        return kept | unread | {"model.visual.patch_embed.proj.weight": torch.zeros(4, 3, 2, 2, 2)}
 
     def nested(found: dict[str, Any]) -> dict[str, Any]:
         return {"model_type": "qwen3_5", "text_config": found, "vision_config": {"depth": 2}, "image_token_id": 3}
@@ -132,6 +134,60 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_other_architectures(name: str, tmp_path: Path) -> None:
     module, of, more = OTHERS[name]
     check(tmp_path, saved(of_class(module, of, **SIZES | more), tmp_path), 0)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_gpt_oss(packed: bool, tmp_path: Path) -> None:
+    """Experts as floats, and as MXFP4 as published."""
+    kinds = ["sliding_attention", "full_attention"] * 2
+    rope = YARN | {"truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
+    more = {
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "head_dim": 64,
+        "sliding_window": 16,
+        "layer_types": kinds,
+    }
+    model = of_class("gpt_oss", "GptOss", **SIZES | more | {"num_hidden_layers": 4, "rope_parameters": rope})
+    saved(model, tmp_path, "gpt-4o")
+    state = model.state_dict()
+
+    def as_mxfp4(found: dict[str, Tensor]) -> dict[str, Tensor]:
+        kept = dict[str, Tensor]()
+        for name, stored in found.items():
+            if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                weight = state[name].transpose(1, 2)
+                kept[f"{name}_blocks"], kept[f"{name}_scales"], values = mxfp4(weight.double().numpy())
+                weight.copy_(torch.from_numpy(values))
+            else:
+                kept[name] = stored
+        return kept
+
+    method = {"quantization_config": {"quant_method": "mxfp4"}}
+    if packed:
+        with torch.no_grad():
+            changed(tmp_path, as_mxfp4, lambda found: found | method)
+    check(tmp_path, model, 0)
+    types = {info.type for name, info in load_target(tmp_path).file.tensors.items() if name.endswith("exps.weight")}
+    assert types == {"MXFP4" if packed else "BF16"}
+
+
+def test_a_config_that_states_what_differs_from_its_class(tmp_path: Path) -> None:
+    """As published for Gemma 3 of 4B and more: heads and epsilon are left out, scaling is stated in the old form."""
+    rope = GEMMA | {"full_attention": GEMMA["full_attention"] | {"rope_type": "linear", "factor": 8.0}}
+    sizes = {key: SIZES[key] for key in ("vocab_size", "hidden_size", "intermediate_size")}
+    model = of_class(
+        "gemma3", "Gemma3Text", num_hidden_layers=7, sliding_window=16, num_attention_heads=8, num_key_value_heads=4,
+        rope_parameters=rope, **sizes,
+    )  # fmt: skip
+    stated = ("hidden_size", "intermediate_size", "num_hidden_layers", "sliding_window")
+
+    def sparse(found: dict[str, Any]) -> dict[str, Any]:
+        text = {key: found[key] for key in stated} | {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}}
+        return {"model_type": "gemma3", "text_config": {**text, "model_type": "gemma3_text"}, "eoi_token_index": 3}
+
+    saved(model, tmp_path)
+    check(changed(tmp_path, config=sparse), model, 0)
 
 
 @pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])

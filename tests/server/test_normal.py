@@ -13,12 +13,12 @@ from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.messages import Call, Message
 from dflash_core.text.reasoning import Reasoning
+from dflash_core.text.stop_strings import StopStrings
 from dflash_core.text.tool_calls.support import ToolSupport
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.normal import normalised
 from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.sampling import Defaults, knobs_of, nearest
-from dflash_tui.server.stops import StopStrings
 
 STRICT = ToolSupport(renders=True, consecutive=True)
 USER, SYSTEM = Message("user", "q"), Message("system", "s")

@@ -40,6 +40,7 @@ def parts(*found: Any) -> dict[str, Any]:
 NOTHING = {"type": "function", "function": {"name": "nothing"}}
 # Path, body, and the field that is named.
 BAD: list[tuple[str, Any, str | None]] = [
+    ("/dflash/answers/1", {"knobs": {"top_k": -5}}, "knobs"),
     ("/v1/chat/completions", "{", None),
     ("/v1/chat/completions", "[]", None),
     ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "\xff"}]}', None),

@@ -115,6 +115,15 @@ def small_dspark() -> Pair:
     return replace(target, draft=header("small-dspark", shapes, types), draft_config=config)
 
 
+def small_laguna() -> Pair:
+    """The demo target with a drafter that has gates and norms as poolside's do."""
+    target = demo()
+    config = replace(target.draft_config, flavour="z-lab", heads=Heads(gated=True, taps_normed=True))
+    shapes = config.tensors()
+    types = {name: "BF16" if len(shape) > 1 else "F32" for name, shape in shapes.items()}
+    return replace(target, draft=header("small-laguna", shapes, types), draft_config=config)
+
+
 def demo_dflash2() -> Pair:
     """The demo target with its DFlash 2 drafter."""
     config, file = open_drafter(demo_dflash2_path())
@@ -207,7 +216,7 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
     widths = QUICK_WIDTHS if quick else WIDTHS
     found = [Variant.of(file) for file in BESIDE]
     families = [side_by_side(), cells(), *(alone(f"{name}.gguf") for name in ("gptoss-MXFP4", "laguna-Q8_0"))]
-    quick_pairs = [*families, demo(), demo_mtp(), demo_dflash2(), small_dspark(), tiny_experts()]
+    quick_pairs = [*families, demo(), demo_mtp(), demo_dflash2(), small_dspark(), small_laguna(), tiny_experts()]
     for pair in (
         quick_pairs if quick else [large(), large_mtp(), large_dflash2(), large_dspark(), experts(), *quick_pairs]
     ):

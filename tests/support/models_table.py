@@ -73,7 +73,8 @@ class Published:
         sliding = self.keys.get("attention.sliding_window_pattern", [])
         own = {f"blk.{index}.attn_v.weight" for index, one in enumerate(sliding) if one or self.values}
         head = Head(vocabulary, self.tied, frozenset(own))
-        return architecture.read(architecture.settings(self.name, self.keys), head)
+        values = {f"{self.architecture}.{key}": value for key, value in self.keys.items()}
+        return architecture.read(architecture.settings(self.name, values), head)
 
 
 PUBLISHED = (
@@ -146,7 +147,7 @@ PUBLISHED = (
     ),
     Published("GPT-OSS-20B", "gpt-oss", gpt_oss(24, 32), "DFlash", vocabulary=201_088),
     Published("GPT-OSS-120B", "gpt-oss", gpt_oss(36, 128), "", vocabulary=201_088),
-    Published("Laguna-XS.2, XS-2.1", "laguna", laguna_xs(), "DFlash (not yet)", vocabulary=100_352),
+    Published("Laguna-XS.2, XS-2.1", "laguna", laguna_xs(), "DFlash", vocabulary=100_352),
 )  # fmt: skip
 
 

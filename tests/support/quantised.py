@@ -117,6 +117,17 @@ def nvfp4(rng: np.random.Generator, name: str, weight: np.ndarray, divides: bool
     }, values  # fmt: skip
 
 
+def mxfp4(weight: np.ndarray) -> tuple[Tensor, Tensor, np.ndarray]:
+    """Blocks (.., rows, inputs / 32, 16) and scales (.., rows, inputs / 32) of weights (.., rows, inputs), and the
+    values: an exponent per 32 inputs, two neighbours in a byte."""
+    parts = weight.reshape(*weight.shape[:-1], -1, 32)
+    exponent = np.floor(np.log2(np.abs(parts).max(-1))).astype(np.int64) - 2
+    codes = np.abs(parts[..., None] / np.exp2(exponent)[..., None, None] - E2M1).argmin(-1)
+    values = (E2M1[codes] * np.exp2(exponent)[..., None]).reshape(weight.shape)
+    pairs = torch.from_numpy((codes[..., 0::2] | codes[..., 1::2] << 4).astype(np.uint8))
+    return pairs, torch.from_numpy((exponent + 127).astype(np.uint8)), values
+
+
 Layout = Callable[..., tuple[Tensors, np.ndarray]]
 LAYOUTS: Mapping[str, tuple[Layout, Mapping[str, Any]]] = {
     "gptq-128-signed": (gptq, {"group": 128, "symmetric": True, "bf16": False}),

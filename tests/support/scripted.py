@@ -37,16 +37,19 @@ class ScriptedEngine(Engine):
         for at, tokens in enumerate(rest):
             if self._cancelled.is_set():
                 return
-            yield _step(tokens, len(ids) + at, last if tokens is rest[-1] else None)
+            before = answer[at * self._width]
+            yield _step(
+                before, tokens, len(ids) + 1 + at * self._width + len(tokens), last if tokens is rest[-1] else None
+            )
 
 
-def _step(tokens: Sequence[int], length: int, stop: Stop | None) -> StepEvent:
-    ones = (1.0,) * len(tokens)
-    nodes = tuple(range(len(tokens)))
-    tree = StepTree(tuple(tokens), tuple(range(-1, len(tokens) - 1)), nodes, ones, ones, nodes)
-    return StepEvent(
-        tuple(tokens), tree, len(tokens) - 1, len(tokens) - 1, length, StageTimes(), "tree", "script", stop
-    )
+def _step(root: int, tokens: Sequence[int], length: int, stop: Stop | None) -> StepEvent:
+    """A chain of drafts, all of them accepted, below the token before."""
+    ones, nodes = (1.0,) * len(tokens), tuple(range(len(tokens)))
+    path = (root, *tokens[:-1])
+    tree = StepTree(path, tuple(range(-1, len(tokens) - 1)), nodes, ones, ones, nodes)
+    depth = len(tokens) - 1
+    return StepEvent(tuple(tokens), tree, depth, depth, length, StageTimes(), "tree", "script", stop, bonus=tokens[-1])
 
 
 class Steps(ScriptedEngine):

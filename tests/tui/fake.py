@@ -19,8 +19,10 @@ from dflash_core.limits import Limits
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.reasoning import Effort, Reasoning
+from dflash_core.text.template_values import Tools
 from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
 from dflash_core.turns import Turns
+from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import ExperimentLike, OnPrefill, Progress, WhatIfLike
 
 ANSWER = """Speculative decoding keeps the target distribution intact: a cheap drafter proposes tokens, \
@@ -121,6 +123,8 @@ class Turn:
         self.record: TurnRecord | None = None
         self.text = ""
         self.thinking = ""
+        self.calls = ()
+        self.calling = ""
 
     def stop(self) -> None:
         self._stopped.set()
@@ -210,6 +214,8 @@ class FakeConversation:
         self.messages: list[Message] = []
         self.turns = Turns()
         self.watchers: list[Callable[[Line], None]] = []
+        self.tools: Tools = ()
+        self.tools_note = ""
 
     def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
         self._session.asked.append((prompt, knobs))
@@ -295,6 +301,9 @@ class FakeSession:
     @property
     def missing(self) -> Mapping[str, str]:
         return {}
+
+    def watch(self, requests: Requests) -> bool:
+        return False
 
     def token_text(self, token: int) -> str:
         return self.words.texts[token] if token < len(self.words.texts) else f" w{token}"

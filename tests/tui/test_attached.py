@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -100,9 +101,12 @@ def test_every_request_is_told_to_those_who_watch(server: Running, session: Atta
     it = server.http()
     headers = {"last-event-id": str(last), "authorization": f"Bearer {KEY}"}
     with it.stream("GET", "/dflash/events", headers=headers) as response:
-        found = []
+        found, name = [], ""
         for line in response.iter_lines():
-            if line.startswith("data: "):
+            name = line.removeprefix("event: ") if line.startswith("event: ") else name
+            if line.startswith("data: ") and name == "request":
+                assert json.loads(line[6:])["path"] == "/v1/chat/completions"
+            elif line.startswith("data: "):
                 found.append(decode(line[6:].encode()))
             if found and isinstance(found[-1], End):
                 break
@@ -174,6 +178,34 @@ async def test_the_app_over_a_server(make_app: Callable[..., DFlashApp], server:
         await ask(pilot, "/serve 0")
         await shows(pilot, "the model is on the server")
         assert "Traceback" not in screen_text(app)
+
+
+async def test_panels_follow_what_others_ask_of_the_server(make_app: Callable[..., DFlashApp], server: Running) -> None:
+    request = LoadRequest(attach=server.address, attach_key=KEY)
+    app = make_app(request=request, load=loader(request), loaders=loader, check=check, knobs=KNOBS)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await loaded(pilot)
+        await wait_until(pilot, lambda: app.state.watched)
+        await ask(pilot, "Write two lines.")  # its own answer is not among the requests of others
+        await wait_until(pilot, lambda: app.state.turn.report is not None)
+        await idle(pilot)
+        own = app.state.turn.report
+        agent = {"authorization": f"Bearer {KEY}", "user-agent": "an-agent/1.0 (test)"}
+        body = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 5, "ignore_eos": True}
+
+        def seen() -> bool:  # the stream of requests may not have been open yet
+            if not app.state.requests.newest_first:
+                server.http().post("/v1/chat/completions", json=body, headers=agent)
+            return any(one.record is not None for one in app.state.requests.newest_first)
+
+        await wait_until(pilot, seen)
+        await wait_until(pilot, lambda: app.state.shown.report is not None and app.state.shown.report != own)
+        assert {one.client for one in app.state.requests.newest_first} == {agent["user-agent"]}
+        shown = app.state.shown.report
+        assert shown is not None
+        assert len(shown.tokens) == 5
+        await ask(pilot, "/requests")
+        await shows(pilot, "What other programs ask of", "an-agent")
 
 
 def test_what_only_the_decoder_s_own_process_can_do(session: AttachedSession) -> None:

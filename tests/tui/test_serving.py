@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -239,3 +240,50 @@ async def test_prompts_of_programs_are_kept_only_with_consent(app: DFlashApp) ->
         assert not any(one.kept for one in app.state.requests.newest_first)
         assert app.state.session is not None
         assert not app.state.session.turns
+
+
+PICTURE = Path(__file__).parents[2] / "docs" / "serving.svg"
+AGENT: dict[str, Any] = {
+    "model": "demo", "max_tokens": 90, "temperature": 0, "system": "You are an agent that works in a folder. " * 10,
+    "tools": [{"name": "read_file", "description": "Reads a file.", "input_schema": {"type": "object"}}],
+}  # fmt: skip
+TURNS = ("Tell me a story about a fox.", "Write a Python function that returns the largest of three numbers.")
+
+
+async def test_the_picture_of_an_agent_s_session(app: DFlashApp, request: pytest.FixtureRequest) -> None:
+    """An agent's turns, a title that it asks for between them, and an answer that is being written."""
+
+    def written() -> int:
+        followed = app.state.followed
+        return followed.meter.tokens if followed is not None and followed.meter is not None else 0
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.state.clients["claude-cli"] = "wide"
+        address = await serving(pilot, app)
+        headers = {"user-agent": "claude-cli/2.1.197 (external, cli)"}
+        async with httpx.AsyncClient(base_url=address, timeout=HANGS_S, headers=headers) as client:
+            history: list[dict[str, Any]] = []
+            for question in TURNS:
+                history.append({"role": "user", "content": question})
+                answer = (await client.post("/v1/messages", json=AGENT | {"messages": history})).json()
+                history.append({"role": "assistant", "content": answer["content"]})
+                title = {"system": "You name chats.", "messages": history[:1], "tools": [], "max_tokens": 12}
+                await client.post("/v1/messages", json=AGENT | title)
+            history.append({"role": "user", "content": "Explain the function."})
+            body = AGENT | {"messages": history, "stream": True, "max_tokens": 900, "dflash": {"ignore_eos": True}}
+            async with client.stream("POST", "/v1/messages", json=body) as running:
+                await wait_until(pilot, lambda: written() > 60)
+                await pilot.press("f4")
+                await shows(pilot, "claude-cli: tree")
+                svg = app.export_screenshot(title="dflash-tui")
+                await ask(pilot, "/requests")
+                for size in ((120, 40), (80, 24)):
+                    await pilot.resize_terminal(*size)
+                    await shows(pilot, "claude-cli/", "wide", "tok/step", "writes", "length")
+                await running.aclose()
+        await wait_until(pilot, lambda: newest(app).state == "over")
+        assert newest(app).why == "client left"
+        reused = [one.report.stats.reused_tokens for one in app.state.requests.newest_first if one.report]
+        assert reused[2] > 100, "the second turn read what was new"
+    if request.config.getoption("--update-snapshots", default=False) or not PICTURE.exists():
+        PICTURE.write_text(svg, encoding="utf-8")

@@ -15,7 +15,7 @@ from dflash_core.errors import DFlashError, KernelError
 from dflash_tui.application import log
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.store import Card, StoredConversation
-from dflash_tui.chat.flow import fault
+from dflash_tui.application.faults import fault
 from dflash_tui.terminal.output import Notes, write_err
 from dflash_tui.text.pages import to_svg
 

@@ -18,9 +18,14 @@ from support.imports import imports_of
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 # Modules whose distribution has another name.
-DISTRIBUTIONS = {"cuda": "cuda-python", "markdown_it": "markdown-it-py", "pynvml": "nvidia-ml-py"}
+DISTRIBUTIONS = {
+    "cuda": "cuda-python",
+    "markdown_it": "markdown-it-py",
+    "mcp_types": "mcp-types",
+    "pynvml": "nvidia-ml-py",
+}
 # Found as files by cuda.pathfinder; named for their lowest safe version only.
-EXTRAS = ("plots", "serve")
+EXTRAS = ("plots", "serve", "tools")
 NOT_IMPORTED = {"nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "linkify-it-py", "pygments"}
 
 

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from dflash_core import load_target
 from dflash_core.arch.folders.opening import open_folder
+from dflash_core.arch.recommended import recommended
 from dflash_core.config import read_target
 from dflash_core.errors import DFlashError
+from dflash_core.text.tokenizer import Tokenizer
 from support.folders import PRE, changed, in_shards, quantised, saved, wide
 from support.quantised import in_layout
 
@@ -189,3 +191,52 @@ def test_codes_that_are_no_numbers_are_refused_when_read(models: dict[str, Path]
     save_file(found | {MLP + ".weight": weight, MLP + ".weight_scale": torch.ones(1)}, folder / "model.safetensors")
     with pytest.raises(DFlashError, match=r"up_proj.weight holds values that are no numbers; download it again"):
         load_target(folder)
+
+
+ODD: tuple[Any, ...] = (
+    None, -1, 0, 7, 0.5, 1 << 70, float("inf"), "x", True, [], ["x"], [1, None], {}, {"x": {}}, {"type": "x"},
+)  # fmt: skip
+
+
+def replaced(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
+    """A copy of `value` with `odd` at a path of keys and places."""
+    if not path:
+        return odd
+    copy = value.copy()
+    copy[path[0]] = replaced(value[path[0]], path[1:], odd)
+    return copy
+
+
+def paths(value: Any, most: int, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths to all values inside; of a long list or object only to the first ones."""
+    found = [path]
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for place, (key, one) in enumerate(inside):
+        if place < most:
+            found += paths(one, most, (*path, key))
+    return found
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+@pytest.mark.parametrize("name", ["qwen35moe", "gptq"])
+def test_odd_values_are_refused_or_read(file: str, name: str, models: dict[str, Path], tmp_path: Path) -> None:
+    """Whatever a value of a JSON file is replaced by, the folder opens or is refused by name."""
+    folder = tmp_path / "model"
+    shutil.copytree(models[name], folder)
+    values = json.loads((folder / file).read_text()) if (folder / file).exists() else {"eos_token_id": [1], "top_k": 2}
+    if name == "gptq" and file == "config.json":
+        values["quantization_config"] = {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq"}
+    read, refusals = 0, list[str]()
+    for path in paths(values, 40 if file == "config.json" else 4):
+        for odd in ODD:
+            (folder / file).write_text(json.dumps(replaced(values, path, odd)))
+            try:
+                opened, _ = read_target(open_folder(folder))
+                Tokenizer.from_metadata(opened.metadata)
+                recommended(opened.metadata)
+                read += 1
+            except DFlashError as error:
+                refusals.append(str(error))
+    assert read
+    assert refusals or file == "generation_config.json"
+    assert not any("\n" in refusal for refusal in refusals)

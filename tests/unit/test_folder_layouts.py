@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from safetensors.torch import save_file
 
+from dflash_core.backends.cuda.layers.embedding import Embedding
+from dflash_core.backends.cuda.meta import MetaUpload
+from dflash_core.errors import UnsupportedError
 from dflash_core.formats.folders.file import folder_file
 from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.safetensors import open_safetensors
@@ -43,3 +46,15 @@ def test_golden_layouts(name: str) -> None:
     assert np.array_equal(file.float32("x"), expected["nvfp4_modelopt" if name == "nvfp4_ct" else name])
     if name.startswith("nvfp4"):
         assert np.array_equal(file.raw("x"), expected["nvfp4_ggml_bytes"])
+
+
+def test_an_embedding_with_a_factor_is_refused_on_a_card(tmp_path: Path) -> None:
+    """Its kernel reads blocks as they are stored. The plan says so, before anything is read."""
+    tensors, _ = in_layout(np.random.default_rng(0), "a", "nvfp4-modelopt", np.ones((64, 128)))
+    modules = opened(tmp_path / "a.safetensors", tensors)
+    file = folder_file(tmp_path, modules.file, {}, {"token_embd.weight": modules.part("a")})
+    upload = MetaUpload(file)
+    with pytest.raises(UnsupportedError, match=r"NVFP4 with a factor of the whole tensor.*; run it on the CPU"):
+        Embedding(upload, 128)
+    with pytest.raises(UnsupportedError, match="with a factor"):
+        Embedding(upload, 128, on_host=True)

@@ -12,6 +12,7 @@ pytest.importorskip("cuda.bindings")
 from dflash_core.arch.facts import layers_of_experts
 from dflash_core.arch.kinds import Experts
 from dflash_core.backends.cuda import target
+from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator
 from dflash_core.backends.cuda.planned import card_of
@@ -89,6 +90,22 @@ def test_the_rest_of_a_card_caches_experts_of_a_given_number_of_layers() -> None
     assert plan(made, requested_setup(made, longest, "f16")).fits
 
 
+@pytest.mark.parametrize(("layers", "expected"), [(0.5, 14), (14, 14), (20.5, 20), (41, 40), (80, 40)])
+def test_auto_leaves_main_memory_to_other_programs(layers: float, expected: int) -> None:
+    """Three quarters of it at most, unless the card needs more to be there. `layers`: that this would hold."""
+    spec, weights, drafter = headers(SIZE_35B_A3B, "Q8_0")
+    whole = planner(16 * GIB, "auto")
+    free = int(whole.host_experts(replace(whole.base, experts=1)).bytes * layers / 0.75)
+    card = card_of(16 * GIB)
+    made = CardMemoryEstimator(
+        Footprint(weights, spec, card.layout), spec, drafter, machine="a card", processors=76,
+        available=card.free, expert_layers=range(41), host_free=free,
+    )  # fmt: skip
+    setup = requested_setup(made, 32_768, "f16")
+    assert setup.experts == expected
+    assert plan(made, setup).fits
+
+
 def test_as_few_layers_as_main_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The experts in main memory are limited by that; the rest of what a card cannot hold is refused by name."""
     monkeypatch.setattr(CudaMachine, "other_processes", lambda self: 0)
@@ -100,7 +117,7 @@ def test_as_few_layers_as_main_memory_holds(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(CudaMachine, "available_with_context", lambda self: needed - 1)
     monkeypatch.setattr(type(estimator), "kv_types", ["f16"])
     one = made.footprint.experts_on_host(1).bytes
-    free = SimpleNamespace(free=2 * one - 1, process=0)
+    free = SimpleNamespace(free=2 * one - 1, process=0)  # three quarters of it hold one
     monkeypatch.setattr(target.memory, "host_memory", lambda: free)
     made.check_memory(None, 512, "f16")
     assert 1 == made.host_experts.layers < layers

@@ -64,10 +64,10 @@ def choices(counts: npt.NDArray[Any]) -> dict[str, float]:
 def speed(engine: Engine, model: DeviceTarget, seed: int) -> dict[str, Any]:
     """Tokens per second of plain decoding after a prompt. Sampled, as greedy answers of random weights repeat."""
     cache, rng = model.cache, np.random.default_rng(seed)
-    ids = rng.integers(1000, 200_000, PROMPT).tolist()
+    ids = rng.integers(0, engine.vocab_size, PROMPT).tolist()
     knobs = Knobs(drafting="plain", temperature=1.0, seed=seed, ignore_eos=True, max_tokens=WARM + MEASURED)
     engine.reset()
-    before = cache.used.cpu().numpy() if cache else None
+    before = cache.used.cpu().numpy().copy() if cache else None
     done, at, began, first, asked = 0, 0, 0.0, 0.0, time.perf_counter()
     for event in engine.generate(ids, knobs):
         if not isinstance(event, StepEvent):

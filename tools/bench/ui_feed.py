@@ -55,6 +55,8 @@ class FedTurn:
         self.report: TurnReport | None = None
         self.text = ""
         self.thinking = ""
+        self.calling = ""
+        self.calls = ()
 
     def stop(self) -> None:
         self._stopped.set()

@@ -43,7 +43,11 @@ class ByteLevel:
             raise UnsupportedError(
                 f"pre-tokenizer {vocabulary.pre!r} is not supported; supported: {', '.join(PRE_TOKENIZERS)}"
             )
-        self._pre = PRE_TOKENIZERS[vocabulary.pre]
+        known = PRE_TOKENIZERS[vocabulary.pre]
+        self._pre = known._replace(
+            composes=known.composes if vocabulary.composes is None else vocabulary.composes,
+            whole_words=known.whole_words if vocabulary.whole_words is None else vocabulary.whole_words,
+        )
         self.adds_bos = self._pre.bos
         missing = sorted(byte for letter, byte in LETTERS.items() if letter not in ordinary)
         needed = next((byte for byte in missing if byte not in RARE), None)

@@ -7,7 +7,16 @@ from typing import Any
 
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
-from dflash_core.text.vocabulary import BYTE, CONTROL, ENDS, NORMAL, UNUSED, USER_DEFINED
+from dflash_core.text.vocabulary import (
+    BYTE,
+    COMPOSES,
+    CONTROL,
+    ENDS,
+    NORMAL,
+    UNUSED,
+    USER_DEFINED,
+    WHOLE_WORDS,
+)
 
 MAX_TOKENS = 1 << 21
 PREFIX = "tokenizer.ggml."
@@ -28,6 +37,7 @@ def tokenizer_settings(
     tokens, types = _tokens(source, tokenizer, model, rows)
     ids = {token: id for id, token in enumerate(tokens)}
     kind, pre = _kind(source, tokenizer, model)
+    composes = _composes(source, tokenizer) if pre else False
     if kind != "gpt2":
         types = [BYTE if one == NORMAL and _is_byte(tokens[id]) else one for id, one in enumerate(types)]
     found: dict[str, Any] = {
@@ -38,7 +48,7 @@ def tokenizer_settings(
         PREFIX + "add_bos_token": _adds_bos(tokenizer, config),
     }
     if pre:
-        found[PREFIX + "pre"] = pre
+        found |= {PREFIX + "pre": pre, COMPOSES: composes, WHOLE_WORDS: model.get("ignore_merges") is True}
     named = {key: ids[text] for key in ("bos", "eos", "pad") if (text := _text(config.get(f"{key}_token"))) in ids}
     for key, name in (("bos", "bos"), ("pad", "padding")):
         if key in named:
@@ -86,7 +96,7 @@ def _kind(source: str, tokenizer: Mapping[str, Any], model: Mapping[str, Any]) -
     """The kind of tokenizer and, of byte-level BPE, the name of how it splits text."""
     steps = [*_steps(tokenizer.get("pre_tokenizer"), "pretokenizers")]
     if any(step.get("type") == "ByteLevel" for step in steps):
-        return "gpt2", _splits(source, tokenizer, steps, model.get("ignore_merges") is True)
+        return "gpt2", _splits(source, steps)
     normalizers = [*_steps(tokenizer.get("normalizer"), "normalizers")]
     patterns = [step.get("pattern") for step in steps]
     if (
@@ -111,8 +121,8 @@ def _steps(value: Any, inside: str) -> Iterator[Mapping[str, Any]]:
         yield value
 
 
-def _splits(source: str, tokenizer: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], whole: bool) -> str:
-    """The name of the pre-tokenizer with the same regular expressions and normalizer."""
+def _splits(source: str, steps: Sequence[Mapping[str, Any]]) -> str:
+    """The name of the pre-tokenizer with the same regular expressions."""
     found = []
     for step in steps:
         pattern = step.get("pattern")
@@ -126,15 +136,23 @@ def _splits(source: str, tokenizer: Mapping[str, Any], steps: Sequence[Mapping[s
                     raise UnsupportedError(f"{source} puts a space before text, expected none; use the model's GGUF")
                 if step.get("use_regex", True):
                     found.append(GPT2)
-    composes = [one.get("type") for one in _steps(tokenizer.get("normalizer"), "normalizers")]
     for name, pre in PRE_TOKENIZERS.items():
-        same = pre.splits == tuple(found) and composes == (["NFC"] if pre.composes else [])
-        if same and (pre.whole_words == whole):
+        if pre.splits == tuple(found):
             return name
     split = " then ".join(found)
     raise UnsupportedError(
         f"{source} splits text by {split[:120]!r}, expected one of {', '.join(PRE_TOKENIZERS)}; use the model's GGUF"
     )
+
+
+def _composes(source: str, tokenizer: Mapping[str, Any]) -> bool:
+    """Whether text is composed (NFC) before it is split."""
+    steps = [one.get("type") for one in _steps(tokenizer.get("normalizer"), "normalizers")]
+    if steps not in ([], ["NFC"]):
+        raise UnsupportedError(
+            f"{source} normalises text by {steps!r:.60}, expected NFC or nothing; use the model's GGUF"
+        )
+    return bool(steps)
 
 
 GPT2 = PRE_TOKENIZERS["gpt-2"].splits[0]

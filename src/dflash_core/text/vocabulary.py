@@ -12,6 +12,8 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Types of tokens in `tokenizer.ggml.token_type`."""
 ENDS = "tokenizer.ggml.eos_token_ids"
 """All tokens that end an answer, where a folder names more than one."""
+COMPOSES, WHOLE_WORDS = "tokenizer.ggml.composes", "tokenizer.ggml.ignore_merges"
+"""What a tokenizer.json states and the name of a pre-tokenizer implies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,8 @@ class Vocabulary:
     model: its kind, as "gpt2". scores: of each token, () where the file has none. ids: of tokens that have a purpose
     ("bos", "eos", "eot", "padding", "mask"), None for those that the file does not name. ends: further tokens that end
     an answer. add_bos, space_prefix: whether
-    a prompt begins with the BOS token, and text with a space; None where the file does not say.
+    a prompt begins with the BOS token, and text with a space; composes, whole_words: as in
+    `pre_tokenizers.PreTokenizer`; None where the file does not say.
     """
 
     model: str
@@ -35,6 +38,8 @@ class Vocabulary:
     add_bos: bool | None = None
     space_prefix: bool | None = None
     chat_template: str | None = None
+    composes: bool | None = None
+    whole_words: bool | None = None
 
     @classmethod
     def of(cls, metadata: Mapping[str, object]) -> Vocabulary:
@@ -67,6 +72,8 @@ class Vocabulary:
             add_bos=_flag(metadata, "tokenizer.ggml.add_bos_token"),
             space_prefix=_flag(metadata, "tokenizer.ggml.add_space_prefix"),
             chat_template=template,
+            composes=_flag(metadata, COMPOSES),
+            whole_words=_flag(metadata, WHOLE_WORDS),
         )
 
     def of_type(self, *types: int) -> dict[int, int]:

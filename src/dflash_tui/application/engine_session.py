@@ -28,6 +28,7 @@ from dflash_core.user_folders import user_folder
 from dflash_tui import __version__
 from dflash_tui.application.log import LOG
 from dflash_tui.application.memory_estimate import card_options
+from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import LoadRequest
 
 
@@ -61,6 +62,9 @@ class EngineSession:
     @property
     def missing(self) -> Mapping[str, str]:
         return {}
+
+    def watch(self, requests: Requests) -> bool:
+        return False
 
     def token_text(self, token: int) -> str:
         return self._engine.target.tokenizer.token_text(token)

@@ -19,12 +19,14 @@ from dflash_core.lab.experiment import Design, Experiment
 from dflash_core.lab.whatif import ExactReplay
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
-from dflash_core.messages import Message
+from dflash_core.messages import Call, Message
 from dflash_core.progress import Progress
 from dflash_core.record import Line, TurnRecord
+from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_core.trace import Trace
 from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
 from dflash_core.turns import Turns
+from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import OnPrefill
 
 NO_MODEL = "this is a replay, no model is loaded; leave it (Ctrl+Q) and start dflash-tui to ask something"
@@ -57,7 +59,8 @@ class ReplayTurn:
     def __init__(self, record: TurnRecord, *, paced: bool) -> None:
         self.record: TurnRecord | None = record
         self.report: TurnReport | None = None
-        self.text = self.thinking = ""
+        self.text = self.thinking = self.calling = ""
+        self.calls: tuple[Call, ...] = ()
         self._pieces, self._rest, self._report, self._paced = record.pieces, record.rest, record.report, paced
         self._stopped = threading.Event()
 
@@ -93,6 +96,8 @@ class ReplayConversation:
         self.turns = Turns()
         self.watchers: list[Callable[[Line], None]] = []
         self.messages: tuple[Message, ...] = ()
+        self.tools: Tools = NO_TOOLS
+        self.tools_note = NO_MODEL
 
     @property
     def next(self) -> TurnRecord | None:
@@ -102,10 +107,10 @@ class ReplayConversation:
     def set_messages(self, messages: Sequence[Message]) -> None:
         self.messages = tuple(messages)
 
-    def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
+    def ask(self, prompt: str | Sequence[Message], knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
         """The next recorded turn. Raises ReplayError for a prompt that is not the recorded one."""
         record = self.next
-        if record is None or record.start.prompt != prompt:
+        if not isinstance(prompt, str) or record is None or record.start.prompt != prompt:
             raise ReplayError(NO_MODEL)
         del self._waiting[0]
         self.messages += (Message("user", prompt), Message("assistant", record.text, record.thinking, record.report))
@@ -156,6 +161,9 @@ class ReplaySession:
     @property
     def missing(self) -> Mapping[str, str]:
         return {}
+
+    def watch(self, requests: Requests) -> bool:
+        return False
 
     def token_text(self, token: int) -> str:
         return self.turns[-1].token_text(token) if self.turns else f"<id {token}>"

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from dflash_core.lab.whatif import Acceptance
     from dflash_core.limits import Limits
     from dflash_core.memory import MemoryBreakdown
-    from dflash_core.messages import Message, Role
+    from dflash_core.messages import Call, Message, Role
     from dflash_core.record import Line, TurnRecord
     from dflash_core.snapshots.store import SnapshotStore
+    from dflash_core.text.template_values import Tools
     from dflash_core.turn_stats import FoundRow, TurnReport
     from dflash_core.turns import Turns
+    from dflash_tui.application.requests import Requests
 
 
 class Watcher(Protocol):
@@ -109,6 +111,16 @@ class TurnLike(Protocol):
     def text(self) -> str: ...
     @property
     def thinking(self) -> str: ...
+    @property
+    def calls(self) -> Sequence[Call]:
+        """Calls of tools so far, which are not in the text."""
+        ...
+
+    @property
+    def calling(self) -> str:
+        """The tool whose call is being written, or ""."""
+        ...
+
     def __iter__(self) -> Iterator[Piece]: ...
     def stop(self) -> None: ...
     def answer_now(self) -> None:
@@ -132,18 +144,27 @@ class MessageLike(Protocol):
 
 
 class ConversationLike(Protocol):
-    """The chat over a decoder: `ask` adds a user message, `retry` answers the last one again.
+    """The chat over a decoder: `ask` adds a user message, or results of calls; `retry` answers the last one again.
 
-    `set_messages` replaces the history; `watchers` get each line of the records that follow.
+    `set_messages` replaces the history; `watchers` get each line of the records that follow. `tools`: what the model
+    may call, from the next turn on.
     """
 
     watchers: list[Callable[[Line], None]]
     turns: Turns
+    tools: Tools
 
     @property
     def messages(self) -> Sequence[MessageLike]: ...
     def set_messages(self, messages: Sequence[Message]) -> None: ...
-    def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike: ...
+    @property
+    def tools_note(self) -> str:
+        """What a user of tools should know of the model; "" for nothing."""
+        ...
+
+    def ask(
+        self, prompt: str | Sequence[Message], knobs: Knobs, *, on_prefill: OnPrefill | None = None
+    ) -> TurnLike: ...
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike: ...
     def reading(self, knobs: Knobs) -> Reread | None:
         """What the next message would read again, and why; None for nothing. Raises DFlashError."""
@@ -230,6 +251,10 @@ class SessionLike(Protocol):
         """The turn as other budgets would have drafted it, by the named one of several drafters. Raises DFlashError."""
         ...
 
+    def watch(self, requests: Requests) -> bool:
+        """Put what other programs ask of the model into `requests`, until `leave`; False where no server tells it."""
+        ...
+
     def learned(self) -> Sequence[FoundRow]:
         """Stated, learned and observed acceptance of the drafter's candidates; nothing if nothing is learned."""
         ...
@@ -247,7 +272,10 @@ def messages_of(session: SessionLike) -> list[Message]:
     """The messages of its conversation."""
     from dflash_core.messages import Message  # brings numpy, which the app imports after its first frame
 
-    return [Message(one.role, one.content, one.thinking) for one in session.conversation.messages]
+    return [
+        one if isinstance(one, Message) else Message(one.role, one.content, one.thinking)
+        for one in session.conversation.messages
+    ]
 
 
 Loader = Callable[[Progress], SessionLike]

@@ -56,7 +56,8 @@ class Branching(Controller):
 
         if isinstance(chosen, Answer):
             return chosen.text
-        return chosen.parent.typed if isinstance(chosen.parent, TurnBlock) else ""
+        block = chosen.parent
+        return (block.typed or block.message_text) if isinstance(block, TurnBlock) else ""
 
     def take_edited(self) -> TurnBlock | None:
         """The block whose message is being edited in the prompt; returned once."""
@@ -111,7 +112,10 @@ class Branching(Controller):
         if chosen is not None and not chosen.node:
             self.say("this message was not answered: there is no version of it to edit")
             return
-        turns = [block for block in self.transcript.turns if block.node]
+        turns = [block for block in self.transcript.turns if block.node and block.typed]
+        if chosen is not None and not chosen.typed:
+            self.say("results of calls cannot be edited; the message before them can")
+            return
         block = chosen or (turns[-1] if turns else None)
         if block is None:
             self.say("no message to edit yet")

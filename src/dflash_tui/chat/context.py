@@ -131,7 +131,7 @@ class ContextKeeper(Controller):
         lines: list[str] = []
         for node in self.state.conversation.branches.path:
             text = " ".join(collapse(node.content)[0].split())
-            if text:
+            if text:  # results of calls have none
                 lines.append(("- I asked: " if node.role == "user" else "  You said: ") + clip(text, QUOTED))
         max_characters = max(self.fullness.capacity, 64)  # a token has about four
         while len(lines) > 2 and sum(map(len, lines)) > max_characters:
@@ -144,10 +144,10 @@ class ContextKeeper(Controller):
         path = [node for node in current.branches.path if not current.unseen(node.id)]
         sizes: list[int] = []
         for node in path:
-            if node.role == "user":
+            if node.asks:
                 sizes.append(0)
             if sizes:
-                sizes[-1] += len(node.content) + len(node.thinking)
+                sizes[-1] += node.size
         whole, count = sum(sizes), 0
         target = REMAINING_SHARE * whole * min(it.capacity / max(it.used, 1), 1.0)
         while count < len(sizes) - 1 and sum(sizes[count:]) > target:

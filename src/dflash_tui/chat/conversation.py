@@ -17,6 +17,7 @@ from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.comparing import Comparing
 from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.conversations.store import StoredConversation
+from dflash_tui.application.conversations.tool_messages import tool_lines
 from dflash_tui.application.experiment import UNDER_WAY
 from dflash_tui.application.mentions import collapse
 from dflash_tui.application.session import LAST, LISTED, OnPrefill, TurnLike
@@ -26,6 +27,7 @@ from dflash_tui.chat.files import ConversationFiles
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
+from dflash_tui.widgets.calls import CallsBlock
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.note import Note
@@ -109,7 +111,7 @@ class ConversationController(Controller):
             if block.entered:
                 return self._current.retry(session.conversation, knobs, on_prefill=on_prefill)
             return self._current.ask(
-                session.conversation, block.prompt, knobs, instead_of=block.instead_of, on_prefill=on_prefill
+                session.conversation, block.question, knobs, instead_of=block.instead_of, on_prefill=on_prefill
             )
 
         return open_turn
@@ -357,7 +359,11 @@ class ConversationController(Controller):
     async def _restore(self, question: Node, ids: Set[str]) -> None:
         """An earlier turn, with every answer; the one in `ids`, the ids of the path, is open."""
         branches = self._current.branches
-        block = await self.transcript.add_turn(question.content)
+        if question.results:
+            calls = branches[question.parent].calls if question.parent is not None else ()
+            block: TurnBlock = await self.transcript.add(CallsBlock(calls, question.results))
+        else:
+            block = await self.transcript.add_turn(question.content)
         block.node, block.entered = question.id, True
         chosen = None
         for id in branches.children(question.id):
@@ -366,6 +372,9 @@ class ConversationController(Controller):
             answer.node = id
             await answer.restore(node.content, node.thinking, node.report, node.outcome)
             answer.compare(self._comparing.known(id))
+            if node.calls and not branches.children(id):
+                names = ", ".join(call.name for call in node.calls)
+                await answer.inside.mount(Note(f"called and not answered: {names}", kind="info"), before=answer.footer)
             chosen = answer if id in ids else chosen
         if chosen is not None:
             block.choose(chosen)
@@ -374,7 +383,7 @@ class ConversationController(Controller):
 
 def _plain(question: Node, answer: Node | None) -> str:
     """A turn in the short form that the transcript uses for old turns."""
-    parts = ["> " + question.content.replace("\n", "\n> ")]
+    parts = tool_lines(question) or ["> " + question.content.replace("\n", "\n> ")]
     if answer is not None:
         parts += [text.strip("\n") for text in (answer.thinking, answer.content) if text.strip()]
     return "\n\n".join(parts)

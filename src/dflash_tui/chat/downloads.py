@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 from textual.screen import Screen
 
 from dflash_core.files import write_whole
+from dflash_tui.application.fetching import Fetching
+from dflash_tui.application.hub.catalogue import Pair, load_catalogue
+from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.log import LOG
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.messages import LongTaskEnded
@@ -22,8 +25,6 @@ from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.strip import TitleRow
 
 if TYPE_CHECKING:
-    from dflash_tui.application.fetching import Fetching
-    from dflash_tui.application.hub.catalogue import Pair
     from dflash_tui.application.hub.files import FileRequest
 
 AT_ONCE = 2
@@ -71,9 +72,6 @@ class Downloads(Controller):
 
     def new(self, pair: Pair, make: type[Fetching] | None = None) -> Fetching:
         """A new download of a pair, not started."""
-        from dflash_tui.application.fetching import Fetching
-        from dflash_tui.application.hub.places import downloads
-
         it = (make or Fetching)(pair, downloads())
         it.others = lambda: self.before(it)
         return it
@@ -130,8 +128,6 @@ class Downloads(Controller):
             names = json.loads(written)
         if not isinstance(names, list):
             return
-        from dflash_tui.application.hub.catalogue import load_catalogue
-
         pairs = load_catalogue().pairs
         found = [pairs[name] for name in names if isinstance(name, str) and name in pairs]
         for pair in found:

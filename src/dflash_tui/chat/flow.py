@@ -6,15 +6,16 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
-from dflash_core.clean import lines, one_line
-from dflash_core.errors import MESSAGE, Code, ContextError, DFlashError, KernelError
+from dflash_core.clean import one_line
+from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import seconds, short
+from dflash_tui.application.faults import explain, needs_restart
+from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.running import Running
 from dflash_tui.application.session import OnPrefill, TurnLike
 from dflash_tui.chat.controller import Controller
@@ -24,7 +25,6 @@ from dflash_tui.chat.state import AppState
 if TYPE_CHECKING:
     from dflash_core.events import Piece
     from dflash_core.record import TurnRecord
-    from dflash_tui.application.figures.meter import Meter
     from dflash_tui.widgets.answer import Answer
     from dflash_tui.widgets.transcript import TurnBlock
 
@@ -62,15 +62,13 @@ class Flow(Controller):
         ready: Callable[[], None] = lambda: None,
     ) -> None:
         """Start a turn under `block`; `open_turn`, `pieces`, `saved` and `ready` as in Running."""
-        from dflash_tui.application.figures.meter import Meter
-
         # Busy before the first await: keys are handled concurrently, so a retry may arrive meanwhile.
         turn = self.state.turn
         turn.running = running = Running(self.state.decoder, open_turn, pieces, saved, ready)
         self._before = turn.record
         earlier = turn.meter.positions if turn.meter is not None else 0
         turn.meter = Meter(earlier=earlier, cold=turn.cold)
-        turn.report, turn.record, turn.answer = None, None, None
+        turn.report, turn.record, turn.answer, turn.calls = None, None, None, ()
         turn.block = block
         turn.taken = (0, 0)
         block.queued("")
@@ -177,7 +175,9 @@ class Flow(Controller):
             far = f"{short(done)} of {short(total)} tok · " if total else ""
             answer.waiting(f"reading the prompt… {far}{seconds(time.monotonic() - meter.started)}")
         else:
-            answer.waiting(f"writing… {meter.tokens} tok")
+            calling = running.turn.calling if running.turn is not None else ""
+            doing = f"writes a call of {one_line(calling, 60)}…" if calling else "writing…"
+            answer.waiting(f"{doing} {meter.tokens} tok")
 
     async def _end(self) -> None:
         shown = self.state.turn
@@ -190,6 +190,7 @@ class Flow(Controller):
             await answer.add(turn.text[shown.taken[0] :], turn.thinking[shown.taken[1] :], meter)
             block.entered = True
             shown.report, shown.record = turn.report, turn.record
+            shown.calls = tuple(turn.calls) if running.error is None and not running.stopping else ()
         refused = running.error is not None and turn is None
         outcome = "refused" if refused else "failed" if running.error else "stopped" if running.stopping else ""
         if shown.report is not None and running.error is None and shown.report.stop != "cancelled":
@@ -205,42 +206,3 @@ class Flow(Controller):
         if refused:
             shown.recall(self._before)
         self._ended(block, refused)
-
-
-def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
-    """An error as one line, and what to do next. The trace of a bug is written to a file."""
-    if isinstance(error, ContextError):
-        return str(error), "Nothing is lost. /full shows what can be done; a shorter message may fit."
-    if needs_restart(error):
-        return str(error), "The conversation is saved. /reload restarts the program and goes on with it."
-    if isinstance(error, DFlashError):
-        from dflash_tui.application import advice
-
-        return advice.in_app(error), "The conversation is saved. Ctrl+R tries again; F2 changes parameters."
-    return fault(error), f"The conversation is saved; {keep_trace(trace, folder)}. Ctrl+R tries again."
-
-
-def needs_restart(error: Exception) -> bool:
-    """Whether the device is lost for the whole process, so that no other load can help."""
-    return isinstance(error, KernelError) and error.reload
-
-
-def is_final(error: Exception) -> bool:
-    """Whether the same files will never load, so that trying again cannot help."""
-    return isinstance(error, DFlashError) and error.code == Code.UNKNOWN_ARCHITECTURE
-
-
-def fault(error: BaseException) -> str:
-    """An unexpected error, as one line."""
-    return one_line(f"fault in the program: {type(error).__name__}: {error}", MESSAGE)
-
-
-def keep_trace(trace: str, folder: Path) -> str:
-    """Write a trace to a file; says where it is."""
-    path = folder / "last-error.txt"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(lines(trace), encoding="utf-8", errors="replace")
-    except OSError:
-        return f"the trace could not be written to {path}"
-    return f"the trace is in {path}"

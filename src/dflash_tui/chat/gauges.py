@@ -152,6 +152,7 @@ class Gauges(Controller):
             state.session.limits.reasoning if state.session is not None else None,
             self._verdict(known) if known is not None and mode != "plain" else None,
             state.session.limits.taken if state.session is not None else None,
+            state.shown.client,
         )
 
     def _verdict(self, plain: PlainSpeed) -> Verdict | None:

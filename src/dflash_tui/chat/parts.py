@@ -20,6 +20,7 @@ from dflash_tui.chat.program import ProgramController
 from dflash_tui.chat.sending import Sending
 from dflash_tui.chat.serving import Serving
 from dflash_tui.chat.state import AppState
+from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.chat.typed import Typed
 from dflash_tui.widgets.completions import Completion
@@ -46,7 +47,8 @@ class ChatParts(Controller):
         self.downloads = Downloads(state, screen)
         self.plain = BackgroundPlain(state, screen, gauges)
         self.conversation = ConversationController(state, screen, gauges, tuning)
-        self.sending = Sending(state, screen, gauges, tuning, self.plain, self.conversation)
+        self.tools = ToolCalls(state, screen)
+        self.sending = Sending(state, screen, gauges, tuning, self.plain, self.conversation, self.tools)
         self.program = ProgramController(state, screen, gauges, tuning, self.plain, self.conversation, self.sending)
         self.profiles = ProfileKeeper(state, screen, self.program)
         self.context = ContextKeeper(state, screen, gauges, tuning, self.conversation, self.program)
@@ -61,10 +63,12 @@ class ChatParts(Controller):
         self.tuning.tell_problems()
         self.program.begin()
         self.downloads.take_over()
+        await self.tools.begin()
 
     def stop(self, timeout: float = 0.0) -> None:
         """Stop what runs without the user, and wait at most `timeout` seconds for downloads."""
         self.serving.stop()
+        self.tools.close(timeout)
         self.plain.stop()
         self.downloads.stop(timeout)
 

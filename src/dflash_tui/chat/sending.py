@@ -12,6 +12,7 @@ from textual.screen import Screen
 from dflash_core.clean import blank
 from dflash_core.errors import ContextError
 from dflash_core.knobs import RANDOM_SEED
+from dflash_tui.application.conversations.tool_messages import stored
 from dflash_tui.application.experiment import UNDER_WAY
 from dflash_tui.application.here import here
 from dflash_tui.application.log import LOG
@@ -24,6 +25,7 @@ from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.messages import LongTaskEnded, TurnEnded
 from dflash_tui.chat.state import AppState
+from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.chat.typed import about
 from dflash_tui.text.commands import as_message
@@ -43,9 +45,11 @@ class Sending(Controller):
         tuning: Tuning,
         plain: BackgroundPlain,
         conversation: ConversationController,
+        tools: ToolCalls,
     ) -> None:
         super().__init__(state, screen)
         self._gauges, self._tuning, self._plain, self._conversation = gauges, tuning, plain, conversation
+        self._tools = tools
         self.flow = Flow(state, screen, gauges.frame, self._ended)
 
     async def send(self, text: str, typed: str) -> None:
@@ -99,6 +103,7 @@ class Sending(Controller):
             self.prompt.withdraw(block.typed)  # a refused message that was returned is being sent again
         decoder_is_free = self._plain.yield_to_turn()
         self._tuning.turn_begins()
+        self._tools.offer()
         open_turn = self._conversation.opens(block, state.used)
         current = state.conversation
         await self.flow.begin(
@@ -138,9 +143,10 @@ class Sending(Controller):
         """A turn is over: show its end, and continue with the next message once that is drawn."""
         if refused:
             self._tuning.refused()
+        self.state.calling = bool(self.state.turn.calls)
         self._show_turn()
         self._gauges.turn_ended()
-        if not refused:
+        if not refused and not self.state.calling:
             self._report()
         self.screen.set_timer(TIDY_S, self._tidy)
         self._plain.turn_ended()
@@ -152,9 +158,27 @@ class Sending(Controller):
         error = self.state.turn.error if refused else None
         if isinstance(error, ContextError):
             self.screen.call_next(self._context_refused, error, block.prompt)
+        elif self.state.calling:
+            self.screen.call_next(self._begin_calls, block)
         else:
             self.screen.call_next(self.next)
         self.screen.post_message(TurnEnded())
+
+    def _begin_calls(self, block: TurnBlock) -> None:
+        """Not in the screen's own task, which handles keys meanwhile."""
+        self.screen.run_worker(self._go_on(block), group="calls")
+
+    async def _go_on(self, block: TurnBlock) -> None:
+        """Make the calls of an answer, and let the model go on with their results."""
+        try:
+            results = await self._tools.answered(block, stored(self.state.turn.calls))
+        finally:
+            self.state.calling = False
+        if results is not None:
+            await self.ask(results)
+        else:
+            self._show_turn()
+            await self.next()
 
     def _report(self) -> None:
         """Log the turn's figures, and notify a user who is elsewhere."""

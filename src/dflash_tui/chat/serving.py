@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
-from dflash_tui.application.requests import NumberedLine, ServedRequest
+from dflash_core.events import Piece
+from dflash_core.record import End, Read, Start, Step
+from dflash_tui.application.figures.meter import Meter
+from dflash_tui.application.requests import NumberedLine, ServedRequest, client_name
 from dflash_tui.application.settings.config import remember_client
 from dflash_tui.application.settings.presets import Presets, changed
 from dflash_tui.chat.controller import Controller
@@ -21,7 +24,6 @@ from dflash_tui.chat.state import AppState, ShownTurn
 if TYPE_CHECKING:
     from dflash_core.engine import Engine
     from dflash_tui.application.decoder_use import DecoderUse
-    from dflash_tui.application.figures.meter import Meter
     from dflash_tui.application.requests import Requests
     from dflash_tui.server.beside import ServerBeside
     from dflash_tui.server.sampling import ClientDefaults, Defaults
@@ -46,6 +48,18 @@ class Serving(Controller):
         self._drawn = 0.0
         self.current: ServedRequest | None = None  # the one that the panels follow
         self.stuck = False  # its threads did not end in time
+
+    def watch(self) -> None:
+        """A model has been loaded: where it is that of a server of ours, follow what others ask there."""
+        state, followed = self.state, self.state.watched
+        if state.session is None:
+            return
+        state.watched = state.session.watch(state.requests)
+        if followed:  # the request on the screen was one to the server before
+            state.followed = None
+        if state.watched and not followed:
+            self._seen = state.requests.last_line
+            self.screen.set_timer(LOOK_S, self._look)
 
     async def begin(self, settings: ServerSettings) -> None:
         """Accept requests from now on. Raises DFlashError."""
@@ -135,22 +149,18 @@ class Serving(Controller):
         shown = self.state.followed
         if shown is not None and shown.meter is not None:
             self._draw(shown, shown.meter)
-        if self._server is None:
+        if self._server is None and not self.state.watched:
             return
-        present = self._present()
-        if present != self._defaults:
+        if self._server is not None and (present := self._present()) != self._defaults:
             self._defaults = present
             self._server.retune(*present)
         self.screen.set_timer(LOOK_S, self._look)
 
     def _take(self, one: NumberedLine) -> None:
-        from dflash_core.events import Piece
-        from dflash_core.record import End, Read, Start, Step
-        from dflash_tui.application.figures.meter import Meter
-
         line, state = one.line, self.state
         if isinstance(line, Start):
-            state.followed = ShownTurn(meter=Meter(), cold=False, served=True)
+            client = client_name(one.request.client) or "another program"
+            state.followed = ShownTurn(meter=Meter(), cold=False, served=True, client=client)
             self.current = one.request
             self._gauges.draw()
             return

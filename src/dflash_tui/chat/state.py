@@ -17,6 +17,7 @@ from dflash_tui.application.settings.remembered import Remembered
 from dflash_tui.text.notices import Notices
 
 if TYPE_CHECKING:
+    from dflash_core.messages import Call
     from dflash_core.record import TurnRecord
     from dflash_core.turn_stats import TurnReport
     from dflash_tui.application.conversations.current import CurrentConversation
@@ -43,7 +44,9 @@ class ShownTurn:
     error: Exception | None = None  # the error that ended the last turn
     cold: bool = True  # no turn has ended since the model was loaded
     lost: bool = False  # the device is lost: nothing works in this process any more
+    calls: tuple[Call, ...] = ()  # those of the last answer, which are to be made
     served: bool = False  # it is the answer to another program, and is being written
+    client: str = ""  # that program
 
     @property
     def reasoning(self) -> bool:
@@ -91,7 +94,9 @@ class AppState:
         self.turn = ShownTurn()
         self.clients = dict(settings.clients)  # the presets of programs that use the server
         self.serving = ""  # the address at which other programs use the loaded pair
+        self.watched = False  # the model is a server's, which tells what other programs ask of it
         self.followed: ShownTurn | None = None  # a request of theirs that is newer than the turn
+        self.calling = False  # tools are being called, between two answers
         self.queue: list[TurnBlock] = []  # messages that were sent and that the model has not received yet
         self.overlong = (0, 0)  # positions that the last refused message needed, and its tokens
         self.experiment: Experiment | None = None  # the lab's running experiment
@@ -141,8 +146,8 @@ class AppState:
 
     @property
     def busy(self) -> bool:
-        """An answer is being written."""
-        return self.turn.running is not None
+        """An answer is being written, or tools are being called for it."""
+        return self.turn.running is not None or self.calling
 
     @property
     def shown(self) -> ShownTurn:

@@ -74,8 +74,7 @@ def answer(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool
     `plain` is for screen readers: it writes whole lines, announces thinking and answer by name and overwrites
     nothing.
     """
-    from dflash_tui.application.engine_session import with_recommended  # imports torch
-    from dflash_tui.cli.loading import begun_conversation
+    from dflash_tui.cli.loading import begun_conversation, with_recommended  # imports torch
 
     notes = Notes(plain=plain)
     engine, conversation = begun_conversation(request, notes, system)

@@ -14,6 +14,7 @@ from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.log import log_file
 from dflash_tui.application.settings.config import PLAIN, PROJECT_NAME, Config, config_folder, user_file
 from dflash_tui.application.settings.presets import FOLDER_NAME, Presets
+from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.toml_file import quoted, toml
 from dflash_tui.cli.options import Invocation
 from dflash_tui.settings.keys import FIXED, remapped
@@ -39,18 +40,18 @@ def show(config: Config, *, origin: bool, as_json: bool) -> int:
         write_err(f"dflash-tui: {line}")
     if as_json:
         values = {name: _plain(value) for name, value in rows.items()}
-        origins = {name: config.origins.get(name, "default") for name in rows}
+        origins = {name: _origin(config, name) for name in rows}
         write_json({"settings": values, "origins": origins, "problems": [*config.problems, *beside]})
         return 0
     table = ""
     for name, value in rows.items():
-        section, _, inner = name.partition(".")
+        section, _, inner = name.rpartition(".") if name.startswith(SERVERS) else name.partition(".")
         if inner and section != table:
             write_out(f"\n[{section}]\n")
             table = section
         key = quoted(inner) if "." in inner else inner or name
         line = f"{key} = {toml(value)}"
-        write_out(f"{line:<40} # {config.origins.get(name, 'default')}\n" if origin else f"{line}\n")
+        write_out(f"{line:<40} # {_origin(config, name)}\n" if origin else f"{line}\n")
     return 0
 
 
@@ -75,7 +76,15 @@ def _rows(config: Config) -> dict[str, Any]:
     rows |= {f"knobs.{spec.name}": getattr(settings.knobs, spec.name) for spec in SPECS}
     actions, _, _ = remapped(settings.keys)
     rows |= {f"keys.{one.id}": one.keys for one in actions if one.id not in FIXED}
+    # Not their arguments, variables and headers, which may be secrets.
+    kinds = {one.name: "url" if one.url else "command" for one in settings.servers}
+    rows |= {f"{SERVERS}.{one.name}.{kinds[one.name]}": one.where for one in settings.servers}
     return rows | {f"clients.{name}": preset for name, preset in settings.clients.items()}
+
+
+def _origin(config: Config, name: str) -> str:
+    """Where a setting came from; a server as a whole."""
+    return config.origins.get(name) or config.origins.get(name.rpartition(".")[0], "default")
 
 
 def _beside(themes: Themes) -> list[str]:

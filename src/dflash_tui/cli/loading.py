@@ -8,9 +8,11 @@ from dflash_core.conversation import Conversation
 from dflash_core.engine import Engine
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.loading import load_draft
-from dflash_tui.application.engine_session import begin, laboratory, load_engine
+from dflash_tui.application.engine_session import begin, laboratory, load_engine, with_recommended
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.terminal.output import Notes
+
+__all__ = ["begun_conversation", "load_with_notes", "loaded_laboratory", "with_drafter", "with_recommended"]
 
 
 def load_with_notes(request: LoadRequest, notes: Notes) -> Engine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from dflash_core.arch.folders.opening import FORMS
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.memory import gib
 from dflash_tui.application.hub.catalogue import Pair, load_catalogue
@@ -68,6 +69,7 @@ def run(call: Invocation) -> int:
         lines.append(f"    {pair.name:<18}{'; '.join(filter(None, words))}")
     lines += ["", "what runs, by the architecture that a GGUF file names"]
     lines += [f"    {known.name:<18}{known.models}" for known in ARCHITECTURES.values()]
+    lines += ["", "and folders of safetensors, by the model_type of their config.json", f"    {', '.join(FORMS)}"]
     write_out("\n".join(lines) + "\n")
     return 0
 

@@ -308,7 +308,7 @@ def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool 
         return argparse.SUPPRESS if after_command else value
 
     add = parser.add_argument
-    add("--target", type=file_path, default=default(None), metavar="FILE", help="the model: a GGUF file")
+    add("--target", type=file_path, default=default(None), metavar="FILE", help="the model: a GGUF file, or a folder")
     add(
         "--draft",
         type=file_path,

@@ -262,6 +262,8 @@ class ChatScreen(Screen[None]):
     def action_stop(self) -> None:
         if self.state.experiment is not None:
             self.state.experiment.stop()
+        elif self.state.calling:
+            self.parts.tools.stop()
         else:
             self.parts.sending.flow.stop()
 

@@ -20,6 +20,7 @@ from textual.widgets.option_list import Option
 from dflash_core.clean import clean, one_line
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.conversations.store import Entry, StoredConversation
+from dflash_tui.application.conversations.tool_messages import tool_lines
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
@@ -134,7 +135,10 @@ class ChatsScreen(Screen[None]):
         if entry is not None and not self.has_class("-narrow"):
             card = entry.card
             ending = self._chat.state.conversation.store.ending(card.id)
-            texts = [("❯ " if node.role == "user" else "") + node.content.strip("\n") for node in ending]
+            texts = [
+                "\n".join([("❯ " if node.asks else "") + node.content.strip("\n"), *tool_lines(node)]).strip("\n")
+                for node in ending
+            ]
             shown = clean("\n\n".join([f"{card.model or 'no model'}, begun {_when(card.created)}", *texts]))
         self.query_one("#chats-preview", Static).update(Content(shown[-PREVIEW:]))
         self.query_one("#chats-beside", VerticalScroll).scroll_end(animate=False)

@@ -17,9 +17,9 @@ from dflash_core.lab.grid import show
 from dflash_core.lab.progress import ExperimentProgress
 from dflash_tui.application import advice
 from dflash_tui.application.experiment import Experiment
+from dflash_tui.application.faults import fault, keep_trace
 from dflash_tui.application.figures.measurements import Measurements
 from dflash_tui.application.session import SessionLike
-from dflash_tui.chat.flow import fault, keep_trace
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider

@@ -59,5 +59,6 @@ PAGES: dict[str, Make] = {
     "tune": _experiment("TuneScreen", at_once=True),
     "past": _made("past", "PastScreen"),
     "requests": _made("requests", "RequestsScreen"),
+    "tools": _made("tools", "ToolsScreen"),
     "tour": _made("tour", "TourScreen"),
 }

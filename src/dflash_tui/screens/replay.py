@@ -12,7 +12,9 @@ from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.settings.keys import ACTIONS, offered, retold
 
 WHAT = "A replay, without a model: Ctrl+R plays again, Alt+I steps, Ctrl+Q leaves"
-NEED_A_MODEL = frozenset({"tune", "sweep", "ab", "plain", "past", "models", "get", "full", "prompt", "requests"})
+NEED_A_MODEL = frozenset(
+    {"tune", "sweep", "ab", "plain", "past", "models", "get", "full", "prompt", "requests", "tools"}
+)
 """Pages that need a model."""
 NO_EFFECT = NEED_A_MODEL | {
     "apply", "chats", "clear", "continue", "edit", "import", "kv", "load", "params", "policy", "preset",

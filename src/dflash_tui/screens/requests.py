@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -17,7 +17,7 @@ from dflash_tui.application.amounts import short, speed
 from dflash_tui.application.requests import Requests, ServedRequest, client_name
 from dflash_tui.application.settings.config import ConfigError
 from dflash_tui.chat.parts import ChatParts
-from dflash_tui.screens.lab import LabScreen
+from dflash_tui.screens.lab import NARROW, LabScreen
 from dflash_tui.screens.steps import StepsScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text.bars import clip
@@ -25,7 +25,7 @@ from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 UPDATE_S = 0.5
 HEADINGS = ("client", "preset", "model", "prompt", "reused", "tokens", "tok/s", "tok/step", "")
-MAX_NAME = 24
+MAX_NAME, SHORT_NAME = 24, 12
 NONE_YET = "No request yet."
 KEPT = "Prompts are kept in memory for F8; c forgets them."
 NOT_KEPT = "the prompts of programs are kept only if you agree: c keeps those that come from now on, in memory alone"
@@ -44,6 +44,7 @@ class RequestsScreen(LabScreen):
     def __init__(self, chat: ChatParts) -> None:
         super().__init__(chat)
         self._rows: dict[str, tuple[str, ...]] = {}
+        self._narrow: bool | None = None
         self._listed: dict[str, ServedRequest] = {}
 
     def body(self) -> Iterable[Widget]:
@@ -52,14 +53,18 @@ class RequestsScreen(LabScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.query_one(_List).add_headings(HEADINGS)
         self.set_interval(UPDATE_S, self.draw)
 
     def draw(self) -> None:
         """The list as it is now."""
-        state = self.chat.state
+        state, narrow = self.chat.state, self.size.width < NARROW
+        if narrow != self._narrow:
+            self._narrow, self._rows = narrow, {}
+            self.query_one(_List).clear(columns=True)
+            self.query_one(_List).add_headings(_without_model(HEADINGS) if narrow else HEADINGS)
         listed = state.requests.newest_first
         where = f"Programs use the model at {state.serving}, /serve off ends that." if state.serving else OFF
+        where = f"What other programs ask of {state.model}, from when the app was attached." if state.watched else where
         kept = KEPT if state.requests.keeps_prompts else ""
         words = filter(None, (where, "" if listed else NONE_YET, kept))
         self.query_one("#requests-words", Static).update(" ".join(words))
@@ -94,8 +99,17 @@ class RequestsScreen(LabScreen):
             prompt, reused = short(meter.prefill.prompt_tokens), short(meter.prefill.reused_tokens)
             tokens, rate, step = short(meter.tokens), speed(meter.overall_rate), f"{meter.totals.acceptance_length:.2f}"
         client = one.client.partition(" ")[0] or "no name"
-        names = clip(client, MAX_NAME), one.preset, clip(one.model, MAX_NAME)
-        return (*names, prompt, reused, tokens, rate, step, _state(one))
+        most = SHORT_NAME if self._narrow else MAX_NAME
+        cells = (
+            *(clip(name, most) for name in (client, one.preset, one.model)),
+            prompt,
+            reused,
+            tokens,
+            rate,
+            step,
+            _state(one),
+        )
+        return _without_model(cells) if self._narrow else cells
 
     @property
     def _present(self) -> ServedRequest | None:
@@ -159,6 +173,11 @@ class RequestsScreen(LabScreen):
             self.say(f"no steps: it wrote nothing, or it is not among the newest {Requests.RECORDS}")
         else:
             self.say("its steps can be read when it has ended; F4 in the chat shows the present one")
+
+
+def _without_model(cells: Sequence[str]) -> tuple[str, ...]:
+    """For a narrow screen: it is the same model in each row."""
+    return (*cells[:2], *cells[3:])
 
 
 def _state(one: ServedRequest) -> str:

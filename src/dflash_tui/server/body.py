@@ -10,6 +10,7 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
+from dflash_core.errors import KnobError
 from dflash_tui.server.request_error import RequestError, invalid
 
 PATIENCE_S = 60.0
@@ -69,6 +70,8 @@ def decode(body: bytes, kind: type[Decoded]) -> Decoded:
         place = _PLACE.search(message)
         path = place["path"] if place else None
         raise invalid(_PLACE.sub("", message) + (f" at {path}" if path else ""), path or None) from None
+    except KnobError as error:  # of a whole set of knobs, which checks itself
+        raise invalid(str(error), "knobs") from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise invalid(f"the body is not valid JSON: {error}") from None
     except RecursionError:

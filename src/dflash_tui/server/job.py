@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dflash_core.answer import Answer
+from dflash_core.answer_shape import AnswerShape
 from dflash_core.constraints.base import Constraint
 from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.engine import Engine
 from dflash_core.events import Piece, PrefillEvent
 from dflash_core.knobs import Knobs
-from dflash_core.messages import Call, Message, Prompt
+from dflash_core.messages import Call, Message, Prompt, arguments_of
 from dflash_core.record import Line, Start, encode
 from dflash_core.text.template_values import Tools
 from dflash_core.text.tokenizer import Tokenizer
@@ -23,8 +24,6 @@ from dflash_core.text.tool_calls.parts import Part
 from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.server.drawn_tokens import DrawnTokens
-from dflash_tui.server.parts import arguments_of
-from dflash_tui.server.shape import AnswerShape
 from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, Why, blocks_of
 
 _WHY: dict[str, Why] = {

@@ -69,15 +69,6 @@ def string_of(item: Mapping[str, Any], key: str, place: str) -> str:
     return value
 
 
-def arguments_of(text: str) -> Mapping[str, JSON]:
-    """The arguments of a call in the history. The model wrote them, so what is no JSON object is not refused."""
-    try:
-        found = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        found = text
-    return found if isinstance(found, dict) else {"arguments": found}
-
-
 def tools_of(functions: Sequence[Function]) -> Tools:
     """Functions as templates take them, keys in the order of the request. Raises RequestError for one without a
     name."""

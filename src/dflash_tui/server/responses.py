@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from dflash_core.messages import Call, Message
+from dflash_core.messages import Call, Message, arguments_of
 from dflash_tui.server.asked import GRAMMAR, Asked
 from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
-from dflash_tui.server.parts import Function, arguments_of, at_least_one, string_of, text_of, tools_of
+from dflash_tui.server.parts import Function, at_least_one, string_of, text_of, tools_of
 from dflash_tui.server.request_error import RequestError, invalid
 
 HOSTED = (

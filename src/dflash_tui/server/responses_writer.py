@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from dflash_core.events import PrefillEvent
+from dflash_core.messages import arguments_of
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking
 from dflash_tui.server.exchange import event
 from dflash_tui.server.extensions import extended
-from dflash_tui.server.parts import arguments_of, new_id
+from dflash_tui.server.parts import new_id
 from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.responses import INPUT_FIELD, ResponseRequest, ToolName, names_of
 from dflash_tui.server.updates import Ended, Reading

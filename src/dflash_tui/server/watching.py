@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from dflash_core.knobs import Knobs
-from dflash_core.record import VERSION, encode
+from dflash_core.record import VERSION, Start, encode
 from dflash_tui import __version__
 from dflash_tui.application.session_state import SessionState, encode_state
 from dflash_tui.server.body import decode
@@ -47,7 +47,8 @@ class Watching:
 
     async def events(self, scope: Scope, receive: Receive, send: Send) -> None:
         """All lines from now on, as events named `dflash` whose id is the number of the line; `last-event-id` goes on
-        after one. A comment says how many are lost where a reader is late."""
+        after one. Before the first line of a request, an event named `request` says whose it is. A comment says how
+        many are lost where a reader is late."""
         if not self._service.settings.watched:
             raise RequestError(
                 403, "this server has several keys, so requests are not shown to each other; --share-events shows them",
@@ -63,6 +64,9 @@ class Watching:
                 lines, lost = requests.after(sent)
                 data = f": {lost} lines are lost\n\n".encode() if lost else b""
                 for one in lines:
+                    if isinstance(one.line, Start):
+                        asked = {name: getattr(one.request, name) for name in ("client", "path", "model")}
+                        data += event(msgspec.json.encode(asked), "request")
                     data += b"id: %d\n" % one.number + event(encode(one.line), "dflash")
                     sent = one.number
                 idle += LOOK_S

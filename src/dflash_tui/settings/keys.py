@@ -99,6 +99,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("param.reset", "", "Reset parameters", "every parameter back to its default", "reset", slash="reset"),
     Action("app.models", "", "Models", "profiles, models here, models to fetch", "open('models')", slash="models"),
     Action("app.requests", "", "Requests", "what other programs ask this model", "open('requests')", slash="requests"),
+    Action("app.tools", "", "Tools", "tools of MCP servers, on and off", "open('tools')"),
     Action("app.tour", "", "Tour", "the parts of the screen in six steps", "open('tour')", slash="tour"),
     Action("app.theme", "", "Theme", "other colours, tried while you choose", "open('themes')"),
     Action("app.notices", "", "Notices", "earlier notices, the newest first", "notices", slash="notices"),
@@ -147,6 +148,8 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "experiment.back", "escape", "Back", "stop, keep what is done; else close", "back", True, scope="experiment"
     ),
+    Action("tools.help", "f1", "Help", "these keys", "help", True, scope="tools"),
+    Action("tools.back", "escape", "Back", "to the chat", "back", True, scope="tools"),
     Action("requests.preset", "p", "Preset", "the next preset for this program", "preset", True, scope="requests"),
     Action("requests.tune", "f8", "Tune", "find the fastest setting on its prompts", "tune", True, scope="requests"),
     Action("requests.keep", "c", "Keep prompts", "keep prompts in memory for F8", "keep", True, scope="requests"),

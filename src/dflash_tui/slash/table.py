@@ -18,6 +18,7 @@ from dflash_tui.slash.command import Slash, SlashError, does, knob_words
 from dflash_tui.slash.lab import LAB_SLASH
 from dflash_tui.slash.models import MODELS
 from dflash_tui.slash.serving import SERVING
+from dflash_tui.slash.tools import TOOLS
 from dflash_tui.text.commands import COMMAND
 from dflash_tui.widgets.completions import Completion
 
@@ -207,6 +208,7 @@ SLASH: dict[str, Slash] = {
         Slash("kv", "/kv TYPE|K/V", "the cache type of keys and values, from the next load on", _kv, _kv_types),
         *MODELS,
         *SERVING,
+        *TOOLS,
         *ATTACH,
         Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
         Slash("reload", "/reload [CONTEXT]", "load the model again, with so many positions of context", _reload),

@@ -106,6 +106,7 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     "experiment": ("tok/s", *_LAB, "accepted by depth"),
     "whatif": ("estimate", "saved", "tok/step", "ms/step", "tok/s", "★ · now"),
     "past": ("tok/s", *_LAB[:-1]),
+    "tools": (),
     "requests": ("reused", "tok", "tok/s", "tok/step"),
 }  # fmt: skip
 """By name of an inspector panel or `SCOPE` of a page: its figures, in the order in which it shows them."""

@@ -15,6 +15,7 @@ from dflash_core.clean import clean, one_line
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.exchange import to_json
 from dflash_tui.application.conversations.store import StoredConversation
+from dflash_tui.application.conversations.tool_messages import tool_lines
 from dflash_tui.application.turn import figures
 
 KINDS = ("md", "json", "svg")
@@ -37,11 +38,13 @@ def to_markdown(one: StoredConversation) -> str:
     if one.card.system:
         parts += ["## System", one.card.system]
     for node in one.branches.path:
-        parts.append("## You" if node.role == "user" else "## Answer")
+        parts.append("## You" if node.asks else "## Results" if node.results else "## Answer")
         if node.thinking.strip():
             parts.append(f"<details><summary>Thinking</summary>\n\n{node.thinking.strip()}\n\n</details>")
         note = _note(node)
-        parts += [text for text in (node.content.strip("\n"), note and f"*{note}*") if text]
+        parts += [
+            text for text in (node.content.strip("\n"), *map(_fenced, tool_lines(node)), note and f"*{note}*") if text
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -51,12 +54,14 @@ def to_svg(one: StoredConversation) -> str:
 
     shown: list[RenderableType] = []
     for node in one.branches.path:
-        if node.role == "user":
+        if node.asks:
             shown.append(Text(f"❯ {clean(node.content)}", "bold"))
-        else:
+        elif node.role == "assistant":
             if node.thinking.strip():
                 shown.append(Padding(Text(clean(node.thinking).strip(), "dim italic"), (0, 0, 0, 2)))
             shown.append(Markdown(clean(node.content)))
+        shown += [Padding(Text(clean(text), "dim"), (0, 0, 0, 2)) for text in tool_lines(node)]
+        if node.role == "assistant":
             shown.append(Text(_note(node), "dim"))
         shown.append(Text())
     console = Console(
@@ -70,6 +75,12 @@ def to_svg(one: StoredConversation) -> str:
     console.print(Group(*shown))
     # Clean the result again: a Markdown entity can stand for any character, and XML does not allow all of them.
     return clean(_WEB_FONTS.sub("", console.export_svg(title=one_line(one.card.title))))
+
+
+def _fenced(text: str) -> str:
+    """As code, whatever is in it."""
+    marks = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
+    return f"{marks}\n{text}\n{marks}"
 
 
 def _about(one: StoredConversation) -> str:

@@ -118,6 +118,7 @@ class Status:
     reasoning: Reasoning | None = None
     against: Verdict | None = None  # None where plain decoding has not been measured
     taken: frozenset[str] | None = None  # the knobs that another engine takes
+    client: str = ""  # the program that the answer is for, where it is not the user
 
 
 # What is shown of the knobs, and which of them each part covers.
@@ -160,7 +161,7 @@ class StatusStrip(Widget):
         others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _SHOWN_KNOBS)
         if others:
             parts.append((f" · •{others} more", "bold $accent"))
-        asked = it.mode
+        asked = f"{it.client}: {it.mode}" if it.client else it.mode
         why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
         available = width - sum(cell_len(text) for text, _ in parts)
         reason = f"  │ {why}" if it.mode else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -24,8 +25,10 @@ from dflash_tui.widgets.note import Note
 from dflash_tui.widgets.start import StartPage
 
 if TYPE_CHECKING:
+    from dflash_tui.application.conversations.tool_messages import ToolResult
     from dflash_tui.widgets.answer import Answer
 
+Block = TypeVar("Block", bound="TurnBlock")
 SHOWN = 20  # the newest turns, which keep their widgets
 
 
@@ -42,6 +45,11 @@ class TurnBlock(Stack, Vertical):
         self.answers: list[Answer] = []
 
     def compose(self) -> ComposeResult:
+        yield from self.message()
+        yield Caption("", classes="queued")
+
+    def message(self) -> ComposeResult:
+        """The message itself."""
         with Horizontal(classes="user"):
             yield Caption("❯ ", classes="user-mark")
             beside = "$foreground 80% not bold"
@@ -50,7 +58,16 @@ class TurnBlock(Stack, Vertical):
             parts = (clean(head), (left_out, beside), clean(tail))
             yield Static(Content.assemble(*parts, *files), classes="user-text")
             yield Caption("", classes="user-place")
-        yield Caption("", classes="queued")
+
+    @property
+    def question(self) -> str | Sequence[ToolResult]:
+        """What the model is asked."""
+        return self.prompt
+
+    @property
+    def message_text(self) -> str:
+        """The message as plain text."""
+        return "> " + "\n".join((self.typed, *self._files)).replace("\n", "\n> ")
 
     @property
     def over(self) -> bool:
@@ -59,7 +76,7 @@ class TurnBlock(Stack, Vertical):
 
     def as_text(self) -> str:
         """The message and each of its answers as plain text."""
-        parts = ["> " + "\n".join((self.typed, *self._files)).replace("\n", "\n> ")]
+        parts = [self.message_text]
         for answer in self.answers:
             parts += [text.strip("\n") for text in (answer.thinking.text, answer.text) if text.strip()]
         return "\n\n".join(parts)
@@ -72,7 +89,8 @@ class TurnBlock(Stack, Vertical):
 
     def place(self, number: int, count: int) -> None:
         """Which of its versions the message is: shown as ‹2/3› once there are several."""
-        self.query_one(".user-place", Caption).update(f" ‹{number}/{count}›" if count > 1 else "")
+        for place in self.query(".user-place").results(Caption):
+            place.update(f" ‹{number}/{count}›" if count > 1 else "")
 
     async def add_answer(self, knobs: Knobs) -> Answer:
         """Begin an answer; earlier ones fold into a line each."""
@@ -191,10 +209,14 @@ class Transcript(Blank, VerticalScroll):
 
     async def add_turn(self, prompt: str) -> TurnBlock:
         """A new user message, at the end."""
+        return await self.add(TurnBlock(prompt))
+
+    async def add(self, turn: Block, after: TurnBlock | None = None) -> Block:
+        """A turn, at the end or `after` another one, before queued messages."""
         self.start.display = False
-        turn = TurnBlock(prompt)
-        await self.mount(turn)
-        self.turns.append(turn)  # not earlier: a retry would find it before it can take an answer
+        await self.mount(turn, after=after)
+        # Not earlier: a retry would find it before it can take an answer.
+        self.turns.insert(self.turns.index(after) + 1 if after in self.turns else len(self.turns), turn)
         self.anchor()
         return turn
 

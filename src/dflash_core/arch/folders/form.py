@@ -23,6 +23,8 @@ Values = dict[str, Any]
 """Settings by GGUF's names, without the architecture's prefix."""
 Change = Callable[[Part, Values, Modules], Part]
 """What is done to a tensor on the way from its name in a folder to its name here, by the model's settings."""
+Maker = Callable[[Modules, str], Mapping[str, Part]]
+"""From a tensor's name in a folder: tensors by their names here, without the layer."""
 
 PREFIXES = ("model.language_model.", "language_model.model.", "model.", "language_model.")
 """What precedes the names of a language model, the longer ones first."""
@@ -71,14 +73,17 @@ class Form:
     """Folders of one architecture.
 
     settings: a config's settings under GGUF's names. names: modules of a layer. changes: by names here, without the
-    layer. harmless: settings that change nothing, in addition to those of `settings.HARMLESS`.
+    layer. made: tensors of a layer that become other ones than that of a module. harmless: settings that change
+    nothing, in addition to those of `settings.HARMLESS`. defaults: what a config that leaves a setting out means.
     """
 
     architecture: str
     settings: Callable[[Settings, Modules], Values]
     names: Mapping[str, str]
     changes: Mapping[str, Change] = field(default_factory=dict)
+    made: Mapping[str, Maker] = field(default_factory=dict)
     harmless: frozenset[str] = frozenset()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parts(form: Form, modules: Modules, values: Values, tied: bool) -> dict[str, Part]:
@@ -93,6 +98,9 @@ def parts(form: Form, modules: Modules, values: Values, tied: bool) -> dict[str,
             experts.setdefault(f"{one[1]}.experts.{one[3]}", {})[int(one[2])] = module
             continue
         block, name = _named(bare, form.names, values)
+        if make := form.made.get(name):
+            found |= {block + to: part for to, part in make(modules, module).items()}
+            continue
         _add(found, form, modules, values, module, block, name)
     for bare, each in experts.items():
         if sorted(each) != list(range(len(each))):

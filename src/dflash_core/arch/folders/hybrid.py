@@ -6,6 +6,7 @@ with K key heads and V value heads, so that it reads key head i % K.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -75,13 +76,18 @@ def _hybrid(keys: Settings, modules: Modules) -> Values:
 
 def _heads(values: Values) -> tuple[int, ...]:
     """The head here that each value head of a GGUF file is."""
-    keys, count = values["ssm.group_count"], values["ssm.time_step_rank"]
-    return tuple(group * (count // keys) + turn for turn in range(count // keys) for group in range(keys))
+    return _rows(values, 1)
 
 
 def _rows(values: Values, width: int, before: int = 0) -> tuple[int, ...]:
     """The order of rows: `before` that stay, then heads of `width` rows."""
-    return (*range(before), *(before + head * width + row for head in _heads(values) for row in range(width)))
+    return _order(values["ssm.group_count"], values["ssm.time_step_rank"], width, before)
+
+
+@functools.cache
+def _order(keys: int, count: int, width: int, before: int) -> tuple[int, ...]:
+    heads = (group * (count // keys) + turn for turn in range(count // keys) for group in range(keys))
+    return (*range(before), *(before + head * width + row for head in heads for row in range(width)))
 
 
 def _value_dim(values: Values) -> int:
@@ -174,5 +180,5 @@ CHANGES = dict.fromkeys(NORMS, plus_one) | {
 }
 HARMLESS = frozenset({"full_attention_interval", "mlp_only_layers", "norm_topk_prob"})
 
-DENSE_FORM = Form("qwen35", dense, ATTENTION | DENSE | DELTA, CHANGES, HARMLESS)
-MOE_FORM = Form("qwen35moe", moe, ATTENTION | EXPERTS | DELTA, CHANGES, HARMLESS)
+DENSE_FORM = Form("qwen35", dense, ATTENTION | DENSE | DELTA, CHANGES, harmless=HARMLESS)
+MOE_FORM = Form("qwen35moe", moe, ATTENTION | EXPERTS | DELTA, CHANGES, harmless=HARMLESS)

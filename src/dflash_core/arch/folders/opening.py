@@ -8,6 +8,7 @@ from typing import Any
 
 from dflash_core.arch.draft_heads import ZLAB_ARCHITECTURES
 from dflash_core.arch.folders.form import Form, Values, parts
+from dflash_core.arch.folders.gptoss import FORM as GPT_OSS
 from dflash_core.arch.folders.hybrid import DENSE_FORM, MOE_FORM
 from dflash_core.arch.folders.plain import GEMMA, LLAMA, QWEN3, QWEN3MOE
 from dflash_core.arch.folders.settings import HARMLESS, frequency_divisors
@@ -34,9 +35,20 @@ FORMS: Mapping[str, Form] = {
     "mistral": LLAMA,
     "gemma3": GEMMA,
     "gemma3_text": GEMMA,
+    "gpt_oss": GPT_OSS,
 }
 """By `model_type` of config.json."""
-METHODS = ("gptq", "auto-round", "awq", "fp8", "modelopt", "compressed-tensors")
+INT4_METHODS = ("gptq", "auto-round", "awq")
+METHODS = (
+    *INT4_METHODS,
+    "fp8",
+    "fbgemm_fp8",
+    "modelopt",
+    "modelopt_fp4",
+    "modelopt_mixed",
+    "mxfp4",
+    "compressed-tensors",
+)
 """Values of `quant_method` whose layouts are known; the tensors then say which of them each matrix has."""
 ZEROS_AS_THEY_ARE = "gptq_v2"
 """The `checkpoint_format` of GPTQ whose zeros are not stored minus one."""
@@ -78,7 +90,7 @@ def open_folder(folder: Path) -> FolderFile:
     config = read_json(folder / CONFIG)
     form = _form(folder, config)
     text = config.get("text_config")
-    values = {**config, **(text if isinstance(text, dict) else {})}
+    values = {**form.defaults, **config, **(text if isinstance(text, dict) else {})}
     modules = Modules.of(open_safetensors(folder, packed=True), _zeros_plus_one(folder, values))
     keys = Settings(str(folder / CONFIG), values)
     settings = form.settings(keys, modules)
@@ -121,7 +133,7 @@ def _zeros_plus_one(folder: Path, values: Values) -> bool:
             " file of the model"
         )
     bits = found.get("bits", found.get("w_bit", 4))
-    if method in METHODS[:3] and bits != 4:
+    if method in INT4_METHODS and bits != 4:
         raise UnsupportedError(
             f"{folder / CONFIG}: {method} with {shown(str(bits))} bits, expected 4; use another file of the model"
         )

@@ -107,4 +107,9 @@ GEMMA3_NORMS = (
 LLAMA = Form("llama", llama, ATTENTION | DENSE)
 QWEN3 = Form("qwen3", qwen3, ATTENTION | DENSE)
 QWEN3MOE = Form("qwen3moe", qwen3moe, ATTENTION | EXPERTS, harmless=frozenset({"mlp_only_layers"}))
-GEMMA = Form("gemma3", gemma3, GEMMA3, dict.fromkeys(GEMMA3_NORMS, plus_one))
+GEMMA3_DEFAULTS = {
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-6, "sliding_window": 4096, "query_pre_attn_scalar": 256,
+}  # fmt: skip
+"""Published configs of 4B and more state only what differs from these, of Hugging Face's class."""
+GEMMA = Form("gemma3", gemma3, GEMMA3, dict.fromkeys(GEMMA3_NORMS, plus_one), defaults=GEMMA3_DEFAULTS)

@@ -28,7 +28,8 @@ HARMLESS = frozenset({
     "boi_token_index", "eoi_token_index", "mm_tokens_per_image", "boi_token_id", "eoi_token_id", "unsloth_version",
     "unsloth_fixed", "mtp_num_hidden_layers", "num_nextn_predict_layers", "mamba_ssm_dtype", "language_model_only",
     "cross_attention_hidden_size", "tie_encoder_decoder", "use_mrope", "initializer_factor", "neuron_names",
-    "is_llama_config", "rope_interleaved", "transformers.js_config",
+    "is_llama_config", "transformers.js_config", "_attn_implementation_autoset", "attn_implementation",
+    "cache_implementation", "use_bfloat16", "tokenizer_class", "max_length", "add_cross_attention", "sep_token_id",
 })  # fmt: skip
 """Settings that change nothing for text, or say what tensors and other files say."""
 SILU = ("silu", "swish")
@@ -58,9 +59,9 @@ def check_activation(keys: Settings, *names: str, expected: tuple[str, ...] = SI
         raise refused(keys, name, " or ".join(expected))
 
 
-def rotary(keys: Settings, default: float | None = None) -> Values:
-    """Rotary positions: the base, scaling other than Llama 3's, and the share of a head that is rotated, as
-    `rope.partial`. Raises FormatError or UnsupportedError."""
+def rotary(keys: Settings, default: float | None = None, truncate: bool = True) -> Values:
+    """Rotary positions: the base, scaling, and the share of a head that is rotated, as `rope.partial`. `truncate`: see
+    `rope.Yarn`; what the architecture does. Raises FormatError or UnsupportedError."""
     inner = keys.part(values=_rope(keys))
     base = inner.number("rope_theta") if inner.find("rope_theta") else keys.number("rope_theta", default=default)
     share = inner if inner.find("partial_rotary_factor") else keys
@@ -69,9 +70,9 @@ def rotary(keys: Settings, default: float | None = None) -> Values:
         case Linear(factor=factor):
             found |= {"rope.scaling.type": "linear", "rope.scaling.factor": factor}
         case Yarn() as yarn:
-            if not yarn.truncate:
+            if yarn.truncate != truncate:
                 raise UnsupportedError(
-                    f"{keys.source}: YaRN without truncation, expected whole pairs; use the model's GGUF"
+                    f"{keys.source}: YaRN has truncate {yarn.truncate}, expected {truncate}; use the model's GGUF"
                 )
             found |= {
                 "rope.scaling.type": "yarn",

@@ -68,6 +68,9 @@ class HostMemoryEstimator:
     def least_spare(self, available: int) -> int:
         return self.spare(available)  # a machine that is out of memory stops answering
 
+    def most_layers(self, few: int) -> int:
+        return few
+
     def with_cache(self, setup: Setup, free: int) -> Setup:
         return setup
 

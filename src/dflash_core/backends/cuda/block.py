@@ -15,7 +15,6 @@ from dflash_core.backends.cuda.layers.base import FeedForwardLayer, Upload
 from dflash_core.backends.cuda.layers.experts import Experts
 from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
 from dflash_core.backends.cuda.layers.per_layer import PerLayerInput, PerLayerInputs
-from dflash_core.backends.cuda.projection import AnyProjection
 
 # The class for each kind of feed-forward; called with (device, upload, prefix, spec, activations).
 FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], FeedForwardLayer]] = {
@@ -63,12 +62,6 @@ class Block:
         found = self.residuals[1].branches[-1].ffn
         assert found is not None
         return found
-
-    @property
-    def after_mixer(self) -> AnyProjection | None:
-        """The product that reads the first norm after the mixer."""
-        first = self.residuals[1].branches[0].ffn
-        return first.inputs if first is not None else None
 
     @property
     def feed_forwards(self) -> Iterator[FeedForwardLayer]:

@@ -37,8 +37,6 @@ def block_launches(
             )  # fmt: skip
             before = captured = None
             own = replace(scope, buffers=buffers.aside) if given else scope
-            if branch.ffn is None:
-                own = replace(own, ahead=block.after_mixer)
             yield from part.launches(own)
             bias = mixer.out_bias if branch.ffn is None else None
             given.append(Added(part.out.split_k, own.buffers.narrow, bias, branch.post_norm))

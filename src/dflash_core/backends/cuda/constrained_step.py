@@ -141,6 +141,8 @@ class ConstrainedCudaDecoder(CudaDecoder):
             limits = deepest_draft(self._left(knobs)), session.max_drafted
             tree, decision = constrained(drafted, self.constraint, knobs, started.decision, *limits)
             if tree != drafted:
+                if started.decision.mode == "plain":
+                    session.state.pull()
                 session.state.send_tree(tree)
                 steps.copied.array[self._read % STEP_SLOTS] = sum(1 << node for node in tree.copied)
             drawn = started.drawn(len(tree), session.head.vocab)

@@ -64,13 +64,11 @@ class DeviceState:
         return Tree(tokens, parents, depths, log_probs, paths, copied=from_text)
 
     def send_tree(self, tree: Tree) -> None:
-        """Make `tree` that of the next pass, in stream order; nothing else of the state changes."""
+        """Make `tree` that of the next pass, in stream order. The host's copy must be fresh: see `pull`."""
         n = len(tree)
         self.stage_tree(tree.tokens, tree.parents)
         self.host["log_prob"][:n], self.host["path_log_prob"][:n] = tree.log_probs, tree.path_log_probs
-        self.push("mask", "length")
-        self.push("n", "built")
-        self.push("token", "value")
+        self.push("mask", "value")
 
     def commit(self, path: Sequence[int]) -> None:
         """Do what the accept kernel does for an accepted path; the next pass updates recurrent states."""

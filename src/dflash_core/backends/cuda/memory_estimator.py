@@ -39,6 +39,7 @@ CHUNK_ROWS = tuple(PREFILL_ROWS >> halving for halving in range((PREFILL_ROWS //
 # The driver's memory for a context, kernels and libraries: 716.8 MiB were measured on 132 multiprocessors, and most of
 # it is proportional to their number.
 CONTEXT_PER_PROCESSOR = 5_700_000
+HOST_SHARE = 0.75  # of free main memory that experts may take where fewer layers would do: other programs cannot use it
 CACHE_ROUNDING = 3 * ALIGNMENT  # bytes, per layer, by which slots for experts may be larger than the experts
 
 
@@ -63,8 +64,9 @@ def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tu
 class CardMemoryEstimator:
     """Implements `fits.MemoryEstimator` for a target on a card and a drafter that was opened for it.
 
-    `available`: bytes of the card for all components together; `cached`: as of Footprint, once it is settled; `mtp`:
-    the MTP head in the target's own file, where another drafter was opened."""
+    `available`: bytes of the card for all components together; `cached`: as of Footprint, once it is settled;
+    `host_free`: free bytes of main memory, None for enough; `mtp`: the MTP head in the target's own file, where another
+    drafter was opened."""
 
     auto, chunk_rows, tree_nodes = tuple(map(str, AUTO_PAIRS)), CHUNK_ROWS, CAPACITIES
 
@@ -81,12 +83,13 @@ class CardMemoryEstimator:
         embedding: str = ON_CARD,
         expert_layers: Sequence[int] = (0,),
         cached: int | None = None,
+        host_free: int | None = None,
         mtp: tuple[WeightFile, DraftModel] | None = None,
     ) -> None:
         self.machine, self.available = machine, available
         self.longest_context = spec.context_length
         self._footprint, self._spec, self._draft, self._draft_type = footprint, spec, on_card(draft), draft_type
-        self.expert_layers, self._cached = expert_layers, cached
+        self.expert_layers, self._cached, self._host_free = expert_layers, cached, host_free
         self._embedding, self._mtp = embedding, mtp if self._draft is not None else None
         self._context = Component("CUDA context", context_bytes(processors), "driver, kernels, libraries")
         self._footprints: dict[str, Footprint] = {}
@@ -135,6 +138,12 @@ class CardMemoryEstimator:
     def host_experts(self, setup: Setup) -> HostExperts:
         """The experts that stay in main memory."""
         return self._footprint.experts_on_host(setup.experts, setup.cached)
+
+    def most_layers(self, few: int) -> int:
+        if not few or self._host_free is None:
+            return self.expert_layers[-1] if few else 0
+        limit = HOST_SHARE * self._host_free
+        return max(few, *(n for n in self.expert_layers if self._footprint.experts_on_host(n).bytes <= limit), 0)
 
     def with_cache(self, setup: Setup, free: int) -> Setup:
         if self._cached is not None or not setup.experts:

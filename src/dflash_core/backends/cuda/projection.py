@@ -11,20 +11,8 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.expert_plan import ExpertPlan
-from dflash_core.backends.cuda.launch import (
-    NO_INPUTS,
-    WARP,
-    Argument,
-    Defines,
-    Device,
-    HasAddress,
-    Inputs,
-    Launch,
-    pointer,
-)
+from dflash_core.backends.cuda.launch import WARP, Argument, Defines, Device, HasAddress, Launch, pointer
 from dflash_core.backends.cuda.plan import Plan, Product, Shape, plan
-
-AHEAD_BYTES = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +114,16 @@ class Projection(AnyProjection):
         threads = self.plan.warps_at(1) * WARP
         return Launch(f"{kernel}.cu", kernel, defines, self.plan.grid, threads, args, self.plan.shared_bytes(1))
 
-    def launches(self, acts: Acts, out: Tensor, rows: int, ahead: AnyProjection | None = None) -> list[Launch]:
-        """The product of `rows` rows of activations into `out`, in as few launches as shared memory allows. `ahead`:
-        the next product, whose first weights are fetched into the L2 while this one waits for its activations."""
-        defines, args = _ahead(ahead)
+    def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:
+        """The product of `rows` rows of activations into `out`, in as few launches as shared memory allows."""
         return [
             Launch(
                 "matmul.cu",
                 "matmul",
-                {**self.plan.defines(count), **defines},
+                self.plan.defines(count),
                 self.plan.grid,
                 self.plan.warps_at(count) * WARP,
-                [self._table, *self.act_args(acts), out, np.int32(rows), np.int32(first // 8), *args],
+                [self._table, *self.act_args(acts), out, np.int32(rows), np.int32(first // 8)],
                 self.plan.shared_bytes(count),
             )
             for first, count in self.plan.passes(rows)
@@ -147,15 +133,3 @@ class Projection(AnyProjection):
     def _table(self) -> bytes:
         """The launch's struct."""
         return self.plan.pack([matrix.address for matrix in self.matrices])
-
-
-def _ahead(projection: AnyProjection | None) -> Inputs:
-    """More defines and arguments of a product that fetches the first weights of another."""
-    if not AHEAD_BYTES or not isinstance(projection, Projection):
-        return NO_INPUTS
-    first, *others = projection.matrices[:2]
-    second = others[0] if others else None
-    sizes = [np.int32(one.nbytes if one else 0) for one in (first, second)]
-    ahead = AHEAD_BYTES // projection.plan.grid // 16 * 16
-    addresses = [np.uint64(first.address), np.uint64(second.address if second else 0)]
-    return {"NEXT": 1}, [*addresses, *sizes, np.int32(ahead)]

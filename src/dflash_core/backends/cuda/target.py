@@ -121,7 +121,8 @@ class CudaTarget(Target):
         return CardMemoryEstimator(
             self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
             available=self.machine.available_with_context(), draft_type=self.draft_type, embedding=self.embedding,
-            expert_layers=self._expert_layers, cached=self._cached, mtp=own_head(self.file, self.config, draft),
+            expert_layers=self._expert_layers, cached=self._cached, host_free=memory.host_memory().free,
+            mtp=own_head(self.file, self.config, draft),
         )  # fmt: skip
 
     def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
@@ -156,9 +157,6 @@ class CudaTarget(Target):
         caches."""
         free = memory.host_memory().free
         if self._expert_layers[-1]:
-            few, *more = self._expert_layers
-            fitting = [count for count in more if self.footprint.experts_on_host(count).bytes <= free]
-            self._expert_layers = [few, *(fitting or more)]
             setup = requested_setup(self.estimator(draft), context, kv)
             self._expert_layers, self._cached = (setup.experts,), setup.cached
             self.footprint = self.machine.footprint = self._footprint()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.quants import Bytes
@@ -113,18 +114,23 @@ class Nvfp4:
         _check_numbers(self.file, self.scale, scales)
         if (scales & 0x80).any():
             raise FormatError(f"{self.file.path}: {shown(self.scale)} is negative, expected scales of at least 0")
-        # ggml's blocks of 64: four scales, then of each 16 inputs i and i + 8 in a byte. The codes of 16 inputs are two
-        # words of four bytes; of both, even inputs are the low halves of bytes and odd ones the high halves.
-        words = self.file.raw(self.codes, slice(begin, end)).view("<u4").reshape(end - begin, -1, 4, 2)
-        first, second = words[..., 0], words[..., 1]
-        low, high = np.uint32(0x0F0F0F0F), np.uint32(0xF0F0F0F0)
+        # ggml's blocks of 64: four scales, then of each 16 inputs i and i + 8 in a byte.
+        stored = self.file.raw(self.codes, slice(begin, end)).view("<u4").reshape(end - begin, -1, 2)
         found = np.empty((end - begin, scales.shape[1] // 4, 36), np.uint8)
         found[..., :4] = scales.reshape(end - begin, -1, 4)
-        evens = (first & low) | (second & low) << np.uint32(4)
-        odds = (first & high) >> np.uint32(4) | (second & high)
-        pairs = np.stack((evens.view(np.uint8), odds.view(np.uint8)), axis=-1)
-        found[..., 4:] = pairs.reshape(*found.shape[:2], 32)
+        found[..., 4:] = halves_in_bytes(stored).reshape(*found.shape[:2], 32)
         return found.reshape(end - begin, -1)
+
+
+def halves_in_bytes(words: npt.NDArray[np.unsignedinteger]) -> Bytes:
+    """Codes of four bits, neighbours in a byte, (..., 2) words of half a group each: a byte of the result, (..., bytes
+    of a group), has code i of the first half and of the second one."""
+    low = words.dtype.type(int.from_bytes(b"\x0f" * words.itemsize, "little"))
+    first, second, four = words[..., 0], words[..., 1], words.dtype.type(4)
+    evens = (first & low) | (second & low) << four
+    odds = first >> four & low | (second & ~low)
+    pairs = np.stack((evens[..., None].view(np.uint8), odds[..., None].view(np.uint8)), axis=-1)
+    return pairs.reshape(*words.shape[:-1], -1)
 
 
 def _check_numbers(file: StoredWeights, name: str, codes: Bytes) -> None:

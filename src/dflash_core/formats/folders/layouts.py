@@ -17,7 +17,17 @@ from dflash_core.formats.safetensors import SafetensorsFile
 from dflash_core.formats.weights import listed, shown
 
 WEIGHT, BIAS = "weight", "bias"
-_UNREAD = ("input_scale", "input_global_scale", "weight_shape", "k_scale", "v_scale", "q_scale", "prob_scale")
+_UNREAD = (
+    "input_scale",
+    "input_global_scale",
+    "weight_shape",
+    "k_scale",
+    "v_scale",
+    "q_scale",
+    "kv_scale",
+    "prob_scale",
+    "output_scale",
+)
 """Scales of activations and of cached keys and values, which are rounded here by what they are, and shapes."""
 LEAVES = frozenset({
     WEIGHT, BIAS, "qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_scale", "weight_scale_2",
@@ -46,14 +56,15 @@ class Modules:
                 found.setdefault(module, set()).add(leaf)
             else:
                 found.setdefault(name, set())
-        return cls(file, {name: frozenset(leaves) for name, leaves in found.items()}, zeros_plus_one)
+        read = {name: frozenset(leaves) for name, leaves in found.items() if not leaves or leaves.difference(_UNREAD)}
+        return cls(file, read, zeros_plus_one)
 
     def part(self, module: str) -> Part:
         """The matrix of a module, or the tensor that is called so. Raises FormatError or UnsupportedError."""
         leaves = self.modules[module].difference(_UNREAD, (BIAS,))
         if not leaves:
             return self.floats(module)
-        for needed, optional, make in _LAYOUTS:
+        for needed, optional, make in LAYOUTS:
             if leaves.issuperset(needed):
                 if odd := leaves.difference(needed, optional):
                     raise self._unknown(module, odd)
@@ -77,6 +88,14 @@ class Modules:
             f"{self.file.path}: {shown(module)} is stored as {listed(sorted(leaves))}, expected tensors of BF16, FP8,"
             " GPTQ, AWQ, INT4 of compressed-tensors or NVFP4; use another file of the model"
         )
+
+    def check_type(self, name: str, *kinds: str) -> None:
+        """Raises UnsupportedError for a tensor of another type."""
+        if (kind := self.file.tensors[name].type) not in kinds:
+            raise UnsupportedError(
+                f"{self.file.path}: {shown(name)} is stored as {kind}, expected {' or '.join(kinds)}; use another file"
+                " of the model"
+            )
 
     def check_matrix(self, name: str, kind: str) -> None:
         """Raises FormatError for a tensor that is no matrix of this type."""
@@ -154,7 +173,7 @@ def _fp8(scale: str) -> Callable[[Modules, str], Part]:
     return made
 
 
-_LAYOUTS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[[Modules, str], Part]], ...] = (
+LAYOUTS: tuple[tuple[tuple[str, ...], tuple[str, ...], Callable[[Modules, str], Part]], ...] = (
     (("qweight", "scales"), ("qzeros", "g_idx"), _of_words),
     (("weight", "weight_scale", "weight_scale_2"), (), _modelopt),
     (("weight_packed", "weight_scale", "weight_global_scale"), (), _compressed),

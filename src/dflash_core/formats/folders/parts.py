@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -35,6 +35,15 @@ class Part(Protocol):
 
     def read(self, begin: int, end: int) -> Bytes:
         """Rows as blocks, (end - begin, bytes per row). Raises FormatError."""
+
+
+@runtime_checkable
+class Slabs(Part, Protocol):
+    """Matrices of experts that are read from one tensor."""
+
+    @property
+    def slabs(self) -> int:
+        """How many there are."""
 
 
 def row_bytes(part: Part) -> int:
@@ -207,4 +216,6 @@ def sizes_of(part: Part) -> tuple[int, ...]:
             return part.sizes
         case Stack():
             return (len(part.parts), *part.parts[0].shape)
+        case Slabs():
+            return (part.slabs, part.shape[0] // part.slabs, part.shape[1])
     return part.shape

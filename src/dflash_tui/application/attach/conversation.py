@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.lab.experiment import Design
-from dflash_core.messages import Message
+from dflash_core.messages import Call, Message
 from dflash_core.record import Line, TurnRecord
+from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_core.turns import Turns
 from dflash_tui.application.attach.server import AttachError
+from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import OnPrefill, TurnLike
 
+NO_TOOLS_HERE = "the model is on a server, to which this program does not offer tools"
 NOT_HERE = "the model is on the server: measurements and serving need it in this program"
+
+
+class WithoutCalls:
+    """An answer of a model that is offered no tools."""
+
+    calls: tuple[Call, ...] = ()
+    calling = ""
 
 
 class SentConversation:
@@ -24,15 +34,19 @@ class SentConversation:
         self.turns = Turns()
         self.watchers: list[Callable[[Line], None]] = []
         self.messages: tuple[Message, ...] = ()
+        self.tools: Tools = NO_TOOLS
+        self.tools_note = NO_TOOLS_HERE
 
     def set_messages(self, messages: Sequence[Message]) -> None:
         self.messages = tuple(messages)
 
-    def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike:
-        return self._begin((*self.messages, Message("user", prompt)), knobs, on_prefill)
+    def ask(self, prompt: str | Sequence[Message], knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike:
+        asked = (Message("user", prompt),) if isinstance(prompt, str) else prompt
+        return self._begin((*self.messages, *asked), knobs, on_prefill)
 
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike:
-        last = max((n for n, message in enumerate(self.messages) if message.role == "user"), default=None)
+        asks = ("user", "tool")
+        last = max((n for n, message in enumerate(self.messages) if message.role in asks), default=None)
         if last is None:
             raise DFlashError("nothing to retry: no question has been asked yet")
         return self._begin(self.messages[: last + 1], knobs, on_prefill)
@@ -69,6 +83,9 @@ class WithoutDecoder:
     def forget_learned(self) -> NoReturn:
         raise AttachError(NOT_HERE)
 
+    def watch(self, requests: Requests) -> bool:
+        return False
+
     def leave(self) -> None:
         """The state of the conversation is the server's."""
 
@@ -87,9 +104,17 @@ class WithoutDecoder:
         raise AttachError(NOT_HERE)
 
 
-def sent(messages: Sequence[Message], thinking: str = "reasoning_content") -> list[dict[str, str]]:
+def sent(messages: Sequence[Message], thinking: str = "reasoning_content") -> list[dict[str, Any]]:
     """Messages as APIs take them; reasoning under the name `thinking`."""
-    return [
-        {"role": one.role, "content": one.content} | ({thinking: one.thinking} if one.thinking else {})
-        for one in messages
-    ]
+    return [{"role": one.role, "content": one.content} | _beside(one, thinking) for one in messages]
+
+
+def _beside(message: Message, thinking: str) -> dict[str, Any]:
+    """The fields that few messages have."""
+    fields: dict[str, Any] = {thinking: message.thinking} if message.thinking else {}
+    if message.calls:
+        fields["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
+            for call in message.calls
+        ]
+    return fields | ({"tool_call_id": message.call_id} if message.role == "tool" else {})

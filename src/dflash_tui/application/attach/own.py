@@ -16,18 +16,20 @@ from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
-from dflash_core.record import End, Line, Loaded, Start, TurnLine, TurnRecord, assemble, decode
+from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, TurnRecord, assemble, decode
 from dflash_core.turn_stats import FoundRow, TurnReport
 from dflash_core.turns import Turns
-from dflash_tui.application.attach.conversation import SentConversation, WithoutDecoder, sent
+from dflash_tui.application.attach.conversation import SentConversation, WithoutCalls, WithoutDecoder, sent
 from dflash_tui.application.attach.server import CUT_OFF, AttachedServer, AttachError, Stream
+from dflash_tui.application.attach.watching import Watching
+from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import OnPrefill
 from dflash_tui.application.session_state import SessionState, decode_state
 
 NOTE = "attached to {url}, {program}; not from here: measurements (F8, what-if), /serve, /policy reset"
 
 
-class AttachedTurn:
+class AttachedTurn(WithoutCalls):
     """An answer of the server, from the lines of its record."""
 
     def __init__(
@@ -157,6 +159,7 @@ class AttachedSession(WithoutDecoder):
         self.notes = (said, *state.notes)
         self.knobs = state.knobs
         self.count = lru_cache(256)(self._count)
+        self._watching: Watching | None = None
 
     @property
     def limits(self) -> Limits:
@@ -182,6 +185,19 @@ class AttachedSession(WithoutDecoder):
 
     def clear(self) -> None:
         self.conversation.clear()
+
+    def watch(self, requests: Requests) -> bool:
+        self._watching = Watching(self._server, requests, self._seen)
+        self._watching.start()
+        return True
+
+    def _seen(self, line: Line) -> None:
+        if isinstance(line, (Read, Step)):
+            self.conversation.texts |= line.texts
+
+    def leave(self) -> None:
+        if self._watching is not None:
+            self._watching.stop()
 
     def learned(self) -> Sequence[FoundRow]:
         """As of the last answer."""

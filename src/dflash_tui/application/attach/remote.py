@@ -20,7 +20,7 @@ from dflash_core.record import End, Line, Start, TurnRecord, line_of
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.turn_stats import FoundRow, TurnReport
 from dflash_core.turns import Turns
-from dflash_tui.application.attach.conversation import SentConversation, WithoutDecoder
+from dflash_tui.application.attach.conversation import SentConversation, WithoutCalls, WithoutDecoder
 from dflash_tui.application.attach.engine import Chunk, Engine, RemoteModel
 from dflash_tui.application.attach.figures import UNKNOWN, Figures, report
 from dflash_tui.application.attach.prometheus import Metrics
@@ -31,7 +31,7 @@ SILENCE_S = 900.0  # while a long prompt is read, or a model loaded, most engine
 COUNTED_S, LOOK_S = 0.5, 0.05  # how long counters may lag behind the end of a stream; between looks at them
 
 
-class RemoteTurn:
+class RemoteTurn(WithoutCalls):
     """An answer of another engine, piece by piece as it comes."""
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json as json_text
+import secrets
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -48,7 +49,8 @@ class AttachedServer:
         self.url = f"{parts.scheme}://{parts.netloc}{self._prefix}"
         self._host, self._port, self._tls = parts.hostname, port, parts.scheme == "https"
         self._patience_s = patience_s
-        self._headers = {"content-type": "application/json", "user-agent": "dflash-tui"}
+        self.agent = f"dflash-tui ({secrets.token_hex(4)})"  # tells requests of one app from those of others
+        self._headers = {"content-type": "application/json", "user-agent": self.agent}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
 
@@ -70,7 +72,8 @@ class AttachedServer:
         raise AttachError(f"{self.url}{path}: expected an object of JSON, found {_described(data)}")
 
     def stream(self, path: str, body: object, silence_s: float = SILENCE_S) -> Stream:
-        """The events that answer an object, once they are iterated. `silence_s`: how long nothing may come."""
+        """The events that answer an object, or that a path sends, once they are iterated. `silence_s`: how long nothing
+        may come."""
         return Stream(self, path, body, silence_s)
 
     def _whole(self, method: str, path: str, body: object) -> bytes:
@@ -173,7 +176,8 @@ class Stream:
             self._socket = connection.sock
             if self.is_cut:
                 return
-            response = self._server.asked(connection, "POST", self._path, self._body)
+            method = "GET" if self._body is None else "POST"
+            response = self._server.asked(connection, method, self._path, self._body)
             self.headers = response.headers
             kind = response.getheader("content-type", "")
             if kind.startswith("application/x-ndjson"):

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from dflash_core.turn_stats import TurnReport
+from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
 
 Time = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
 """Seconds since 1970, up to the year 9999: no later date can be shown."""
@@ -25,7 +26,8 @@ def new_id() -> str:
 class Node:
     """One message of the tree. Without a parent it starts the conversation; siblings have the same parent.
 
-    `outcome` says how an answer without a report ended: failed, or cut off with the program.
+    `outcome` says how an answer without a report ended: failed, or cut off with the program. `calls`: an answer's. A
+    message of the user's side with `results` has those of the calls before it, in place of a text.
     """
 
     role: Literal["user", "assistant"]
@@ -36,6 +38,24 @@ class Node:
     report: TurnReport | None = None
     id: str = field(default_factory=new_id)
     created: Time = field(default_factory=time.time)
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+
+    @property
+    def asks(self) -> bool:
+        """It was written by the user."""
+        return self.role == "user" and not self.results
+
+    @property
+    def size(self) -> int:
+        """Characters of what the model reads of it."""
+        texts = (
+            self.content,
+            self.thinking,
+            *(one.arguments for one in self.calls),
+            *(one.text for one in self.results),
+        )
+        return sum(map(len, texts))
 
 
 class Branches:

@@ -81,6 +81,7 @@ class Comparing:
 
 
 def _question(by_id: Mapping[str, Node], answer: Node | None) -> str:
-    """The text of the message that an answer replies to."""
+    """The text of the message that an answer replies to; of results of calls their id, so that only answers to the same
+    ones are compared."""
     asked = by_id.get(answer.parent or "") if answer is not None else None
-    return asked.content if asked is not None else ""
+    return (asked.content or asked.id) if asked is not None else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from dflash_core.turns import Turns
 from dflash_tui.application.conversations.branches import Branches, Node, new_id
 from dflash_tui.application.conversations.journal import Journal, Left, Place
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation, StoreError, title_of
+from dflash_tui.application.conversations.tool_messages import ToolResult, result_messages, stored
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import ConversationLike, OnPrefill, TurnLike
 
@@ -124,33 +125,48 @@ class CurrentConversation:
     def ask(
         self,
         conversation: ConversationLike,
-        prompt: str,
+        prompt: str | Sequence[ToolResult],
         knobs: Knobs,
         *,
         instead_of: str | None = None,
         on_prefill: OnPrefill | None = None,
     ) -> TurnLike:
-        """Ask as the conversation does, and save the message. `instead_of`: the message of which it is a new version.
+        """Ask as the conversation does, and save the message: a text, or the results of the last answer's calls.
+        `instead_of`: the message of which it is a new version.
 
         Raises what the conversation's `ask` raises; nothing is changed then.
         """
-        leaf, prompt = self.branches.leaf, encodable(prompt)
+        leaf = self.branches.leaf
         if instead_of is not None:
             leaf = self.branches[instead_of].parent
-        if instead_of is not None or self.card is None:
+        if isinstance(prompt, str):
+            question = Node("user", encodable(prompt), leaf)
+        else:
+            question = Node("user", "", leaf, results=tuple(prompt))
+        # The decoder does not know yet what became of calls that were not made.
+        left_open = leaf is not None and bool(self.branches[leaf].calls) and question.asks
+        if instead_of is not None or self.card is None or left_open:
             conversation.set_messages(self._messages(leaf))
+        asked = question.content if question.asks else result_messages(question.results)
         try:
-            turn = conversation.ask(prompt, knobs, on_prefill=on_prefill)
+            turn = conversation.ask(asked, knobs, on_prefill=on_prefill)
         except BaseException:
             self.resume(conversation)
             raise
         if self.card is None:
-            self.card = Card(title_of(prompt), self.system, self.model)
+            self.card = Card(title_of(question.content), self.system, self.model)
             self.store.begin(self.card)
-        question = Node("user", prompt, leaf)
         self._add(self.card, question)
         self._begin(conversation, self.card, question)
         return turn
+
+    def give_up_calls(self, conversation: ConversationLike, results: Sequence[ToolResult]) -> None:
+        """The user ends the turn between its calls and the next answer: save the results, and no answer to them."""
+        if self.card is not None:
+            question = Node("user", "", self.branches.leaf, results=tuple(results))
+            self._add(self.card, question)
+            self._add(self.card, Node("assistant", "", question.id, outcome="stopped"))
+            self.resume(conversation)
 
     def retry(self, conversation: ConversationLike, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike:
         """Answer the last message again; the new answer becomes a sibling of the old one."""
@@ -192,8 +208,9 @@ class CurrentConversation:
         if answering is None:
             return
         answer = Node(
-            "assistant", turn.text, answering.question.id, turn.thinking, outcome, turn.report, answering.answer
-        )
+            "assistant", turn.text, answering.question.id, turn.thinking, outcome, turn.report, answering.answer,
+            calls=stored(turn.calls),
+        )  # fmt: skip
         self._add(answering.card, answer)
         self._unseen_by[answer.id] = self._unseen
         if turn.record is not None:
@@ -284,13 +301,10 @@ class CurrentConversation:
         return replace(found, card=present, branches=Branches(branches.nodes, branches.leaf))
 
     def _messages(self, leaf: str | None) -> list[Message]:
-        from dflash_core.messages import Message  # imports the template engine; a model is loaded by now
+        from dflash_tui.application.conversations.prompting import messages  # a model is loaded by now
 
-        messages = [Message("system", self.system)] if self.system else []
-        for node in self.branches.path_to(leaf):
-            if node.id not in self._unseen:
-                messages.append(Message(node.role, node.content, node.thinking, node.report))
-        return messages
+        seen = [node for node in self.branches.path_to(leaf) if node.id not in self._unseen]
+        return messages(seen, self.system)
 
     def set_system(self, text: str) -> None:
         """Set the system message of this conversation. Call `resume` afterwards."""
@@ -302,16 +316,18 @@ class CurrentConversation:
     def leave_out(self, turns: int) -> int:
         """Stop giving the decoder the oldest `turns` turns that it still gets; returns how many are left
         out now. The turns stay in the conversation. Call `resume` afterwards."""
-        questions = [node.id for node in self.branches.path if node.role == "user" and node.id not in self._unseen]
+        questions = [node.id for node in self.branches.path if node.asks and node.id not in self._unseen]
         gone = set(questions[: max(min(turns, len(questions) - 1), 0)])
-        gone |= {node.id for node in self.branches.path if node.parent in gone}
+        for node in self.branches.path:  # answers, results of calls, and answers to them
+            if node.parent in gone and not node.asks:
+                gone.add(node.id)
         self._unseen |= gone
         return self.left_out
 
     @property
     def left_out(self) -> int:
         """The number of turns of the path that the decoder does not get."""
-        return sum(node.role == "user" and node.id in self._unseen for node in self.branches.path)
+        return sum(node.asks and node.id in self._unseen for node in self.branches.path)
 
     @property
     def remaining_share(self) -> float:
@@ -324,7 +340,7 @@ class CurrentConversation:
 
         def size(unseen: frozenset[str]) -> int:
             shown = (node for node in path[: last + 1] if node.id not in unseen)
-            return len(self.system) + sum(len(node.content) + len(node.thinking) for node in shown)
+            return len(self.system) + sum(node.size for node in shown)
 
         return size(self._unseen) / max(size(before), 1)
 

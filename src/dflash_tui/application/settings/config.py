@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dflash_core.clean import encodable
 from dflash_core.drafters.registry import resolved
@@ -20,8 +20,11 @@ from dflash_core.knobs import SPEC, SPEC_FORMER, Knobs
 from dflash_core.user_folders import user_folder
 from dflash_tui.application.here import here
 from dflash_tui.application.settings import schema
-from dflash_tui.application.settings.schema import Kind
+from dflash_tui.application.settings.schema import SERVERS, Kind
 from dflash_tui.application.settings.toml_file import TomlError, edit_toml, line_of, read_toml
+
+if TYPE_CHECKING:
+    from dflash_tui.application.settings.tool_servers import ToolServer
 
 PREFIX = "DFLASH_TUI_"
 FILE_NAME = "config.toml"
@@ -58,6 +61,7 @@ class Settings:
     log_level: str = _setting("info", schema.choice("debug", "info", "warning"))
     knobs: Knobs = field(default_factory=Knobs)
     keys: Mapping[str, str] = field(default_factory=dict)
+    servers: tuple[ToolServer, ...] = ()  # of tools
     clients: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -156,7 +160,13 @@ def load_config(
     take({name: (value, "command line") for name, value in (command_line or {}).items()})
     keys = _without_clashes(_inside("keys", values), key_rules, origins, problems)
     plain = {name: value for name, value in values.items() if name in PLAIN}
-    settings = Settings(**plain, knobs=knobs, keys=keys, clients=_inside("clients", values))
+    settings = Settings(
+        **plain,
+        knobs=knobs,
+        keys=keys,
+        clients=_inside("clients", values),
+        servers=tuple(_inside(SERVERS, values).values()),
+    )
     return Config(settings, origins, tuple(problems), tuple(reversed(themes)))
 
 
@@ -201,6 +211,16 @@ def _of_file(path: Path, kind: str, problems: list[str]) -> Iterator[_Entry]:
     except TomlError as error:
         problems.append(f"{kind} {path}: {error}; nothing of it is used")
         return
+    servers = table.pop(SERVERS, {})
+    if servers and kind != "user file":
+        # Whoever clones a project must not start its programs by that.
+        problems.append(f"{kind} {path}: {SERVERS}: only {user_file()} can name servers of tools; none of it is used")
+    elif not isinstance(servers, dict):
+        problems.append(f"{kind} {path}, line {line_of(text, SERVERS)}: {SERVERS}: expected tables [{SERVERS}.NAME]")
+    else:
+        for name, value in servers.items():
+            place = f"{SERVERS}.{name}"
+            yield _Entry(place, f"{kind} {path}, line {line_of(text, place)}", value, path.parent)
     for name, value in _flat(table):
         yield _Entry(name, f"{kind} {path}, line {line_of(text, name)}", value, path.parent)
 
@@ -229,6 +249,10 @@ def _checked(entry: _Entry, key_rules: KeyRules) -> Any:
         return spec.parse(entry.value) if entry.folder is None else spec.check(entry.value)
     if table == "keys" and inner and entry.folder is not None:
         return key_rules.checked(inner, schema.KEYS.check(entry.value, entry.folder))
+    if table == SERVERS and entry.folder is not None:
+        from dflash_tui.application.settings.tool_servers import tool_server  # few have one
+
+        return tool_server(inner, entry.value, entry.folder)
     if table == "clients" and inner and entry.folder is not None:
         return schema.TEXT.check(entry.value, entry.folder)
     kind = PLAIN[entry.name]
@@ -253,4 +277,5 @@ def _without_clashes(
 def _near(name: str) -> str:
     known = [*PLAIN, *(f"knobs.{knob}" for knob in (*SPEC, *SPEC_FORMER))]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(PLAIN)}, [knobs], [keys], [clients]"
+    tables = f"[knobs], [keys], [clients], [{SERVERS}.NAME]"
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(PLAIN)}, {tables}"

@@ -15,6 +15,8 @@ from dflash_core.drafters.registry import resolved
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.memory import parse_bytes
 
+SERVERS = "mcp_servers"
+"""The table of servers of tools."""
 MAX_COUNT = 1000
 _SWITCHES = {"on": "true", "off": "false"}
 

@@ -266,7 +266,7 @@ class AttentionBranch:
             [scope.state.pointer, node0, splits.out, splits.stats, count, buffers.wide, rows, kv_heads,
              *self.out.act_args(buffers.acts), *sinks[1]],
         )  # fmt: skip
-        yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows, scope.ahead)
+        yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
         turns = [self._turn(chunk, heads) for heads in self.layers.turns(self.kv.kv)]

@@ -114,7 +114,7 @@ class Pass:
     """The rows of one pass: nodes of the tree in `state`, from node0 on; `count` of them are live.
 
     `window`: two int32, how many of the last and of the first positions full-attention layers see; None: all. `given`:
-    per-layer inputs, of a model that has them. `ahead`: the product that follows a mixer's.
+    per-layer inputs, of a model that has them.
     """
 
     state: DeviceState
@@ -124,7 +124,6 @@ class Pass:
     count: At
     window: Tensor | None = None
     given: Tensor | None = None
-    ahead: AnyProjection | None = None
 
     @property
     def single_row(self) -> bool:

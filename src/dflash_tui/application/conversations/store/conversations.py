@@ -216,15 +216,17 @@ class Store:
 
 # From the leaf upwards. If the leaf is not a message of the conversation, its newest message is used.
 _ENDING = """
-WITH RECURSIVE up (role, content, parent, thinking, outcome, report, id, created, conversation, height) AS (
-    SELECT role, content, parent, thinking, outcome, NULL, id, created, conversation, 1
+WITH RECURSIVE
+up (role, content, parent, thinking, outcome, report, id, created, calls, results, conversation, height) AS (
+    SELECT role, content, parent, thinking, outcome, NULL, id, created, calls, results, conversation, 1
     FROM message WHERE id = coalesce(
         (SELECT id FROM message WHERE id = (SELECT leaf FROM conversation WHERE id = ?1) AND conversation = ?1),
         (SELECT id FROM message WHERE conversation = ?1 ORDER BY number DESC LIMIT 1))
     UNION ALL
-    SELECT m.role, m.content, m.parent, m.thinking, m.outcome, NULL, m.id, m.created, m.conversation, up.height + 1
+    SELECT m.role, m.content, m.parent, m.thinking, m.outcome, NULL, m.id, m.created, m.calls, m.results,
+           m.conversation, up.height + 1
     FROM up JOIN message m ON m.id = up.parent AND m.conversation = up.conversation LIMIT ?2
-) SELECT role, content, parent, thinking, outcome, report, id, created FROM up ORDER BY height
+) SELECT role, content, parent, thinking, outcome, report, id, created, calls, results FROM up ORDER BY height
 """
 
 _LIST = """

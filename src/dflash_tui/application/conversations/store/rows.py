@@ -17,21 +17,24 @@ from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.parse import parse
 from dflash_tui.application.conversations.store.card import LONGEST_TITLE, Card
+from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
 
 T = TypeVar("T")
 _REPORT = msgspec.json.Decoder(TurnReport)
+_CALLS = msgspec.json.Decoder(tuple[ToolCall, ...])
+_RESULTS = msgspec.json.Decoder(tuple[ToolResult, ...])
 # The columns from which `card`, `node` and `packed` make their types come first.
 _COLUMNS = {
     "conversation": ("title", "system", "model", "id", "created", "updated", "leaf", "number"),
     "message": (
-        *("role", "content", "parent", "thinking", "outcome", "report", "id", "created"),
+        *("role", "content", "parent", "thinking", "outcome", "report", "id", "created", "calls", "results"),
         *("conversation", "number"),
     ),
     "turn": ("record", "message"),
 }
 TITLE = f"substr(title, 1, {LONGEST_TITLE})"  # earlier versions accepted titles of any length
 CARDS = f"SELECT {TITLE}, system, model, id, created, updated FROM conversation"
-MESSAGES = "SELECT role, content, parent, thinking, outcome, report, id, created FROM message"
+MESSAGES = "SELECT role, content, parent, thinking, outcome, report, id, created, calls, results FROM message"
 
 
 class UnusableError(Exception):
@@ -65,13 +68,26 @@ def node(row: Sequence[object]) -> Node:
     """A message from the columns of MESSAGES. An unreadable report only costs the figures under an answer."""
     values = dict(zip(_COLUMNS["message"], row))
     stored, report = values.pop("report"), None
-    found = typed(values, Node)
+    calls, results = _list(values.pop("calls"), _CALLS), _list(values.pop("results"), _RESULTS)
+    found = typed(values | {"calls": calls, "results": results}, Node)
     with contextlib.suppress(FormatError):
         report = parse(stored, _REPORT) if isinstance(stored, str) and stored else None
         if report is not None:
             check_report(report)
             return replace(found, report=report)
     return found
+
+
+def _list(value: object, decoder: msgspec.json.Decoder[tuple[T, ...]]) -> tuple[T, ...]:
+    """The calls or results of a row."""
+    try:
+        return parse(value, decoder) if isinstance(value, str) else ()
+    except FormatError as error:
+        raise UnusableError(str(error)) from None
+
+
+def _text(values: Sequence[object]) -> str | None:
+    return msgspec.json.encode(values).decode() if values else None
 
 
 def branches(rows: Sequence[Sequence[object]], leaf: object) -> Branches:
@@ -91,8 +107,9 @@ def insert_card(db: sqlite3.Connection, card: Card) -> None:
 def insert_node(db: sqlite3.Connection, conversation: str, node: Node) -> None:
     report = msgspec.json.encode(node.report).decode() if node.report is not None else None
     texts = map(encodable, (node.content, node.thinking, node.outcome))
-    row = (node.id, conversation, node.parent, node.role, *texts, node.created, report)
-    columns = "id, conversation, parent, role, content, thinking, outcome, created, report"
+    tools = _text(node.calls), _text(node.results)
+    row = (node.id, conversation, node.parent, node.role, *texts, node.created, report, *tools)
+    columns = "id, conversation, parent, role, content, thinking, outcome, created, report, calls, results"
     marks = ", ".join("?" * len(row))
     db.execute(f"INSERT INTO message ({columns}) VALUES ({marks}) ON CONFLICT (id) DO NOTHING", row)
 
@@ -110,7 +127,10 @@ def copy(source: sqlite3.Connection, target: sqlite3.Connection, *, records: boo
         makes["turn"] = lambda row: packed(row[0])
     for table, make in makes.items():
         columns, marks = ", ".join(_COLUMNS[table]), ", ".join("?" * len(_COLUMNS[table]))
-        for row in _readable(source, f"SELECT {columns} FROM {table} ORDER BY rowid"):
+        there = {str(row[1]) for row in _readable(source, f"SELECT * FROM pragma_table_info('{table}') ORDER BY cid")}
+        # A file of an earlier version, which could not be brought up to date, lacks some.
+        read = ", ".join(one if one in there else "NULL" for one in _COLUMNS[table])
+        for row in _readable(source, f"SELECT {read} FROM {table} ORDER BY rowid"):
             with contextlib.suppress(UnusableError, sqlite3.IntegrityError):
                 make(row)
                 target.execute(f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({marks})", row)

@@ -78,10 +78,14 @@ _JOURNAL = (
     )""",
 )
 
+# JSON; NULL in the messages of earlier versions, and in all that have none.
+_CALLS = ("ALTER TABLE message ADD COLUMN calls TEXT", "ALTER TABLE message ADD COLUMN results TEXT")
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _TABLES,
     _search("message", "content") + _search("conversation", "title"),
     _JOURNAL,
+    _CALLS,
 )
 VERSION = len(MIGRATIONS)
 _FIRST = {"migration", "conversation", "message", "turn"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dflash_core.events import Piece
+from dflash_core.text.stop_strings import StopStrings
 from dflash_core.text.tool_calls.answer import AnswerParts
 from dflash_core.text.tool_calls.parts import CallEnd, Malformed, Part, Text, Thinking
-from dflash_tui.server.stops import StopStrings
 
 
 class AnswerShape:
@@ -42,10 +42,14 @@ class AnswerShape:
 
     def push(self, piece: Piece) -> list[Part]:
         """The parts of a piece."""
+        return self.push_text(piece.thinking, piece.text)
+
+    def push_text(self, thinking: str, text: str) -> list[Part]:
+        """The parts of the next reasoning, and of text after it."""
         if self._parser is not None:
-            return [*self._passed(self._parser.push(piece.thinking, piece.text))]
-        thinking = [Thinking(piece.thinking)] if piece.thinking and not self.over else []
-        return [*thinking, *self._passed([Text(piece.text)])]
+            return [*self._passed(self._parser.push(thinking, text))]
+        thought = [Thinking(thinking)] if thinking and not self.over else []
+        return [*thought, *self._passed([Text(text)])]
 
     def finish(self, *, cut: bool) -> list[Part]:
         """What waited for more text. `cut`: a limit ended the answer, not the model."""

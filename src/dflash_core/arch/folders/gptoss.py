@@ -1,0 +1,89 @@
+"""Folders of GPT-OSS: experts as MXFP4 or as floats, gate and up of an expert row by row in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from dflash_core.arch.folders.form import ATTENTION, Form, Maker, Values, refused
+from dflash_core.arch.folders.plain import layer_kinds
+from dflash_core.arch.folders.settings import check_activation, common, rotary
+from dflash_core.arch.kinds import CLAMP, CLAMP_ALPHA
+from dflash_core.errors import FormatError
+from dflash_core.formats.folders.layouts import Modules
+from dflash_core.formats.folders.parts import Computed, Part
+from dflash_core.formats.folders.stacks import Mxfp4Experts, TurnedExperts
+from dflash_core.formats.metadata import Settings
+from dflash_core.formats.quants import FLOATS
+
+EXPERTS = "mlp.experts."
+GATE, UP, DOWN = "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"
+OF: Mapping[str, tuple[str, ...]] = {"gate_up_proj": (GATE, UP), "down_proj": (DOWN,)}
+"""What a tensor's rows, one after the other, belong to."""
+
+
+def settings(keys: Settings, modules: Modules) -> Values:
+    """Of 20B and 120B."""
+    check_activation(keys, "hidden_act")
+    for name, expected in (("swiglu_limit", CLAMP), ("swiglu_alpha", CLAMP_ALPHA)):
+        if keys.number(name, default=expected) != expected:
+            raise refused(keys, name, f"{expected:g}")
+    keys.find("attention_bias")  # the tensors say so
+    values = common(keys) | rotary(keys, truncate=False)
+    if values.pop("rope.partial") != 1:
+        raise refused(keys, "partial_rotary_factor", "1, all of a head")
+    blocks = values["block_count"]
+    kinds = layer_kinds(keys, blocks, ("sliding_attention", "full_attention"))
+    sliding = [kind == "sliding_attention" for kind in kinds] or [at % 2 == 0 for at in range(blocks)]
+    return values | {
+        "attention.sliding_window": keys.integer("sliding_window"),
+        "attention.sliding_window_pattern": sliding,
+        "expert_count": keys.integer("num_local_experts", "num_experts"),
+        "expert_used_count": keys.integer("num_experts_per_tok", "experts_per_token"),
+        "expert_feed_forward_length": keys.integer("intermediate_size"),
+    }
+
+
+def _packed(modules: Modules, module: str) -> Mapping[str, Part]:
+    modules.check_type(module, "U8")
+    name = module.removesuffix("_blocks")
+    to = OF[name.rpartition(".")[2]]
+    return {f"{one}.weight": Mxfp4Experts(modules.file, name, at, len(to)) for at, one in enumerate(to)}
+
+
+def _floats(modules: Modules, module: str) -> Mapping[str, Part]:
+    info, to = modules.file.tensors[module], OF[module.rpartition(".")[2]]
+    if len(info.shape) != 3 or info.shape[2] % len(to):
+        raise FormatError(
+            f"{modules.file.path}: {module} has shape {list(info.shape)}, expected experts, inputs and outputs;"
+            " download it again"
+        )
+    modules.check_type(module, *FLOATS)
+    return {f"{one}.weight": TurnedExperts(modules.file, module, at, len(to)) for at, one in enumerate(to)}
+
+
+def _biases(modules: Modules, module: str) -> Mapping[str, Part]:
+    to = OF[module.rpartition(".")[2].removesuffix("_bias")]
+    return {f"{one}.bias": _bias(modules, module, at, len(to)) for at, one in enumerate(to)}
+
+
+def _bias(modules: Modules, module: str, first: int, step: int) -> Part:
+    modules.check_type(module, *FLOATS)
+    experts, rows = modules.file.tensors[module].shape[0], modules.file.tensors[module].shape[-1]
+    return Computed(
+        module, (experts, rows // step),
+        lambda: np.ascontiguousarray(modules.file.float32(module)[:, first::step]),
+    )  # fmt: skip
+
+
+MADE: dict[str, Maker] = {}
+for _part in OF:
+    MADE |= {f"{EXPERTS}{_part}_blocks": _packed, f"{EXPERTS}{_part}_scales": lambda modules, module: {}}
+    MADE |= {f"{EXPERTS}{_part}": _floats, f"{EXPERTS}{_part}_bias": _biases}
+NAMES = ATTENTION | {
+    "self_attn.sinks": "attn_sinks",
+    "post_attention_layernorm": "post_attention_norm",
+    "mlp.router": "ffn_gate_inp",
+}
+FORM = Form("gpt-oss", settings, NAMES, made=MADE, harmless=frozenset({"initial_context_length", "experts_per_token"}))

@@ -1,0 +1,184 @@
+"""One server of tools: it is started, says which tools it has, and calls them. All in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Literal
+
+from mcp import Client, MCPError
+from mcp_types import Implementation
+from pydantic import ValidationError
+
+from dflash_core.clean import one_line
+from dflash_core.errors import MESSAGE, DFlashError
+from dflash_tui import __version__
+from dflash_tui.application.amounts import counted
+from dflash_tui.application.log import LOG
+from dflash_tui.application.settings.tool_servers import ToolServer, expanded
+from dflash_tui.application.tools import http
+from dflash_tui.application.tools.needs import ToolsError
+from dflash_tui.application.tools.offered import LeftOut, OfferedTool, listed, problem
+from dflash_tui.application.tools.results import MAX_CHARACTERS, as_text, shortened
+from dflash_tui.application.tools.stdio import ServerProcess
+from dflash_tui.application.tools.streams import Streams, checked
+
+START_S = 60.0
+"""How long a server has to say which tools it has: a first start may have to fetch packages."""
+_PAGES = 50  # of a list of tools
+State = Literal["off", "starting", "on", "failed"]
+
+
+class Connection:
+    """`state`, `tools` and `left_out` may be read from any thread; `why` says what has failed, one line."""
+
+    def __init__(self, server: ToolServer) -> None:
+        self.server = server
+        self.state: State = "off"
+        self.why = ""
+        self.tools: tuple[OfferedTool, ...] = ()
+        self.left_out: tuple[LeftOut, ...] = ()
+        self._broken: list[Any] = []
+        self._client: Client | None = None
+        self._process: ServerProcess | None = None
+
+    @property
+    def words(self) -> str:
+        """What it is, in a line."""
+        name = self.server.name
+        if self.state == "failed":
+            return f"{name}: {self.why}"
+        if self.state != "on":
+            return f"{name} is {self.state}"
+        beside = f", {len(self.left_out)} left out" if self.left_out else ""
+        return f"{name} has {counted(len(self.tools), 'tool')}{beside}"
+
+    async def run(self, start_s: float = START_S) -> None:
+        """Connect, and stay connected until cancelled or until the server goes away. Never raises but for that."""
+        self.state, self.why, self.tools, self.left_out = "starting", "", (), ()
+        self._broken = []
+        try:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(start_s):
+                    info = Implementation(name="dflash-tui", version=__version__)
+                    transport = checked(self._streams(), self._usable)
+                    client = await stack.enter_async_context(Client(transport, client_info=info, cache=None))
+                    await self._list(client)
+                self._client, self.state = client, "on"
+                await self._gone()
+        except asyncio.CancelledError:
+            self.state = "off"
+            raise
+        except BaseException as error:
+            self._fail(self._explained(error, start_s))
+        finally:
+            self._client = None
+
+    async def _gone(self) -> None:
+        """Wait until the process writes no more; a server over HTTP is only known to be gone when it is called."""
+        if self._process is None:
+            await asyncio.Event().wait()
+        else:
+            await self._process.gone.wait()
+            self._client = None
+            self._fail(self._process.ended())  # at once: ending the process may take a while
+            raise ToolsError(self.why)
+
+    def _fail(self, why: str) -> None:
+        self.state, self.why, self.tools = "failed", why, ()
+        LOG.warning("tools of %s: %s", self.server.name, why)
+
+    def _explained(self, error: BaseException, start_s: float) -> str:
+        if self._process is not None and self._process.problem:
+            return self._process.problem
+        if isinstance(leaf(error), TimeoutError):
+            said = f"it has not said within {start_s:g} s which tools it has"
+            skipped = self._process.skipped if self._process is not None else 0
+            return said + (f"; it wrote {skipped:,} lines that are no messages" if skipped else "")
+        if self._process is not None and self._process.gone.is_set():
+            return self._process.ended()
+        return reason(error)
+
+    @asynccontextmanager
+    async def _streams(self) -> AsyncIterator[Streams]:
+        server = self.server
+        if server.url:
+            self._process = None
+            headers = {name: expanded(value, os.environ) for name, value in server.headers.items()}
+            async with http.streams(expanded(server.url, os.environ), headers) as found:
+                yield found
+            return
+        self._process = process = ServerProcess()
+        env = {name: expanded(value, os.environ) for name, value in server.env.items()}
+        args = [expanded(value, os.environ) for value in server.args]
+        async with process.streams(server.command, args, env, server.cwd) as found:
+            yield found
+
+    def _usable(self, found: list[Any]) -> list[Any]:
+        """The tools of a list without the broken ones. A later list has those of an earlier one again."""
+        broken = [one for one in found if problem(one)]
+        self._broken += broken
+        return [one for one in found if one not in broken]
+
+    async def _list(self, client: Client) -> None:
+        found: list[Any] = []
+        cursor: str | None = None
+        for _ in range(_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            found += [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in page.tools]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        self.tools, self.left_out = listed(self.server.name, [*found, *self._broken])
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
+        """The text of a result, and whether it says that the call failed. Raises ToolsError for a server that does not
+        answer; cancelling ends the wait."""
+        client, timeout = self._client, self.server.timeout
+        if client is None:
+            raise ToolsError(f"the server {self.server.name} is not there: {self.why or 'it is off'}")
+        try:
+            async with asyncio.timeout(timeout):
+                result = await client.call_tool(tool, arguments)
+                blocks = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content]
+                text = as_text(blocks, result.structured_content, failed=bool(result.is_error))
+                return shortened(text, MAX_CHARACTERS), bool(result.is_error)
+        except TimeoutError:
+            raise ToolsError(f"no answer within {timeout:g} s") from None
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            raise ToolsError(await self._lost(error)) from None
+
+    async def _lost(self, error: Exception) -> str:
+        """Why a call failed: the end of the process says more than the broken connection."""
+        if self._process is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.gone.wait(), 0.1)
+            if self._process.gone.is_set():
+                return self._process.ended()
+        return reason(error)
+
+
+def leaf(error: BaseException) -> BaseException:
+    """The first cause in groups of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def reason(error: BaseException) -> str:
+    """An error of a server or of its protocol, as one line."""
+    error = leaf(error)
+    if isinstance(error, DFlashError):
+        return str(error)
+    if isinstance(error, MCPError):
+        return one_line(f"it answers: {error.message}", MESSAGE)
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        return one_line(f"its answer is not as the protocol says: {place}: {first['msg']}", MESSAGE)
+    return one_line(f"{str(error) or type(error).__name__}", MESSAGE)

@@ -1,0 +1,99 @@
+"""What is done with the calls of an answer: asked about, made, or refused. No server and no screen is needed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
+from dflash_tui.application.settings.tool_servers import ALL
+from dflash_tui.application.tools.offered import OfferedTool
+
+MAX_ROUNDS = 24
+"""Answers with calls, one after the other, to one message of the user."""
+MAX_CALLS = 16
+"""Calls in one answer."""
+DENIED = "The user did not allow this call. Do not repeat it; go on without it, or ask what to do instead."
+CANCELLED = "The user stopped this call."
+NOT_ASKED = "This call needs the user's permission, and nobody can be asked here. Go on without it."
+TOO_MANY = f"Not called: an answer may have {MAX_CALLS} calls."
+NO_MORE_ROUNDS = f"Not called: this was round {MAX_ROUNDS} of calls for one question. Answer with what you know by now."
+Reply = Literal["once", "conversation", "always", "deny", "stop"]
+"""What the user says to a call: make it; make every call of its tool in this conversation, or of its server from now
+on, without asking; do not make it; end the turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A call, and the tool that it is of. `refusal`: what the model reads in place of a result; "" for a call that may
+    be made. `asks`: the user has to allow it first."""
+
+    call: ToolCall
+    tool: OfferedTool | None = None
+    refusal: str = ""
+    asks: bool = False
+
+    @property
+    def refused(self) -> ToolResult:
+        return ToolResult(self.call.id, self.call.name, self.refusal, "failed")
+
+
+class Permissions:
+    """What may be called without asking. `always`: names of tools by server, from the settings."""
+
+    def __init__(self, always: Mapping[str, frozenset[str]]) -> None:
+        self._always = dict(always)
+        self._here: set[tuple[str, str, str]] = set()  # conversation, server, tool
+
+    def allowed(self, tool: OfferedTool, conversation: str) -> bool:
+        known = self._always.get(tool.server, frozenset())
+        return ALL in known or tool.own in known or (conversation, tool.server, tool.own) in self._here
+
+    def allow_here(self, tool: OfferedTool, conversation: str) -> None:
+        """Every call of this tool in this conversation."""
+        self._here.add((conversation, tool.server, tool.own))
+
+    def allow_server(self, server: str) -> None:
+        """Every call of every tool of this server."""
+        self._always[server] = frozenset({ALL})
+
+    def shown(self, server: str) -> str:
+        """What is allowed of a server, for people; "" for nothing."""
+        known = self._always.get(server, frozenset())
+        return "all tools" if ALL in known else ", ".join(sorted(known))
+
+
+def plan(
+    calls: Sequence[ToolCall],
+    tools: Sequence[OfferedTool],
+    permissions: Permissions,
+    conversation: str,
+    *,
+    rounds: int,
+) -> list[Planned]:
+    """What to do with an answer's calls, in their order. `rounds`: answers with calls before this one, in this turn."""
+    by_name = {tool.name: tool for tool in tools}
+    planned: list[Planned] = []
+    for place, call in enumerate(calls):
+        tool = by_name.get(call.name)
+        if rounds >= MAX_ROUNDS:
+            planned.append(Planned(call, tool, NO_MORE_ROUNDS))
+        elif tool is None:
+            known = ", ".join(by_name) or "none"
+            planned.append(Planned(call, None, f"There is no tool {call.name}. Known tools: {known}."))
+        elif place >= MAX_CALLS:
+            planned.append(Planned(call, tool, TOO_MANY))
+        else:
+            planned.append(Planned(call, tool, asks=not permissions.allowed(tool, conversation)))
+    return planned
+
+
+def over(rounds: int) -> bool:
+    """The model went on calling after it was told that there are no more rounds: the turn ends."""
+    return rounds > MAX_ROUNDS
+
+
+def result_tokens(capacity: int, used: int, results: int) -> int:
+    """Tokens that each of so many results may have, so that half of what is free is left for the answers."""
+    return max((capacity - used) // 2 // max(results, 1), 0)

@@ -1,0 +1,232 @@
+"""Tools in the chat: which the model is offered, and its calls: shown, confirmed, made, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from textual.screen import Screen
+
+from dflash_core.errors import DFlashError
+from dflash_tui.application.amounts import seconds
+from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
+from dflash_tui.application.settings.config import user_file
+from dflash_tui.application.settings.schema import SERVERS
+from dflash_tui.application.settings.tool_servers import allow_always
+from dflash_tui.application.tools.needs import ToolsError, needs
+from dflash_tui.application.tools.offered import OfferedTool, for_template
+from dflash_tui.application.tools.results import fitting
+from dflash_tui.application.tools.rounds import (
+    CANCELLED,
+    DENIED,
+    MAX_ROUNDS,
+    Permissions,
+    Planned,
+    over,
+    plan,
+    result_tokens,
+)
+from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.state import AppState
+from dflash_tui.widgets.call_dialog import CallScreen
+from dflash_tui.widgets.calls import CallFold, CallsBlock
+from dflash_tui.widgets.transcript import TurnBlock
+
+if TYPE_CHECKING:
+    from dflash_tui.application.tools.servers import ToolServers
+
+LOOK_S = 0.25
+NONE = f"no servers of tools in {{path}}; write a table [{SERVERS}.NAME] with command and args, or url: docs/tools.md"
+
+
+class ToolCalls(Controller):
+    """Belongs to one chat. No server is started before the user asks for it."""
+
+    def __init__(self, state: AppState, screen: Screen[Any]) -> None:
+        super().__init__(state, screen)
+        self.servers: ToolServers | None = None
+        self._offered: tuple[OfferedTool, ...] = ()
+        self._running: Future[ToolResult] | None = None
+        self._stopped = False
+        self._opening = asyncio.Lock()
+
+    @cached_property
+    def permissions(self) -> Permissions:
+        return Permissions({one.name: one.allow for one in self.state.settings.servers})
+
+    # Servers
+
+    async def opened(self) -> ToolServers:
+        """The servers of the settings, none of them started by this. Raises ToolsError without any, or without what
+        they need."""
+        if not self.state.settings.servers:
+            raise ToolsError(NONE.format(path=user_file()))
+        needs()
+        async with self._opening:
+            servers = self.servers
+            if servers is None:
+                servers = self.servers = await asyncio.to_thread(self._loaded)
+        return servers
+
+    def _loaded(self) -> ToolServers:
+        from dflash_tui.application.tools.servers import ToolServers  # two seconds of imports
+
+        return ToolServers(self.state.settings.servers)
+
+    async def begin(self) -> None:
+        """Start the servers that the settings start with the app."""
+        wanted = [one.name for one in self.state.settings.servers if one.start]
+        if wanted and not self.state.no_model:
+            try:
+                await self.start(wanted)
+            except DFlashError as error:
+                self.say(error)
+
+    async def start(self, names: Sequence[str]) -> None:
+        """Start servers, and say how that went once it has. Raises ToolsError for an unknown one."""
+        servers = await self.opened()
+        for name in names:
+            servers.start(name)
+        self.screen.run_worker(self._tell_started(servers, names), group="tools")
+
+    async def _tell_started(self, servers: ToolServers, names: Sequence[str]) -> None:
+        while any(servers.connections[name].state == "starting" for name in names):
+            await asyncio.sleep(LOOK_S)
+        said = [servers.connections[name].words for name in names]
+        session = self.state.session
+        note = session.conversation.tools_note if session is not None else ""
+        self.say("; ".join([*said, *([note] if note else [])]))
+
+    async def end(self, names: Sequence[str]) -> None:
+        """End servers. Raises ToolsError for an unknown one."""
+        servers = await self.opened()
+        for name in names:
+            servers.stop(name)
+
+    def close(self, timeout: float) -> None:
+        """The app ends: no server outlives it."""
+        servers, self.servers = self.servers, None
+        if servers is not None:
+            servers.close(timeout)
+
+    def offer(self) -> None:
+        """A turn is about to begin: the model gets the tools that there are now."""
+        session = self.state.session
+        self._offered = self.servers.tools if self.servers is not None else ()
+        if session is not None:
+            session.conversation.tools = for_template(self._offered)
+
+    # Calls
+
+    async def answered(self, after: TurnBlock, calls: Sequence[ToolCall]) -> CallsBlock | None:
+        """Make the calls of an answer. Returns the block whose results the model is asked to go on with; None where the
+        turn ends instead."""
+        self._stopped = False
+        block = await self.transcript.add(CallsBlock(calls), after)
+        current, rounds = self.state.conversation, self._rounds()
+        conversation = current.card.id if current.card is not None else ""
+        results: list[ToolResult] = []
+        for planned in plan(calls, self._offered, self.permissions, conversation, rounds=rounds):
+            result = await self._one(block.folds[planned.call.id], planned, conversation, len(calls))
+            block.ends(result)
+            results.append(result)
+        block.results = tuple(results)
+        ends = over(rounds)
+        if ends:
+            self.say(f"the model calls tools for the {rounds + 1}th time; after {MAX_ROUNDS} rounds the turn ends")
+        if not ends and not self._stopped:
+            return block
+        await self._give_up(block)
+        return None
+
+    def stop(self) -> None:
+        """Esc: end the running call, make no other, and end the turn."""
+        self._stopped = True
+        if self._running is not None:
+            self._running.cancel()
+        if isinstance(self.screen.app.screen, CallScreen):
+            self.screen.app.screen.dismiss("stop")
+
+    def _rounds(self) -> int:
+        """Answers with calls to the last message, before this one."""
+        count = 0
+        for node in reversed(self.state.conversation.branches.path):
+            if node.asks:
+                break
+            count += bool(node.results)
+        return count
+
+    async def _one(self, fold: CallFold, planned: Planned, conversation: str, count: int) -> ToolResult:
+        call, tool = planned.call, planned.tool
+        if self._stopped:
+            return ToolResult(call.id, call.name, CANCELLED, "cancelled")
+        if planned.refusal or tool is None:
+            return planned.refused
+        # An answer to the call before may have allowed this one.
+        if planned.asks and not self.permissions.allowed(tool, conversation):
+            fold.says("waits for your permission")
+            reply = await self.screen.app.push_screen_wait(CallScreen(call, tool))
+            if reply == "deny":
+                return ToolResult(call.id, call.name, DENIED, "denied")
+            if reply == "stop":
+                self._stopped = True
+                return ToolResult(call.id, call.name, CANCELLED, "cancelled")
+            if reply == "conversation":
+                self.permissions.allow_here(tool, conversation)
+            elif reply == "always":
+                self._allow_always(tool.server)
+        return await self._fitted(await self._made(fold, planned), count)
+
+    async def _made(self, fold: CallFold, planned: Planned) -> ToolResult:
+        """The call itself. Its line shows how long it has been running."""
+        call, began = planned.call, time.monotonic()
+        if self.servers is None:
+            return ToolResult(call.id, call.name, CANCELLED, "cancelled")
+        arguments = json.loads(call.arguments)
+        self._running = running = self.servers.call(planned, arguments)
+        try:
+            while not running.done():
+                fold.says(f"runs… {seconds(time.monotonic() - began)}")
+                await asyncio.wait([asyncio.wrap_future(running)], timeout=LOOK_S)
+        finally:
+            self._running = None
+        if running.cancelled():
+            return ToolResult(call.id, call.name, CANCELLED, "cancelled", time.monotonic() - began)
+        return running.result()
+
+    async def _fitted(self, result: ToolResult, count: int) -> ToolResult:
+        """As much of it as the context has room for."""
+        session, report = self.state.session, self.state.turn.report
+        if session is None or report is None:
+            return result
+        used = report.stats.prompt_tokens + report.stats.tokens
+        tokens = result_tokens(session.context_length, used, count)
+        text = await asyncio.to_thread(fitting, result.text, tokens, session.count)
+        return replace(result, text=text)
+
+    def _allow_always(self, server: str) -> None:
+        self.permissions.allow_server(server)
+        try:
+            allow_always(server, user_file())
+        except DFlashError as error:
+            self.say(f"{error}; it is allowed until the app closes")
+        else:
+            self.say(f"all tools of {server} are called without asking from now on: allow in {user_file()}")
+
+    async def _give_up(self, block: CallsBlock) -> None:
+        """The turn ends with the results, without an answer to them."""
+        session, current = self.state.session, self.state.conversation
+        if session is None:
+            return
+        current.give_up_calls(session.conversation, block.results)
+        leaf = current.branches.leaf
+        answer = await block.add_answer(self.state.used)
+        await answer.restore("", "", None, "stopped")
+        if leaf is not None:
+            answer.node, block.node, block.entered = leaf, current.branches[leaf].parent or "", True

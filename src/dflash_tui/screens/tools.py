@@ -1,0 +1,129 @@
+"""Servers of tools and their tools: state, on and off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widget import Widget
+
+from dflash_core.clean import one_line
+from dflash_core.errors import DFlashError
+from dflash_tui.application.settings.config import user_file
+from dflash_tui.application.tools.needs import needs
+from dflash_tui.chat.parts import ChatParts
+from dflash_tui.chat.tools import NONE
+from dflash_tui.screens.lab import LabScreen
+from dflash_tui.settings.keys import bindings
+from dflash_tui.text.bars import clip
+from dflash_tui.widgets.literal import DataTable, Static, row_key
+
+UPDATE_S = 0.3
+MAX_ABOUT = 76
+HEADINGS = ("server or tool", "", "about")
+SERVER, TOOL = "server:", "tool:"
+
+
+class ToolsScreen(LabScreen):
+    """A row for each server, and below it one for each of its tools."""
+
+    SCOPE: ClassVar[str] = "tools"
+    HEADING: ClassVar[str] = "Tools"
+    WIDTH: ClassVar[int] = 140
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    AUTO_FOCUS = "#tools-list"
+
+    def __init__(self, chat: ChatParts) -> None:
+        super().__init__(chat)
+        self._rows: dict[str, tuple[str, ...]] = {}
+
+    def body(self) -> Iterable[Widget]:
+        yield Static("", id="tools-words")
+        yield Vertical(_List(id="tools-list"), classes="lab-body")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.query_one(_List).add_headings(HEADINGS)
+        self.set_interval(UPDATE_S, self.draw)
+
+    def draw(self) -> None:
+        """The list as it is now."""
+        self.query_one("#tools-words", Static).update(self._words())
+        rows = self._now()
+        if rows == self._rows:
+            return
+        table = self.query_one(_List)
+        chosen = table.cursor_key
+        table.clear()
+        for key, cells in rows.items():
+            table.add_texts(cells, key=key)
+        if chosen in rows:
+            table.move_cursor(row=list(rows).index(chosen))
+        self._rows = rows
+
+    def _words(self) -> str:
+        settings = self.chat.state.settings
+        try:
+            needs()
+        except DFlashError as error:
+            return str(error)
+        if not settings.servers:
+            return NONE.format(path=user_file())
+        session = self.chat.state.session
+        note = session.conversation.tools_note if session is not None else ""
+        said = "A call is shown and asked about first, unless it is allowed."
+        return f"{said} {note[:1].upper()}{note[1:]}." if note else said
+
+    def _now(self) -> dict[str, tuple[str, ...]]:
+        rows: dict[str, tuple[str, ...]] = {}
+        tools = self.chat.tools
+        for server in self.chat.state.settings.servers:
+            connection = tools.servers.connections.get(server.name) if tools.servers is not None else None
+            allowed = tools.permissions.shown(server.name)
+            about = f"allowed: {allowed}" if allowed else server.where
+            state = connection.state if connection is not None else "off"
+            if connection is not None and connection.state == "failed":
+                about = connection.why
+            rows[SERVER + server.name] = (server.name, state, clip(one_line(about), MAX_ABOUT))
+            if connection is None or tools.servers is None:
+                continue
+            for tool in connection.tools:
+                offered = "offered" if tools.servers.offers(tool) else "off"
+                key = f"{TOOL}{server.name}:{tool.own}"
+                rows[key] = (f"  {clip(one_line(tool.own), 32)}", offered, clip(one_line(tool.description), MAX_ABOUT))
+            for place, left in enumerate(connection.left_out):
+                rows[f"left:{server.name}:{place}"] = (
+                    f"  {clip(left.name, 32)}",
+                    "left out",
+                    clip(left.why, MAX_ABOUT),
+                )
+        return rows
+
+    @on(DataTable.RowSelected)
+    async def _chosen(self, event: DataTable.RowSelected) -> None:
+        """Enter: the server or the tool under the cursor, on or off."""
+        key, tools = row_key(event) or "", self.chat.tools
+        try:
+            if key.startswith(SERVER):
+                name = key.removeprefix(SERVER)
+                connection = tools.servers.connections.get(name) if tools.servers is not None else None
+                running = connection is not None and connection.state in ("on", "starting")
+                await (tools.end([name]) if running else tools.start([name]))
+            elif tools.servers is not None:
+                for connection in tools.servers.connections.values():
+                    for tool in connection.tools:
+                        if key == f"{TOOL}{tool.server}:{tool.own}":
+                            tools.servers.toggle_tool(tool)
+        except DFlashError as error:
+            self.say(error)
+        self.draw()
+
+
+class _List(DataTable):
+    """Servers and their tools."""
+
+    HELP = "↑ and ↓ choose a server or a tool, Enter turns it on or off."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "On or off")]
