@@ -202,7 +202,7 @@ def test_a_ratio_test_acceptor_fails_the_same_test() -> None:
 def test_an_mtp_head_keeps_it_too(turns: int) -> None:
     """The real drafter, whose pairs follow every commit; a chain of its own tokens, and siblings of each."""
     value, bound, accepted = statistic(Decoder, MtpBackend(), turns)
-    assert 0.4 < accepted < 0.6
+    assert 0.4 < accepted < 0.8, "right and wrong drafts, of which more are right as the head knows the noise"
     assert value < bound
 
 
