@@ -73,6 +73,43 @@ template <class F> struct Meeting {
     static constexpr int SLOTS = WANTED > 2 && WANTED * int(sizeof(typename F::Unit)) > AHEAD_BYTES ? 2 : WANTED;
 };
 
+// Whether what is subtracted is multiplied by sums of 16 activations, not by each: the same integers. For this the
+// one column's sums are in shared memory, in the place of a column that does not exist.
+#if defined(CLAIMED) && SPANS == 1 && PLANE_BITS == 0
+template <class F> constexpr bool SUMMED = LOWERED<F> && !Meeting<F>::F16_ACTS;
+#else
+template <class F> constexpr bool SUMMED = false;
+#endif
+constexpr int SUMS_AT = 4 * 64;  // of the fifth column in a block's first unit: 16 int16
+
+// Computes these sums for kn staged blocks. All threads of the block call; a barrier must follow.
+template <class F> __device__ __forceinline__ void sum_sixteens(u8* staged, int kn) {
+    for (int i = threadIdx.x; i < 16 * kn; i += MATMUL_THREADS) {
+        u8* const block = staged + (i >> 4) * Meeting<F>::STAGE;
+        const u8* const of_unit = block + (i >> 2 & 3) * 512 + (i & 3) * 4;
+        int sum = 0;
+#pragma unroll
+        for (int t = 0; t < 4; ++t) sum = dp4a(*(const int*)(of_unit + 16 * t), 0x01010101, sum);
+        ((i16*)(block + SUMS_AT))[i & 15] = i16(sum);
+    }
+}
+
+// The sums of what is subtracted of a tile, for lanes 0 of their quads: lane t makes those of unit t.
+template <class F>
+__device__ __forceinline__ void lowered_sums(int (&lowered)[4], const typename F::Scales& scales, const u8* acts, int lane) {
+    const int t = lane & 3;
+    const uint2 sums = *(const uint2*)(acts + SUMS_AT + 8 * t);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const u32 near = t & 1 ? scales.minimum[r][1] : scales.minimum[r][0];
+        const u32 far = t & 1 ? scales.minimum[r][3] : scales.minimum[r][2];
+        const u32 minima = F::minima_of_unit(t & 2 ? far : near);
+        int sum = dp2a<true>(sums.y, minima, dp2a<false>(sums.x, minima, 0));
+        sum += __shfl_xor_sync(FULL_WARP, sum, 1);
+        lowered[2 * r] = sum + __shfl_xor_sync(FULL_WARP, sum, 2);
+    }
+}
+
 template <bool INTEGER> struct SumType {
     using Type = int;
 };
@@ -319,7 +356,7 @@ __device__ __forceinline__ void multiply_tile(
 #pragma unroll
             for (int s = 0; s < 2; ++s) {
                 scale_codes(scales, 2 * u + s, a[s]);
-                if constexpr (LOWERED<F>) F::minima(scales, 2 * u + s, below[s]);
+                if constexpr (LOWERED<F> && !SUMMED<F>) F::minima(scales, 2 * u + s, below[s]);
             }
             if constexpr (M::F16_ACTS) {
 #pragma unroll
@@ -340,12 +377,15 @@ __device__ __forceinline__ void multiply_tile(
                 for (int b = 0; b < COLUMN_BLOCKS; ++b) {
                     const Fragments of_unit(fragments + b * M::BLOCK + u * 512);
                     multiply_q8<F>(codes, scales, u, of_unit, sum[b]);
-                    if constexpr (LOWERED<F>) multiply_q8<F>(PlaneCodes<F>(below), scales, u, of_unit, lowered[b]);
+                    if constexpr (LOWERED<F> && !SUMMED<F>) {
+                        multiply_q8<F>(PlaneCodes<F>(below), scales, u, of_unit, lowered[b]);
+                    }
                 }
             }
         }
         if (u % M::SPAN_UNITS == M::SPAN_UNITS - 1) {
             const int span = u / M::SPAN_UNITS;
+            if constexpr (SUMMED<F>) lowered_sums<F>(lowered[0], scales, acts, lane);
             take_sums<F>(sum, lowered, scales, span, acts, lane, [&](int b, int i, float value, float factor) {
                 take(span, b, i, value, factor);
             });

@@ -49,6 +49,10 @@ __device__ __forceinline__ void stream_claimed(
     if (threadIdx.x == 0) claimed = 2 * WARPS;
     stage_once<F>(acts, staged, part, form);
     __syncthreads();
+    if constexpr (SUMMED<F>) {
+        sum_sixteens<F>(staged, kn);
+        __syncthreads();
+    }
 
     if (at < tiles) {
         while (true) {

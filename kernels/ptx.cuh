@@ -184,6 +184,12 @@ __device__ __forceinline__ int dp4a(int a, int b, int c) {
     asm("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(c) : "r"(a), "r"(b));
     return c;
 }
+// c + the sum of two products: the signed halves of a, and bytes 0 and 1 of b, or with UPPER bytes 2 and 3.
+template <bool UPPER> __device__ __forceinline__ int dp2a(unsigned a, unsigned b, int c) {
+    if (UPPER) asm("dp2a.hi.s32.u32 %0, %1, %2, %0;" : "+r"(c) : "r"(a), "r"(b));
+    else asm("dp2a.lo.s32.u32 %0, %1, %2, %0;" : "+r"(c) : "r"(a), "r"(b));
+    return c;
+}
 // a * b + c as one instruction, also where the compiler would rather shift.
 __device__ __forceinline__ unsigned multiply_add(unsigned a, unsigned b, unsigned c) {
     unsigned v;

@@ -24,7 +24,8 @@
 //     prepare(F)                fills tables in shared memory; a barrier follows
 //     take_scales(Scales, Unit) where a unit brings the scales of its own two subs
 //     scale_codes(Scales, sub, a)  where scales are multiplied into the codes
-//     minima(Scales, sub, a), for LOWERED  bytes to subtract per 16 k, times Scales::minimum_scale, in the order of codes
+//     minima(Scales, sub, a), for LOWERED  bytes to subtract per 16 k, times Scales::minimum_scale, in the order of codes;
+//                               minima_of_unit(Scales::minimum[row][unit]) has the four of a unit
 // One weight is d * sub_scale * code + minimum_scale * minimum. The formats of halves have, in place of expand and
 // sub_scale, PARTS and halves(unit, scales, u, chunk, part, a): the A fragment of 16 k, without d; parts are added. Those
 // with TWO_SCALES have Scales::ratio.

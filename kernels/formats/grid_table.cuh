@@ -10,19 +10,33 @@
 
 template <int COUNT_, int COPIES_> struct GridTable {
     static constexpr int COUNT = COUNT_, COPIES = COPIES_;
-    u32 word[COUNT * COPIES];
+    alignas(16) u32 word[COUNT * COPIES];
 
-    // By all threads of the block. After the grid's entries, there may be the same once more with digits from 4 on.
+    // By all threads of the block, four entries at a time: few reads wait for each other. After the grid's entries, there may
+    // be the same once more with digits from 4 on.
     template <int ENTRIES> __device__ __forceinline__ void fill(const u16 (&grid)[ENTRIES]) {
         static_assert(COUNT == ENTRIES || COUNT == 2 * ENTRIES, "the grid once or twice");
-        for (int i = threadIdx.x; i < COUNT; i += blockDim.x) {
-            u32 digits = grid[i % ENTRIES];  // two bits each
-            digits = (digits | digits << 8) & 0x00ff00ffu;
-            digits = (digits | digits << 4) & 0x0f0f0f0fu;
-            digits = (digits | digits << 2) & 0x33333333u;
-            if (i >= ENTRIES) digits |= 0x44444444u;
+        for (int i = threadIdx.x; i < ENTRIES / 4; i += blockDim.x) {
+            const uint2 read = ((const uint2*)grid)[i];
+            u32 digits[4] = {read.x & 0xffffu, read.x >> 16, read.y & 0xffffu, read.y >> 16};  // two bits each
 #pragma unroll
-            for (int copy = 0; copy < COPIES; ++copy) word[i * COPIES + copy] = digits;
+            for (int j = 0; j < 4; ++j) {
+                digits[j] = (digits[j] | digits[j] << 8) & 0x00ff00ffu;
+                digits[j] = (digits[j] | digits[j] << 4) & 0x0f0f0f0fu;
+                digits[j] = (digits[j] | digits[j] << 2) & 0x33333333u;
+            }
+#pragma unroll
+            for (int half = 0; half < COUNT / ENTRIES; ++half) {
+                uint4* to = (uint4*)word + (half * ENTRIES / 4 + i) * COPIES;
+#pragma unroll
+                for (int copy = 0; copy < COPIES; ++copy) {
+                    const int at = 4 * copy;
+                    to[copy] = make_uint4(
+                        digits[at / COPIES], digits[(at + 1) / COPIES], digits[(at + 2) / COPIES], digits[(at + 3) / COPIES]);
+                }
+#pragma unroll
+                for (int j = 0; j < 4; ++j) digits[j] |= 0x44444444u;
+            }
         }
     }
     // The lane's nibbles of the entry of byte i of `low` and of `high`, a multiple of 256: the values of an even lane are the

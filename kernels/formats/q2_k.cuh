@@ -22,7 +22,7 @@ struct Q2_K {
         u32 d[2];
     };
     struct Scales {
-        u32 sub[2][4], minimum[2][4];  // [row][half sub / 4], a byte each
+        u32 sub[2][4], minimum[2][4];  // [row][unit], a byte per half sub; the minimum in its high half
         float d[2], minimum_scale[2];
     };
     struct Unit {
@@ -43,7 +43,7 @@ struct Q2_K {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 scales.sub[r][i] = words[i] & 0x0f0f0f0fu;
-                scales.minimum[r][i] = words[i] >> 4 & 0x0f0f0f0fu;
+                scales.minimum[r][i] = words[i];
             }
             scales.d[r] = half_bits_float(u16(head.d[r]));
             scales.minimum_scale[r] = -half_bits_float(u16(head.d[r] >> 16));
@@ -60,9 +60,12 @@ struct Q2_K {
     }
     // Which byte of a word has the 16 weights of register i of a sub.
     static __device__ __forceinline__ int byte_at(int sub, int i) { return 2 * (sub & 1) + (i >> 1); }
+    static __device__ __forceinline__ u32 minima_of_unit(u32 word) { return word >> 4 & 0x0f0f0f0fu; }
     static __device__ __forceinline__ void minima(const Scales& scales, int sub, u32 (&a)[4]) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = prmt(scales.minimum[i & 1][sub >> 1], 0, 0x1111u * byte_at(sub, i));
+        for (int i = 0; i < 4; ++i) {
+            a[i] = prmt(minima_of_unit(scales.minimum[i & 1][sub >> 1]), 0, 0x1111u * byte_at(sub, i));
+        }
     }
 };
 template <> constexpr bool LOWERED<Q2_K> = true;

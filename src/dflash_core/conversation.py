@@ -149,6 +149,10 @@ class Conversation:
         self._turn = None
         self.messages = tuple(map(_encodable, messages))
 
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return len(self.tokenizer.encode(text, special=False))
+
     @property
     def tools_note(self) -> str:
         """What a user of tools should know of this model; "" for nothing."""

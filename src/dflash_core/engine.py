@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.registry import open_draft
 from dflash_core.drafters.several import OpenedSeveral
-from dflash_core.errors import MismatchError, OutOfMemoryError, cpu_instead
+from dflash_core.errors import FormatError, MismatchError, OutOfMemoryError, cpu_instead
 from dflash_core.fits import MemoryEstimator, RanOutError, Setup
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
@@ -39,6 +41,7 @@ from dflash_core.snapshots.store import SnapshotStore, default_cap
 CORES = torch.get_num_threads()
 # Steps slower than this are announced before they start.
 SLOW_STEP_S = 1.0
+TOKENIZER_WAITS = 1.0  # seconds
 
 
 class Engine(Runner):
@@ -226,15 +229,39 @@ def load_pair(
     named = opened.own_draft if draft is None else draft
     opened_draft = open_draft(named, opened) if named is not None else None
     opened.check_memory(opened_draft, context_length, kv)
-    opened.load(dtype=torch.float32, progress=say)
-    drafter = opened_draft.load(progress=say) if opened_draft else None
-    saved = _saved(learned, opened, opened_draft) if opened_draft is not None else ()
-    engine = Engine(opened, drafter, context_length=context_length, saved=saved, kv=kv, states=states)
-    engine.session.prepare(say)
-    engine.machine.learn(engine.session, say)
-    memory.give_back()
-    say("ready", 1.0)
+    with tokenizer_meanwhile(opened):
+        opened.load(dtype=torch.float32, progress=say)
+        drafter = opened_draft.load(progress=say) if opened_draft else None
+        saved = _saved(learned, opened, opened_draft) if opened_draft is not None else ()
+        engine = Engine(opened, drafter, context_length=context_length, saved=saved, kv=kv, states=states)
+        engine.session.prepare(say)
+        engine.machine.learn(engine.session, say)
+        memory.give_back()
+        say("ready", 1.0)
     return engine
+
+
+@contextmanager
+def tokenizer_meanwhile(target: Target) -> Iterator[None]:
+    """Builds the target's tokenizer beside a load that takes longer than TOKENIZER_WAITS, or right after a shorter one:
+    that of a large vocabulary keeps all other threads waiting for 0.4 s. Raises FormatError where it is known to fail;
+    after a short load, the first text does."""
+    loaded, failed = threading.Event(), list[FormatError]()
+
+    def build() -> None:
+        loaded.wait(TOKENIZER_WAITS)
+        try:
+            target.tokenizer.prepare()
+        except FormatError as error:
+            failed.append(error)
+
+    threading.Thread(target=build, name="tokenizer", daemon=True).start()
+    try:
+        yield
+    finally:
+        loaded.set()
+    if failed:
+        raise failed[0]
 
 
 def _space(target: Target, draft: Draft | None) -> str:

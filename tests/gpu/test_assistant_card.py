@@ -37,6 +37,7 @@ WAYS: list[dict[str, Value]] = [
 # Scores are not divided by the root of the head size, so halves of keys and queries tell more than elsewhere; and the
 # state of one token is the input of the next.
 ROUNDED = 2 * TOLERANCE
+ALIKE = 0.997  # correlation of logits; a window that is one position too long gives 0.83 to 0.993
 
 
 def agreed(pair: AssistantPair) -> list[int]:
@@ -57,7 +58,7 @@ def close_chains(found: np.ndarray, expected: np.ndarray) -> None:
     for ours, theirs in zip(found, expected, strict=True):
         both = np.isfinite(ours) & np.isfinite(theirs)
         assert both.sum() > 0.8 * np.isfinite(theirs).sum()
-        close(ours[both], theirs[both], ROUNDED)
+        assert np.corrcoef(ours[both], theirs[both])[0, 1] > ALIKE
         if ours.argmax() != theirs.argmax():
             assert theirs.max() - theirs[ours.argmax()] < 2 * ROUNDED
             break
@@ -210,5 +211,5 @@ def small_gemma() -> Model:
     )
     return replace(
         GEMMA_31B, name="small-gemma", settings=settings, vocabulary=words, names=own_values(6),
-        assistant=gemma4_assistant(settings, 256, 512),
+        assistant=gemma4_assistant(settings, 256, 512), draft=replace(GEMMA_31B.draft, mask_token_id=920),
     )  # fmt: skip

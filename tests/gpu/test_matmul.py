@@ -334,6 +334,9 @@ CLAIMS = {
     "planes": ([("Q6_K", 170)], 1, PLANES),
     "spans": ([("Q6_K", 170)], 1, SPANS),
     "f16": ([("IQ3_S", 270)], None, F16),
+    "sums-of-16": ([("Q2_K", 530), ("Q4_K", 170), ("Q8_0", 6)], None, INT8),  # beside sums of 32
+    "sums-of-16-spans": ([("Q2_K", 170)], None, SPANS),
+    "sums-of-16-planes": ([("Q2_K", 170)], None, PLANES),
 }
 
 

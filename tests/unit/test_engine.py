@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core import engine as engine_module
 from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.target import CpuTarget
@@ -20,13 +22,14 @@ from dflash_core.errors import (
     Code,
     ContextError,
     DeviceError,
+    FormatError,
     MismatchError,
     NumericsError,
     OutOfMemoryError,
     UnsupportedError,
 )
 from dflash_core.events import PrefillEvent, StepEvent
-from dflash_core.loading import estimator_of
+from dflash_core.loading import estimator_of, open_target
 from dflash_core.memory import Component, MemoryBreakdown, check, gib, host_memory
 from support.golden import draft, golden, goldens, target
 from support.processes import run_python
@@ -296,3 +299,34 @@ def test_the_predicted_step_adds_up_its_layers(monkeypatch: pytest.MonkeyPatch) 
 def test_a_fast_step_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash_core.backends.cpu.speed.time.perf_counter", lambda: 0.0)
     assert Engine(target(), draft()).predicted_step_seconds(Knobs()) is None
+
+
+@pytest.mark.parametrize("waits", [0.0, 600.0], ids=["beside a long load", "after a short one"])
+def test_the_tokenizer_is_built_beside_the_load(waits: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, built = open_target(golden("tiny-F16.gguf"), "cpu"), threading.Event()
+    monkeypatch.setattr(engine_module, "TOKENIZER_WAITS", waits)
+    monkeypatch.setattr(target.tokenizer, "prepare", built.set)
+    with engine_module.tokenizer_meanwhile(target):
+        if waits:
+            assert not built.is_set()
+        else:
+            built.wait()
+    built.wait()
+
+
+def test_a_tokenizer_that_cannot_be_built_is_refused_at_the_end_of_a_long_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = open_target(golden("tiny-F16.gguf"), "cpu")
+    monkeypatch.setattr(engine_module, "TOKENIZER_WAITS", 0.0)
+
+    def prepare() -> None:
+        raise FormatError("the merges do not fit the vocabulary")
+
+    monkeypatch.setattr(target.tokenizer, "prepare", prepare)
+
+    def load() -> None:
+        with engine_module.tokenizer_meanwhile(target):
+            for one in [thread for thread in threading.enumerate() if thread.name == "tokenizer"]:
+                one.join()
+
+    with pytest.raises(FormatError, match="the merges do not fit"):
+        load()

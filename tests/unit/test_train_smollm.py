@@ -161,7 +161,7 @@ def test_its_tokens_are_the_decoders() -> None:
 
 
 def test_answers_are_counted_and_compared() -> None:
-    a = argparse.Namespace(drafting=["plain", "chain 7", "tree 12"], tokens=12, plain=None)
+    a = argparse.Namespace(drafting=["plain", "chain 7", "tree 12"], tokens=12, plain=None, top_p=0.9)
     found = measure.measured(dict.fromkeys(a.drafting, demo_pair.new_engine()), ["hi", "What is p_min?"], 0.0, a)
     assert found["plain"].tokens == found["plain"].steps == found["chain 7"].tokens
     assert found["chain 7"].steps < found["plain"].steps

@@ -16,6 +16,7 @@ LLAMA3 = replace(QWEN3, size=128_256, end_of_text=128_001, im_start=128_006, im_
 LLAMA3 = replace(LLAMA3, think=128_010, end_think=128_011)
 GEMMA = replace(QWEN3, size=262_144)
 GPT_OSS = replace(QWEN3, size=201_088)
+MASK = 151_669  # after the special tokens of the synthetic vocabulary, as in Qwen3's
 
 
 def sizes(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int = 0, *experts: int) -> dict[str, Any]:
@@ -115,7 +116,7 @@ GEMMA_31B = Model(
     "gemma4",
     _GEMMA_31B,
     GEMMA,
-    block_drafter(5, 5376, 21_504, 8, (1, 15, 29, 43, 57), 4, 1e6),
+    block_drafter(5, 5376, 21_504, 8, (1, 15, 29, 43, 57), MASK, 1e6),
     tied,
     tied=True,
     head="assistant",
@@ -129,7 +130,7 @@ GEMMA_26B = Model(
     "gemma4",
     _GEMMA_26B,
     GEMMA,
-    block_drafter(5, 2816, 8448, 8, (1, 7, 14, 20, 27), 4, 1e6),
+    block_drafter(5, 2816, 8448, 8, (1, 7, 14, 20, 27), MASK, 1e6),
     _gemma_experts,
     tied=True,
     head="assistant",

@@ -301,6 +301,33 @@ SIZE_27B_DSPARK = replace(
     ),
 )  # fmt: skip
 SIZE_27B_MTP, SIZE_35B_A3B_MTP = (replace(model, head="mtp") for model in (SIZE_27B, SIZE_35B_A3B))
+
+
+def _hybrid(name: str, hidden: int, width: int, *, tied_head: bool) -> Model:
+    """A small dense Qwen3.5, and z-lab's drafter of it."""
+    sizes = {
+        "block_count": 32, "embedding_length": hidden, "feed_forward_length": width, "attention.head_count": 16,
+        "attention.head_count_kv": 4, "ssm.time_step_rank": 32, "ssm.inner_size": 4096,
+    }  # fmt: skip
+    drafter = block_drafter(5, hidden, width, 8, (1, 8, 15, 22, 29), 248_070, 1e7)
+    return Model(name, "qwen35", _HYBRID | sizes, QWEN35, drafter, tied if tied_head else dense, tied=tied_head)
+
+
+SIZE_35_9B = _hybrid("qwen3.5-9b", 4096, 12_288, tied_head=False)
+SIZE_35_4B = _hybrid("qwen3.5-4b", 2560, 9216, tied_head=True)  # the feed-forward's width is assumed
+SIZE_14B_DSPARK = Model(
+    "qwen3-14b-dspark",
+    "qwen3",
+    _QWEN3 | {"block_count": 40, "embedding_length": 5120, "feed_forward_length": 17_408, "attention.head_count": 40},
+    QWEN3,
+    replace(
+        block_drafter(5, 5120, 17_408, 8, (1, 10, 19, 28, 37), 151_669, 1e6), name="synthetic DSpark drafter",
+        block_size=7, vocab_size=QWEN3.size,
+        heads=Heads(markov=Markov(256, confidence=5120 + 256, confidence_bias=True), anchor_first=True,
+                    own_embedding=True, own_head=True),
+    ),
+    dense,
+)  # fmt: skip
 QWEN = {
     "27b": SIZE_27B,
     "27b-mtp": SIZE_27B_MTP,
@@ -310,4 +337,7 @@ QWEN = {
     "35b-a3b-mtp": SIZE_35B_A3B_MTP,
     "8b": SIZE_8B,
     "4b": SIZE_4B,
+    "qwen3.5-9b": SIZE_35_9B,
+    "qwen3.5-4b": SIZE_35_4B,
+    "qwen3-14b-dspark": SIZE_14B_DSPARK,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from typing import cast
 
@@ -31,8 +32,8 @@ _LONG = re.compile(rf"\s{{{LONGEST_RUN + 1},}}|[^\W\d_]{{{LONGEST_RUN + 1},}}")
 
 
 class ByteLevel:
-    """Implements `pieces.Pieces`. Raises FormatError for merges that do not fit the tokens or a byte that text needs
-    and no token has, UnsupportedError for an unknown pre-tokenizer."""
+    """Implements `pieces.Pieces`. Raises FormatError for a byte that text needs and no token has, and UnsupportedError
+    for an unknown pre-tokenizer. Merges that do not fit the tokens are refused by `prepare` or the first `encode`."""
 
     text_is_cut = False
 
@@ -52,30 +53,34 @@ class ByteLevel:
         needed = next((byte for byte in missing if byte not in RARE), None)
         if needed is not None:  # the library would silently drop such a byte from the text
             raise FormatError(f"the vocabulary has no token for the byte 0x{needed:02x}; byte-level BPE needs it")
-        self._bpe = tokenizers.Tokenizer(self._model(vocabulary, ordinary))
-        splits = [
-            pre_tokenizers.Split(tokenizers.Regex(split), behavior="isolated") for split in self._pre.splits
-        ]  # fmt: skip
-        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        if self._pre.composes:
-            self._bpe.normalizer = normalizers.NFC()
-        self._bpe.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
+        self._normalizer = normalizers.NFC() if self._pre.composes else None
+        self._lock = threading.Lock()
+        self._unbuilt: tuple[Mapping[str, int], list[tuple[str, str]]] | None = ordinary, _pairs(vocabulary)
+        self._built: tokenizers.Tokenizer | None = None
 
-    def _model(self, vocabulary: Vocabulary, ordinary: Mapping[str, int]) -> models.BPE:
-        pairs = [tuple(merge.split(" ")) for merge in vocabulary.merges]
-        if not {*map(len, pairs)} <= {2}:
-            broken = next(n for n, pair in enumerate(pairs) if len(pair) != 2)
-            merge = vocabulary.merges[broken]
-            raise FormatError(f"merge {broken} is {merge!r:.60}, expected two tokens with a space between them")
-        try:
-            # Built from the lists: going through the library's own JSON format takes twice as long.
-            return models.BPE(
-                vocab=dict(ordinary),
-                merges=cast(list[tuple[str, str]], pairs),
-                ignore_merges=self._pre.whole_words,
-            )
-        except Exception as error:  # the library raises bare Exceptions
-            raise FormatError(f"the merges do not fit the vocabulary: {error}") from None
+    @property
+    def _bpe(self) -> tokenizers.Tokenizer:
+        """Built on first use, as 250,000 tokens take the library 0.4 s, in which no other thread runs. Raises
+        FormatError."""
+        with self._lock:
+            if self._built is None:
+                assert self._unbuilt is not None, "the lists are dropped when they were used"
+                vocab, merges = self._unbuilt
+                try:  # from the lists: the library's own JSON format takes twice as long
+                    model = models.BPE(vocab=dict(vocab), merges=merges, ignore_merges=self._pre.whole_words)
+                except Exception as error:  # the library raises bare Exceptions
+                    raise FormatError(f"the merges do not fit the vocabulary: {error}") from None
+                splits = [pre_tokenizers.Split(tokenizers.Regex(one), behavior="isolated") for one in self._pre.splits]
+                to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+                built = tokenizers.Tokenizer(model)
+                if self._normalizer is not None:
+                    built.normalizer = self._normalizer
+                built.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
+                self._built, self._unbuilt = built, None
+            return self._built
+
+    def prepare(self) -> None:
+        self._bpe  # noqa: B018 - built here
 
     def encode(self, text: str) -> list[int]:
         """Raises ContextError for a run of blanks or letters that is too long for the regular expressions."""
@@ -87,7 +92,7 @@ class ByteLevel:
         return self._bpe.encode(text, add_special_tokens=False).ids
 
     def composed(self, text: str) -> str:
-        return text if self._bpe.normalizer is None else self._bpe.normalizer.normalize_str(text)
+        return text if self._normalizer is None else self._normalizer.normalize_str(text)
 
     def bytes_of(self, token: str) -> bytes:
         try:
@@ -98,3 +103,13 @@ class ByteLevel:
     @staticmethod
     def is_byte(token: str) -> bool:
         return token in LETTERS
+
+
+def _pairs(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    """The merges as pairs. Raises FormatError."""
+    pairs = [tuple(merge.split(" ")) for merge in vocabulary.merges]
+    if not {*map(len, pairs)} <= {2}:
+        broken = next(n for n, pair in enumerate(pairs) if len(pair) != 2)
+        merge = vocabulary.merges[broken]
+        raise FormatError(f"merge {broken} is {merge!r:.60}, expected two tokens with a space between them")
+    return cast(list[tuple[str, str]], pairs)

@@ -21,6 +21,9 @@ class Pieces(Protocol):
     text_is_cut: bool
     adds_bos: bool
 
+    def prepare(self) -> None:
+        """Build now what the first `encode` would build; any thread may call. Raises FormatError."""
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
 

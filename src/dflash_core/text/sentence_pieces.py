@@ -41,6 +41,9 @@ class SentencePieces:
         if vocabulary.model == "gemma4":
             self._bpe.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(LINES), behavior="isolated")
 
+    def prepare(self) -> None:
+        """Nothing is left to do."""
+
     def encode(self, text: str) -> list[int]:
         spaced = self._prefix + text.replace(" ", SPACE)
         return self._bpe.encode(spaced, add_special_tokens=False).ids

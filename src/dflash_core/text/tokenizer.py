@@ -110,6 +110,10 @@ class Tokenizer:
         """A token as the file spells it. Raises IndexError."""
         return self._tokens[id]
 
+    def prepare(self) -> None:
+        """Build now what the first text would have to wait for; any thread may call. Raises FormatError."""
+        self._pieces.prepare()
+
     def segments(self, text: str) -> Iterator[str | int]:
         """`text` cut at its special tokens: ids for these, strings for what lies between."""
         return _cut(text, self._special_pattern, self.special)

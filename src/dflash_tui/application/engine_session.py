@@ -57,7 +57,7 @@ class EngineSession:
 
     def count(self, text: str) -> int:
         """Tokens of a text."""
-        return len(self._engine.target.tokenizer.encode(text, special=False))
+        return self.conversation.count(text)
 
     @property
     def missing(self) -> Mapping[str, str]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import select
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dflash_core.clean import blank, clean
 from dflash_core.errors import ContextError
+from dflash_tui.application.conversations.tool_messages import result_messages, stored
 from dflash_tui.application.here import here
 from dflash_tui.application.mentions import ON_COMMAND_LINE, attached
 from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.tools.offered import for_template
 from dflash_tui.application.turn import figures
 from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.cli.options import Invocation
@@ -19,6 +23,8 @@ from dflash_tui.terminal.output import Notes, write_json, write_out
 
 if TYPE_CHECKING:
     from dflash_core.conversation import Turn
+    from dflash_core.messages import Message
+    from dflash_tui.cli.tools import Unattended
 
 PIPE_PATIENCE_S = 0.5
 MAX_PIPED = 64 * 2**20  # characters: a pipe may be endless
@@ -33,7 +39,19 @@ def run(call: Invocation) -> int:
         beside = " beside the files" if args.file else ""
         call.refuse(f"{found}; give words{beside} as an argument or on standard input")
     prompt = with_files(prompt, args.file)
-    return answer(call.request, prompt, system=args.system, as_json=args.json, plain=args.plain)
+    if args.allow and not args.tools:
+        call.refuse("--allow goes with --tools")
+    with ExitStack() as stack:
+        tools = None
+        if args.tools:
+            from dflash_tui.cli.tools import Unattended, started
+
+            notes = Notes(plain=args.plain)
+            servers = stack.enter_context(started(call.config.settings.servers))
+            for one in servers.connections.values():
+                notes.line(f"note: {one.words}")
+            tools = Unattended(servers, args.allow, notes)
+        return answer(call.request, prompt, system=args.system, as_json=args.json, plain=args.plain, tools=tools)
 
 
 def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
@@ -68,11 +86,19 @@ def _ready(stdin: TextIO) -> bool:
         return False
 
 
-def answer(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool = False, plain: bool = False) -> int:
+def answer(
+    request: LoadRequest,
+    prompt: str,
+    *,
+    system: str = "",
+    as_json: bool = False,
+    plain: bool = False,
+    tools: Unattended | None = None,
+) -> int:
     """Load the pair, answer, and report. Returns the exit code; raises DFlashError.
 
     `plain` is for screen readers: it writes whole lines, announces thinking and answer by name and overwrites
-    nothing.
+    nothing. `tools`: those that the model may call.
     """
     from dflash_tui.cli.loading import begun_conversation, with_recommended  # imports torch
 
@@ -81,22 +107,51 @@ def answer(request: LoadRequest, prompt: str, *, system: str = "", as_json: bool
     request, lines = with_recommended(request, engine, "--set temperature=0 decodes greedily")
     for line in lines:
         notes.line(f"note: {line}")
-    turn = conversation.ask(
-        prompt, request.knobs, on_prefill=lambda done, total: notes.progress("reading the prompt", done / total)
-    )
-    interrupted = _answer(turn, notes, quiet=as_json, lines=plain)
-    if turn.report is not None:
-        for note in (*(event.summary for event in turn.report.guards), *turn.report.notes):
-            notes.line(f"note: {note}")
-        notes.line(figures(turn.report))
+
+    def asked(what: str | Sequence[Message]) -> Turn:
+        return conversation.ask(
+            what, request.knobs, on_prefill=lambda done, total: notes.progress("reading the prompt", done / total)
+        )
+
+    if tools is not None:
+        conversation.tools = for_template(tools.servers.tools)
+        for line in filter(None, [conversation.tools_note]):
+            notes.line(f"note: {line}")
+    turn = asked(prompt)
+    interrupted = _told(turn, notes, quiet=as_json, lines=plain)
+    while tools is not None and turn.calls and turn.report is not None and not interrupted:
+        held = turn.report.stats.prompt_tokens + turn.report.stats.tokens
+        with stop_on_interrupt(lambda: None) as stopped:
+            results = tools.answered(
+                stored(turn.calls), engine.context_length, held, conversation.count, lambda: bool(stopped)
+            )
+        interrupted = bool(stopped)
+        if results is None:
+            break
+        turn = asked(result_messages(results))
+        interrupted = _told(turn, notes, quiet=as_json, lines=plain)
     if as_json:
         answered = turn.report.to_json() if turn.report is not None else _nothing(request)
         used = {
             "drafter": engine.limits.drafter.kind if engine.limits.drafter else None,
             "kv": str(engine.kv.pair),
         }
-        write_json(answered | used)
+        calls = [
+            {"name": call.name, "arguments": json.loads(call.arguments), "outcome": result.outcome, "text": result.text}
+            for call, result in (tools.made if tools is not None else ())
+        ]
+        write_json(answered | used | ({"calls": calls} if tools is not None else {}))
     return 130 if interrupted else 0
+
+
+def _told(turn: Turn, notes: Notes, *, quiet: bool, lines: bool) -> bool:
+    """Stream the turn, then tell its figures. True if the user interrupted it."""
+    interrupted = _answer(turn, notes, quiet=quiet, lines=lines)
+    if turn.report is not None:
+        for note in (*(event.summary for event in turn.report.guards), *turn.report.notes):
+            notes.line(f"note: {note}")
+        notes.line(figures(turn.report))
+    return interrupted
 
 
 def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bool:

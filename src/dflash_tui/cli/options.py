@@ -68,6 +68,11 @@ def _ask_options(parser: argparse.ArgumentParser) -> None:
         help="send a text file along; may be repeated",
     )
     parser.add_argument("--plain", action="store_true", help="whole lines, no control codes: for screen readers")
+    parser.add_argument("--tools", action="store_true", help="offer the tools of the servers in the settings")
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="NAME",
+        help="with --tools: call this tool, or all of this server, besides those that the settings allow",
+    )  # fmt: skip
     parser.add_argument("--trace", type=file_path, default=argparse.SUPPRESS, metavar="FILE", help=TRACE_HELP)
 
 
@@ -116,6 +121,10 @@ def _connect_options(parser: argparse.ArgumentParser) -> None:
     add("name", nargs="?", choices=tuple(RECIPES), metavar="NAME", help=f"one of {', '.join(RECIPES)}; none lists them")
     add("--url", default=DEFAULT_URL, metavar="URL", help=f"where the server is ({DEFAULT_URL})")
     add("--key", default="", metavar="KEY", help="its key, if it needs one")
+
+
+def _tools_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="SERVER", help="only these; without one, all of the settings")
 
 
 def _replay_options(parser: argparse.ArgumentParser) -> None:
@@ -197,6 +206,10 @@ COMMANDS: tuple[Command, ...] = (
     Command("serve", "let other programs use the pair: the APIs of OpenAI and Anthropic over HTTP", _serve_options),
     Command(
         "connect", "what to set so that an agent or editor uses the server", _connect_options, models=False,
+        profile=False,
+    ),
+    Command(
+        "tools", "start the servers of tools of the settings and list what they have", _tools_options, models=False,
         profile=False,
     ),
     Command("sweep", "try settings against each other: speed, acceptance, step time", _sweep_options),

@@ -58,6 +58,10 @@ inline int dp4a(int a, int b, int c) {
     return c;
 }
 inline unsigned upper_half_by_dot(unsigned word) { return word >> 16; }
+template <bool UPPER> int dp2a(unsigned a, unsigned b, int c) {
+    const unsigned bytes = UPPER ? b >> 16 : b;
+    return c + short(a) * int(bytes & 255) + short(a >> 16) * int(bytes >> 8 & 255);
+}
 inline unsigned multiply_add(unsigned a, unsigned b, unsigned c) { return a * b + c; }
 inline int byte_by_dot(unsigned word, int i, unsigned factor = 1) { return int((word >> (8 * i) & 255) * factor); }
 inline unsigned prmt(unsigned a, unsigned b, unsigned selector) { return __byte_perm(a, b, selector); }
