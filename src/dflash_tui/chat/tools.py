@@ -82,10 +82,10 @@ class ToolCalls(Controller):
 
     async def begin(self) -> None:
         """Start the servers that the settings start with the app."""
-        wanted = [one.name for one in self.state.settings.servers if one.start]
-        if wanted and not self.state.no_model:
+        at_start = [one.name for one in self.state.settings.servers if one.start]
+        if at_start and not self.state.no_model:
             try:
-                await self.start(wanted)
+                await self.start(at_start)
             except DFlashError as error:
                 self.say(error)
 
@@ -205,7 +205,7 @@ class ToolCalls(Controller):
         return running.result()
 
     async def _fitted(self, result: ToolResult, count: int) -> ToolResult:
-        """As much of it as the context has room for."""
+        """As much of it as fits into the context."""
         session, report = self.state.session, self.state.turn.report
         if session is None or report is None:
             return result

@@ -1,6 +1,6 @@
 """A Gemma assistant on a card: its launches over one sequence, whose keys and values are the target's own.
 
-Every token of a draft stands at the position of the first and sees the committed ones alone, so nothing is written. Of
+Every token of a draft stands at the position of the first and sees only the committed ones, so nothing is written. Of
 its own it has only the target's hidden state after the newest position.
 """
 
