@@ -190,7 +190,7 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
         f"{tokens} tok" if tokens else "",
         f"{accept:.1f} tok/step" if accept else "",
     ]
-    if mode in DRAFTED:
+    if mode in DRAFTED or (report is None and not mode):
         parts.append(f"{knobs.drafting}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
     parts += [
         mode,
