@@ -124,9 +124,9 @@ class ParamsPanel(Panel):
             if name != "preserve_thinking":
                 row.display = taken is None or name in taken
         self._more.count = sum(name not in FIRST for name, _ in self._shown())
-        for group in (*GROUPS, "loading"):
-            for heading in self._others.query(f".-{group}").results(Static):
-                heading.display = taken is None or any(SPEC[name].group == group for name in taken)
+        for heading in self._others.query(".group").results(Static):
+            group = next(one for one in (*GROUPS, "loading") if heading.has_class(f"-{one}"))
+            heading.display = taken is None or any(SPEC[name].group == group for name in taken)
         said = self.query_one("#params-untaken", Static)
         said.display = taken is not None
         said.update(f"{engine} takes these; drafting and the rest are set where it runs")
