@@ -311,6 +311,7 @@ template <int GROUP> struct Int4Block {
 using INT4_32 = Int4Block<32>;
 using INT4_64 = Int4Block<64>;
 using INT4_128 = Int4Block<128>;
+using INT4S_128 = Int4Block<128>;
 
 struct F8_E4M3 {
     static constexpr int BLOCK = 128, SIZE = 132;

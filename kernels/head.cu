@@ -12,16 +12,18 @@
 struct BestSink {
     int rows, lane;
     BestPart best[2];
+    Allowed allowed;
 
     __device__ __forceinline__ void operator()(int row0, const Accumulator& acc) {
         const int g = lane >> 2, row = row0 + g;
+        const bool upper_there = row < rows && allowed(row), lower_there = row + 8 < rows && allowed(row + 8);
 #pragma unroll
         for (int b = 0; b < COLUMN_BLOCKS; ++b) {
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
-                float value = row < rows ? candidate(acc[b][c]) : -INFINITE;
+                float value = upper_there ? candidate(acc[b][c]) : -INFINITE;
                 int id = row;
-                const float lower = row + 8 < rows ? candidate(acc[b][2 + c]) : -INFINITE;
+                const float lower = lower_there ? candidate(acc[b][2 + c]) : -INFINITE;
                 if (better(lower, row + 8, value, id)) value = lower, id = row + 8;
 #pragma unroll
                 for (int offset = 4; offset < 32; offset *= 2) {
@@ -40,11 +42,12 @@ struct BestSink {
 
 // launch: one segment, one k_part. parts [partial_columns][gridDim.x], of which columns 8 * column_block .. are written.
 extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, 1) head_argmax(
-    const MatmulLaunch launch, const u8* acts_q8, const u8* acts_f16, BestPart* parts, int column_block) {
+    const MatmulLaunch launch, const u8* acts_q8, const u8* acts_f16, BestPart* parts,
+    int column_block SUPPRESSED_PARAMETER) {
     pdl_launch();
     SHARED_DYNAMIC(shared);
     const int lane = lane_id(), g = lane >> 2, t = lane & 3;
-    BestSink sink{0, lane, {{-INFINITE, 0x7fffffff}, {-INFINITE, 0x7fffffff}}};
+    BestSink sink{0, lane, {{-INFINITE, 0x7fffffff}, {-INFINITE, 0x7fffffff}}, Allowed{SUPPRESSED_GIVEN}};
     stream_pieces(launch, StoredActs{acts_q8, acts_f16, column_block}, shared, [&](const Segment& segment, int) -> BestSink& {
         sink.rows = segment.rows;
         return sink;

@@ -10,8 +10,10 @@
 // sums     with SUMS: f32 like `maxima`: sum over a block's rows of exp((logit - its maximum) * inv_tree_temperature)
 // All of them: columns 8 * column_block .. + COLUMNS are written.
 //
-// Defines, for heads that shape their logits: LOGIT_SCALE and SOFTCAP, both or none.
+// Defines, for heads that shape their logits: LOGIT_SCALE and SOFTCAP, both or none. SUPPRESSED: head.cuh; logits of
+// tokens that may not be drawn are minus infinity.
 
+#include "head.cuh"
 #include "matmul_launch.cuh"
 #include "state.cuh"
 
@@ -21,6 +23,7 @@ struct BlockSink {
     float *maxima, *sums;  // of the pass's first column
     int blocks, rows, lane;
     const StepState* st;
+    Allowed allowed;
 
     static __device__ __forceinline__ float candidate(float logit) { return logit == logit ? logit : INFINITE; }
 
@@ -31,15 +34,18 @@ struct BlockSink {
         const float scaled = logit * float(LOGIT_SCALE);
         return CAP > 0.0f ? CAP * tanhf(scaled / CAP) : scaled;
     }
+#else
+    static __device__ __forceinline__ float shape(float logit) { return logit; }
 #endif
 
     __device__ __forceinline__ void operator()(int row0, const Accumulator& raw) const {
-#ifdef LOGIT_SCALE
+#if defined(LOGIT_SCALE) || defined(SUPPRESSED)
         Accumulator shaped;
+        const bool there[2] = {allowed(row0 + (lane >> 2)), allowed(row0 + (lane >> 2) + 8)};
 #pragma unroll
         for (int b = 0; b < COLUMN_BLOCKS; ++b) {
 #pragma unroll
-            for (int c = 0; c < 4; ++c) shaped[b][c] = shape(raw[b][c]);
+            for (int c = 0; c < 4; ++c) shaped[b][c] = there[c / 2] ? shape(raw[b][c]) : -INFINITE;
         }
         const Accumulator& acc = shaped;
 #else
@@ -88,13 +94,14 @@ struct BlockSink {
 
 extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, 1) head_logits(
     const MatmulLaunch launch, const StepState* st, const u8* acts_q8, const u8* acts_f16, float* logits, float* maxima,
-    float* sums, int column_block) {
+    float* sums, int column_block SUPPRESSED_PARAMETER) {
     pdl_launch();
     SHARED_DYNAMIC(shared);
     const int blocks = launch.stride / TILE_ROWS;
     const size_t first = size_t(8 * column_block);
     stream_pieces(launch, StoredActs{acts_q8, acts_f16, column_block}, shared, [&](const Segment& segment, int) {
         const PartialSink out{logits + first * launch.stride, u32(launch.stride), segment.rows, lane_id()};
-        return BlockSink{out, maxima + first * blocks, sums + first * blocks, blocks, segment.rows, lane_id(), st};
+        return BlockSink{out, maxima + first * blocks, sums + first * blocks, blocks, segment.rows, lane_id(), st,
+                         Allowed{SUPPRESSED_GIVEN}};
     });
 }

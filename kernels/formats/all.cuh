@@ -92,6 +92,9 @@
 #ifdef WITH_INT4_128
 #include "formats/int4.cuh"
 #endif
+#ifdef WITH_INT4S_128
+#include "formats/int4.cuh"
+#endif
 #ifdef WITH_F8_E4M3
 #include "formats/f8.cuh"
 #endif
@@ -187,6 +190,9 @@ template <class Work> __device__ __forceinline__ void for_each_format(const Work
 #endif
 #ifdef WITH_INT4_128
     work.template operator()<INT4_128>();
+#endif
+#ifdef WITH_INT4S_128
+    work.template operator()<INT4S_128>();
 #endif
 #ifdef WITH_F8_E4M3
     work.template operator()<F8_E4M3>();

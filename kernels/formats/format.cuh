@@ -72,6 +72,7 @@ enum Format {
     FORMAT_INT4_64 = 201,
     FORMAT_INT4_128 = 202,
     FORMAT_F8_E4M3 = 203,
+    FORMAT_INT4S_128 = 204,
 };
 
 // How sums of products become numbers.

@@ -8,7 +8,7 @@
 
 #pragma once
 
-#include "formats/q4_k.cuh"
+#include "formats/q4_0.cuh"
 
 template <int GROUPS> struct Int4Scales {
     static constexpr int SCALE_WORDS = GROUPS / 2, ZERO_WORDS = (GROUPS + 3) / 4;
@@ -82,6 +82,46 @@ __device__ __forceinline__ void scale_codes(const Int4Scales<GROUPS>& scales, in
 #pragma unroll
     for (int i = 0; i < 4; ++i) a[i] = ((a[i] | 0x80808080u) - zero[i & 1]) ^ 0x80808080u;
 }
+
+// The same with groups of 128 and all zeros 8, as most files of AutoRound have it: codes less 8 are numbers of four bits in
+// two's complement, put at the top of a byte as those of Q4_0.
+//
+// Tile, 2176 B: s [16 rows][2] f32, units of nibbles as Q4_K.
+struct INT4S_128 {
+    static constexpr int NUMBER = FORMAT_INT4S_128, BYTES = 2176, SLOTS = 4;
+    static constexpr Scaling SCALING = Scaling::FLOAT_64;
+    static constexpr bool MINIMUM = false;
+    static constexpr Codes CODES = Codes::HIGH;
+    static constexpr int MAX_PLANE_BITS = 4;
+    struct Head {
+        uint2 row[2];
+    };
+    struct Scales {
+        float half[2][2], d[2];  // [row][half of the tile]
+    };
+    using Unit = Q4_K::Unit;
+
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
+        const u8* upper = tile + (lane >> 2) * 8;
+        return {{ldg_stream8(upper), ldg_stream8(upper + 8 * 8)}};
+    }
+    static __device__ __forceinline__ Scales decode(const Head& head, int) {
+        Scales scales;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            scales.half[r][0] = __uint_as_float(head.row[r].x), scales.half[r][1] = __uint_as_float(head.row[r].y);
+            scales.d[r] = 1.0f / 16;
+        }
+        return scales;
+    }
+    static __device__ __forceinline__ float sub_scale(const Scales& scales, int row, int unit) {
+        return scales.half[row][unit >> 1];
+    }
+    static __device__ __forceinline__ void load_unit(Unit& unit, const u8* tile, int u, int lane) {
+        load_words4(unit.word, tile + 128 + u * 512, lane);
+    }
+    static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) { Q4_0::expand(unit, sub, a); }
+};
 
 using INT4_32 = Int4<FORMAT_INT4_32, 8>;
 using INT4_64 = Int4<FORMAT_INT4_64, 4>;

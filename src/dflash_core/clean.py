@@ -60,12 +60,14 @@ def quoted(data: bytes) -> str:
     return f"the bytes {data.hex(' ')}"
 
 
-_NOTHING = frozenset(("Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Mn"))  # categories of characters that show nothing alone
+_NOTHING = frozenset(
+    ("Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Mn")
+)  # categories of characters that show nothing by themselves
 _FILLERS = frozenset("\u115f\u1160\u3164\uffa0\u2800")
 
 
 def blank(text: str) -> bool:
-    """Whether there is nothing to read in `text`: white space and characters without width alone."""
+    """Whether there is nothing to read in `text`: only white space and characters without width."""
     return all(unicodedata.category(one) in _NOTHING or one in _FILLERS for one in text)
 
 

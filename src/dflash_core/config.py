@@ -358,7 +358,7 @@ def unusual(gguf: GGUFFile, config: ModelSpec) -> tuple[str, ...]:
             f"{config.nextn_predict_layers} MTP block(s), {len(names)} tensors, {size}: what the mtp drafter runs"
         )
     if images := sum(name.startswith(IMAGE_TENSORS) for name in gguf.tensors):
-        notes.append(f"{images} tensors for images and sound are not used: the model reads text alone")
+        notes.append(f"{images} tensors for images and sound are not used: the model reads only text")
     if config.tied_output:
         notes.append("tied head: the embedding is also the output matrix")
     matrices = matrix_types(gguf)

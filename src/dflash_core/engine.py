@@ -104,7 +104,7 @@ class Engine(Runner):
         )
 
     def _policy(self, drafter: Capabilities | None) -> AutoPolicy | None:
-        """What decides the steps of `auto`; None where the knobs alone do."""
+        """What decides the steps of `auto`; None where the knobs do."""
         if drafter is None:
             return None
         think_ids = self.target.tokenizer.think_ids

@@ -35,7 +35,7 @@ class Limits:
         Raises KnobError with what is allowed.
         """
         if self.taken is not None and (idle := sorted({*changed} - self.taken)):
-            raise KnobError(f"{idle[0]} has no effect: {self.engine} takes {', '.join(sorted(self.taken))} alone")
+            raise KnobError(f"{idle[0]} has no effect: {self.engine} takes only {', '.join(sorted(self.taken))}")
         if self.drafter is not None and (idle := sorted((DRAFT_KNOBS & set(changed)) - self.drafter.knobs)):
             read = ", ".join(sorted(self.drafter.knobs))
             raise KnobError(f"{idle[0]} has no effect on {self.drafter.words}; parameters that have one: {read}")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class CardOptions:
     """How weights are stored and multiplied on a card. `activations`: how inputs of products are rounded, "int8",
     "mixed" or "f16"; `draft_type`: "q8_0" or "q4_0" converts a drafter's matrices when loaded; `tune`: time several
-    ways of computing at the first load on a card; `placement`: the card of each layer, by default the first card for
+    methods of computing at the first load on a card; `placement`: the card of each layer, by default the first card for
     all; `vram_limit`: bytes of a smaller card to simulate, 0 for none; `embedding`: where the target's token embedding
     is stored, on the "card" or on the "host"; `experts`: where routed experts are, "card", "host", "auto", or of how
     many layers they are on the host; `reading`: "passes" reads prompts with the kernels of decoding, "auto" in the
@@ -149,7 +149,7 @@ def estimator_of(
     memory: int = 0,
     card: CardOptions = DEFAULT_CARD,
 ) -> MemoryEstimator:
-    """What predicts the memory of a pair, for plans of several ways of loading: from headers alone, and without a card.
+    """What predicts the memory of a pair, for any number of plans: it reads only headers, and needs no card.
 
     `memory`: bytes of a card (or on the CPU, of main memory) to plan for; by default those of this machine. Raises what
     `open_target` and `open_draft` raise.

@@ -50,7 +50,7 @@ def _compiled(
 ) -> Iterator[tuple[Any, Any, str]]:
     """The bindings, a compiled program and its log."""
     nvrtc = _nvrtc()
-    # With "compute_90" in place of "sm_90" the compiler makes assembly alone.
+    # With "compute_90" in place of "sm_90" the compiler makes only assembly.
     options = [f"--gpu-architecture={arch}", "--std=c++17", *more]
     options += [f"--include-path={folder}" for folder in (*include, _headers())]
     options += [f"--define-macro={key}={value}" for key, value in defines.items()]

@@ -92,5 +92,5 @@ def _why(step: StepEvent, node: int, depth: int, rank: int) -> Why:
     cap = step.knobs.cap if step.tree.values else step.knobs.budget
     if cap is not None and len(step.tree.tokens) > cap:
         return "budget"
-    # A fixed tree with room left takes every candidate but those after the end of the answer.
+    # A fixed tree that is not full takes every candidate but those after the end of the answer.
     return "value" if step.tree.values else "stop"

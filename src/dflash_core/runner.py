@@ -48,7 +48,7 @@ class Runner:
         kv: str = "",
         snapshots: Snapshots | None = None,
     ) -> None:
-        """`policy`: picks the steps of all answers; without one the knobs alone decide. `kv`: the session's types of
+        """`policy`: picks the steps of all answers; without one the knobs decide. `kv`: the session's types of
         keys and values, for events. `snapshots`: the store for sequences that the session does not hold."""
         self.session, self.stop_ids, self.prefill_chunk = session, stop_ids, prefill_chunk
         self.context_length, self.vocab_size, self._tree_width = context_length, vocab_size, tree_width

@@ -49,7 +49,7 @@ class DrafterStats:
 class TurnStats:
     """Figures of one turn. `accept_rate_by_depth[d-1]`: of the steps that drafted depth d, the share that reached it.
 
-    `decode_s` is the wall time of the steps alone, so `tokens_per_second` excludes prefill and its token.
+    `decode_s` is the wall time of the steps only, so `tokens_per_second` excludes prefill and its token.
     `drafted` counts the positions that the drafter proposed tokens for, `verified` the tree nodes that the target ran
     below the root, `accepted` those of them that it agreed with; `lengths[n]` the steps that committed n tokens.
     `copied` and `copied_accepted`: the nodes of each that came from the text; the others are the drafter's.
@@ -291,7 +291,7 @@ class TurnReport:
     def timings(self) -> dict[str, float]:
         """The figures under the names that local model servers use: `draft_n` counts the draft tokens that were
         verified, alternatives included, `draft_n_accepted` those of them that the target agreed with. `predicted_n` has
-        the first token, `predicted_per_second` and `predicted_ms` have the steps after it alone."""
+        the first token, `predicted_per_second` and `predicted_ms` only have the steps after it."""
         stats = self.stats
         read, predicted = stats.prompt_tokens - stats.reused_tokens, stats.tokens
         return {

@@ -253,3 +253,16 @@ def test_a_lenient_schema_leaves_out_what_is_unknown() -> None:
     with pytest.raises(GrammarError):
         grammars().constraint(Grammar.schema(schema))
     grammars().constraint(Grammar.schema(schema, lenient=True))
+
+
+def test_a_drafted_stop_token_leaves_the_grammar_as_it_was() -> None:
+    """The library does not get back to the state before one: such a step used to end the answer with an error."""
+    tokenizer = engine().target.tokenizer
+    stop = tokenizer.special["<|im_end|>"]
+    constraint = grammars().constraint(Grammar.choice(["a poem 334"]))
+    constraint.add(tokenizer.encode("a poem 334"))
+    assert constraint.admits([], stop)
+    constraint.allowed([])
+    assert constraint.allowed([stop]) is None
+    assert not constraint.admits([stop], stop)
+    constraint.add([stop])

@@ -6,10 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
-from dflash_core import load_target
+from dflash_core import Knobs, load_target
 from dflash_core.arch.kinds import Attention
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
@@ -18,7 +19,9 @@ from dflash_core.backends.cuda.supported import check_supported
 from dflash_core.config import target_config
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.gguf import open_gguf
+from dflash_core.runner import Runner
 from support.device_pairs import device_named
+from support.gguf_copy import stored, write_copy
 from support.golden import golden, other_models, reference
 from support.on_a_device import KL_BAR, chain, check_bits, divergences, session_of
 
@@ -87,8 +90,6 @@ def test_trees_leave_the_bits_of_single_steps(
 def test_what_no_kernel_does_is_refused_by_name() -> None:
     spec = target_config(open_gguf(golden("targets/llama-mistral-F16.gguf")))
     check_supported(spec)
-    with pytest.raises(UnsupportedError, match="suppressed tokens; run it on the CPU"):
-        check_supported(replace(spec, suppressed=(3,)))
     gated = replace(spec.of(Attention)[0], gate="sigmoid", biases=("attn_q",))
     with pytest.raises(UnsupportedError, match="biases of gated queries; run it on the CPU"):
         check_supported(replace(spec, layers=(replace(spec.layers[0], mixer=gated),)))
@@ -98,3 +99,27 @@ def test_heads_without_a_kernel_are_refused() -> None:
     narrow = Attention(2, 1, 32, 32, 1e4, 1e-6)
     with pytest.raises(UnsupportedError, match="attention heads of 32 dimensions, expected 64, 128, 256 or 512"):
         AttentionLayers(device_named("emulated"), narrow, CHOICES["f16"])
+
+
+def test_suppressed_tokens_are_never_drawn(device_name: str, tmp_path: Path) -> None:
+    """Greedy and sampled, in passes and in steps; the others keep their logits. They are what would have been drawn."""
+    path = golden("targets/gemma4-e-F16.gguf")
+    ids = [int(token) for token in reference(path)["ids"]][:12]
+    likely = np.argsort(-load_target(path).logits(ids), axis=-1)[:, :3].ravel()
+    never = sorted({int(token) for token in likely})
+    reader = gguf.GGUFReader(path)
+    copy = write_copy(tmp_path / "a.gguf", reader, stored(reader), {"tokenizer.ggml.suppress_tokens": never})
+    target = load_target(copy)
+    assert target.config.suppressed == tuple(never)
+    session = session_of(device_name, target)
+    found, expected = session.verify(ids, range(-1, len(ids) - 1)), target.logits(ids)
+    assert np.isneginf(found[:, never]).all()
+    others = np.setdiff1d(np.arange(target.config.vocab_size), never)
+    assert divergences(found[:, others], expected[:, others]).mean() < BARS["gemma4"]
+    runner = Runner(session, frozenset(), 640, target.config.vocab_size)
+    for sampling in ({"temperature": 0.0}, {"temperature": 1.5, "top_k": 0, "seed": 3}):
+        runner.reset()
+        knobs = Knobs(drafting="plain", max_tokens=12, ignore_eos=True).replace(**sampling)
+        drawn = [token for event in runner.generate(ids, knobs) for token in event.tokens]
+        assert len(drawn) == 12
+        assert not set(drawn) & set(never)

@@ -21,7 +21,7 @@ from support.random_model import VOCAB
 
 ROWS, MARGIN = 24, 5e-4
 KINDS = [layout for layout in LAYOUTS if layout != "gptq-v2"]
-TYPES = ({"INT4_128", "INT4_32", "F8_E4M3"}, {"INT4_64", "INT4_32", "F8_E4M3", "NVFP4"}, {"F8_E4M3", "NVFP4"})
+TYPES = ({"INT4S_128", "INT4_32", "F8_E4M3"}, {"INT4_64", "INT4_32", "F8_E4M3", "NVFP4"}, {"F8_E4M3", "NVFP4"})
 
 
 def folder(name: str, seed: int, layouts: list[str], path: Path) -> Path:

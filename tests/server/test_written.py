@@ -141,7 +141,7 @@ def test_places_after_an_answer_move_with_it() -> None:
 
 def test_the_oldest_answers_go_first() -> None:
     tokenizer = demo_pair.target().tokenizer
-    written = WrittenAnswers(tokenizer, max_bytes=700)
+    written = WrittenAnswers(tokenizer, max_bytes=1600)
     message = Message("assistant", "b", calls=(Call("", "f", {"x": 1}),))
     messages = [Message("user", "a"), message]
     for at in range(4):

@@ -50,8 +50,8 @@ def random_blocks(rng: np.random.Generator, name: str, rows: int, columns: int) 
         d = (rng.uniform(0.2, 1.0, (rows, count)) / 17 * rng.choice([-1, 1], (rows, count))).astype(np.float16)
         for i in range(4):
             raw[..., 49 + 2 * i] = raw[..., 49 + 2 * i] & 15 | (d.view(np.uint16) >> 4 * i & 15) << 4
-    if name.startswith("INT4_"):  # half of the scales are bf16
-        _with_zeros(rng, raw, rng.integers(0, 17, raw.shape[:2]))
+    if name.startswith("INT4"):  # half of the scales are bf16
+        _with_zeros(rng, raw, rng.integers(0, 17, raw.shape[:2]) if "S" not in name else np.full(raw.shape[:2], 8))
     if name == "F8_E4M3":
         scale = np.exp(rng.normal(size=(rows, count))) * rng.choice([-1, 1], (rows, count)) / 100
         raw[..., :4] = scale.astype(np.float32)[..., None].view(np.uint8)

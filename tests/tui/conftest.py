@@ -11,10 +11,11 @@ import pytest
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
+from dflash_tui.application import collector
 from dflash_tui.application.conversations.store import Store
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Config
-from dflash_tui.chat import background_plain, collector
+from dflash_tui.chat import background_plain
 from dflash_tui.terminal import key_order
 from support import seeds
 from support.hub_server import Hub

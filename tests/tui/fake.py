@@ -17,6 +17,7 @@ from dflash_core.events import Event, Piece, PrefillEvent, StageTimes, StepDraft
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import Component, MemoryBreakdown
+from dflash_core.messages import Call
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.reasoning import Effort, Reasoning
 from dflash_core.text.template_values import Tools
@@ -123,7 +124,7 @@ class Turn:
         self.record: TurnRecord | None = None
         self.text = ""
         self.thinking = ""
-        self.calls = ()
+        self.calls: tuple[Call, ...] = ()
         self.calling = ""
 
     def stop(self) -> None:
@@ -185,6 +186,8 @@ class Turn:
         ids = tuple(token for event in (prefill, *steps) for token in event.tokens)
         took = time.monotonic() - began if script.clock is None else script.clock * max(len(steps), 1)
         stats = turn_stats(prefill, steps, took, self._parts)
+        if script.calls and not self._stopped.is_set():
+            self.calls = script.calls.pop(0)
         self.report = TurnReport(
             self.text, self.thinking, ids, mode, REASON, stop, knobs, stats, effort=script.effort(knobs)
         )
@@ -217,11 +220,11 @@ class FakeConversation:
         self.tools: Tools = ()
         self.tools_note = ""
 
-    def ask(self, prompt: str, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
-        self._session.asked.append((prompt, knobs))
+    def ask(self, prompt: str | Sequence[object], knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
+        self._session.asked.append((prompt if isinstance(prompt, str) else "<results>", knobs))
         if self._session.refuse is not None:
             raise self._session.refuse
-        self.messages.append(Message("user", prompt))
+        self.messages.append(Message("user", prompt if isinstance(prompt, str) else ""))
         return self._answer(knobs)
 
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
@@ -269,6 +272,7 @@ class FakeSession:
     recommended: Recommended = NOTHING
     found: tuple[FoundRow, ...] = ()
     reread: Reread | None = None
+    calls: list[tuple[Call, ...]] = field(default_factory=list)  # of the next turns, one after the other
 
     def __post_init__(self) -> None:
         self.words = Vocabulary()

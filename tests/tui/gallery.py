@@ -27,6 +27,7 @@ from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.tour import TourScreen
 from dflash_tui.screens.whatif import WhatIfScreen
+from dflash_tui.widgets.call_dialog import CallScreen
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Flash
@@ -40,6 +41,7 @@ from .fake import FakeSession
 from .scenes import answered, send, still
 from .support import idle, loaded, settled, shows, wait_until
 from .test_every_key import TINY, NoHub, card
+from .tool_stub import CALL, READ, with_stub
 
 Show = Callable[[DFlashApp, Pilot[int]], Awaitable[None]]
 SHOWN: dict[str, Show] = {}
@@ -245,6 +247,18 @@ async def requests(app: DFlashApp, pilot: Pilot[int]) -> None:
     served.over(served.add("claude-cli/2.1.197 (cli)", "/v1/messages", "demo"), "end", app.state.shown.report)
     served.add("codex_cli_rs/0.171.0", "/v1/responses", "demo")
     await _page(app, pilot, "requests")
+
+
+@shown
+async def tools(app: DFlashApp, pilot: Pilot[int]) -> None:
+    """Servers of tools: one is on, one failed, one is off."""
+    with_stub(app)
+    await _page(app, pilot, "tools")
+
+
+@shown
+async def call(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await app.push_screen(CallScreen(CALL, READ))
 
 
 @shown

@@ -38,6 +38,7 @@ from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.replay import ReplayScreen
 from dflash_tui.settings.keys import is_nowhere
+from dflash_tui.widgets.call_dialog import CallScreen
 from dflash_tui.widgets.confirm_dialog import ConfirmScreen
 from dflash_tui.widgets.inspector import TABS
 from dflash_tui.widgets.line_dialog import LineScreen
@@ -47,6 +48,7 @@ from support.reckoned import estimator
 from .fake import FakeSession
 from .scenes import answered
 from .support import loaded, wait_until
+from .tool_stub import CALL, READ
 
 MakeApp = Callable[..., DFlashApp]
 Opener = Callable[[DFlashApp], Screen[object]]
@@ -87,6 +89,7 @@ DIALOGS: dict[type[Screen[object]], Opener] = {
     PlanScreen: lambda app: PlanScreen(app.chat.parts, None, None, card),
     GetScreen: lambda app: GetScreen(app.chat.parts, TINY, NoHub),
     RequestsTuneScreen: lambda app: RequestsTuneScreen(app.chat.parts, "a-client", ()),
+    CallScreen: lambda app: CallScreen(CALL, READ),
     TextScreen: lambda app: TextScreen("A title", "a text"),
 }
 PAGE_OPENERS: dict[str, Opener] = {name: lambda app, name=name: PAGES[name](app.chat.parts, "") for name in PAGES}

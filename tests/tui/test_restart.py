@@ -84,6 +84,12 @@ REQUEST = LoadRequest(Path("b.gguf"), Path("d"), context=4096)
         ("--target a.gguf --draft=x", REQUEST, "--target b.gguf --draft d --context 4096 --kv auto --resume 12"),
         ("--trace t --no-mouse --context 512", LoadRequest(), "--no-mouse --demo --context 0 --kv auto --resume 12"),
         ("--resume --continue --no-mouse", LoadRequest(), "--no-mouse --demo --context 0 --kv auto --resume 12"),
+        (
+            "--attach http://a --attach-key k --no-mouse",
+            LoadRequest(attach="http://b", attach_model="m"),
+            "--attach-key k --no-mouse --attach http://b --attach-model m --context 0 --kv auto --resume 12",
+        ),
+        ("--attach http://a", LoadRequest(), "--demo --context 0 --kv auto --resume 12"),
         ("--demo --kv f16", LoadRequest(kv="q8_0/q4_0"), "--demo --context 0 --kv q8_0/q4_0 --resume 12"),
     ],
 )
@@ -100,6 +106,8 @@ def test_the_command_line_is_that_of_the_present_state(given: str, request_: Loa
         ("--demo --resume 9 --set budget=4", "--demo --set budget=4 --resume 12"),
         ("--target a.gguf --trace t --continue", "--target a.gguf --resume 12"),
         ("--resume", "--resume 12"),
+        ("--attach http://a --attach-key k", "--attach http://a --resume 12"),
+        ("--key=k --attach http://a", "--attach http://a --resume 12"),
     ],
 )
 def test_the_command_to_come_back_with(given: str, expected: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,22 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_core.knobs import Knobs
+from dflash_core.messages import Call
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.conversations.tool_messages import NO_RESULT
 from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.application.settings.config import Config, Settings, load_config, user_file
 from dflash_tui.application.settings.tool_servers import ToolServer
 from dflash_tui.application.tools.rounds import DENIED
+from dflash_tui.screens.tools import ToolsScreen
 from dflash_tui.widgets.call_dialog import CallScreen
 from dflash_tui.widgets.calls import CallsBlock
 from support.scripted import ScriptedEngine
 from support.tool_server import COMMAND
 
-from .support import ask, idle, loaded, screen_text, shows, wait_until
+from .fake import FakeSession
+from .support import ask, idle, loaded, screen_text, settled, shows, wait_until
+from .tool_stub import with_stub
 
 MakeApp = Callable[..., DFlashApp]
 SERVER = ToolServer("things", COMMAND[0], tuple(COMMAND[1:]))
@@ -411,3 +417,54 @@ async def test_the_page_lists_servers_and_tools_and_toggles_them(chat_with: Any)
         await ask(pilot, "/tools off")
         await wait_until(pilot, lambda: servers.connections["things"].state == "off")
         assert servers.tools == ()
+
+
+async def test_pictures_of_a_call(
+    make_app: MakeApp, snapshot: Callable[[str, str], None], size: tuple[int, int]
+) -> None:
+    """The question, the folded and the open call, the page: always the same figures."""
+    session = FakeSession(thinking="", answer="The plan has two points: measure, then change one thing.")
+    session.calls = [(Call("call_1", "read_file", {"path": "plan.md", "lines": 20}),)]
+    app = make_app(session)
+    async with app.run_test(size=size) as pilot:
+        await loaded(pilot)
+        with_stub(app)
+        await ask(pilot, "What is the plan?")
+        await asked(pilot, app)
+        snapshot(f"{size[0]}x{size[1]}-call", await settled(pilot))
+        await pilot.press("enter")
+        await idle(pilot)
+        [block] = blocks(app)
+        block.folds["call_1"].line.action_fold()
+        snapshot(f"{size[0]}x{size[1]}-calls", await settled(pilot))
+        app.chat.open_page("tools")
+        await wait_until(pilot, lambda: isinstance(app.screen, ToolsScreen))
+        snapshot(f"{size[0]}x{size[1]}-tools", await settled(pilot))
+
+
+async def test_a_program_that_ends_in_the_question_leaves_a_call_without_a_result(chat_with: Any) -> None:
+    app, _ = chat_with("I add.\n\n" + written("add", a=2, b=3), "Never.")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await with_tools(pilot, app)
+        await ask(pilot, "add")
+        await asked(pilot, app)
+    again, script = chat_with("So it was.")
+    async with again.run_test(size=(100, 30)) as pilot:
+        await loaded(pilot)
+        await pilot.press("alt+l")
+        await shows(pilot, "I add.", "called and not answered: add")
+        await ask(pilot, "what happened?")
+        await idle(pilot)
+        await shows(pilot, "So it was.")
+    assert NO_RESULT in script.prompts[0]
+
+
+async def test_a_server_of_the_settings_may_start_with_the_app(chat_with: Any) -> None:
+    app, script = chat_with("Hello.", server=replace(SERVER, start=True))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await loaded(pilot)
+        tools = app.chat.parts.tools
+        await wait_until(pilot, lambda: tools.servers is not None and bool(tools.servers.tools))
+        await ask(pilot, "hello")
+        await idle(pilot)
+    assert '"name": "add"' in script.prompts[0]

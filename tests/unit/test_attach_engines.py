@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from dflash_core.errors import KnobError
 from dflash_core.events import PrefillEvent, TextEvent
 from dflash_core.knobs import Knobs
-from dflash_core.messages import Message
+from dflash_core.messages import Call, Message
 from dflash_core.record import End, Line, Received, Start, pack, unpack
 from dflash_tui.application.attach.attaching import attaching, recognise
 from dflash_tui.application.attach.figures import Figures, of_histogram, of_reached, of_steps, report
@@ -279,6 +280,28 @@ def test_ollama_has_an_api_of_its_own() -> None:
     assert body["think"] is True
     expected = {"num_predict": 300, "temperature": 0.6, "top_k": 0, "repeat_penalty": 1.1, "min_p": 0.05, "seed": 7}
     assert body["options"] | expected == body["options"]
+
+
+def test_calls_in_the_history_are_in_the_engine_s_form() -> None:
+    history = (
+        Message("user", "What time is it?"),
+        Message("assistant", "", calls=(Call("c1", "clock", {"zone": "UTC"}),)),
+        Message("tool", "12:00", call_id="c1", name="clock"),
+    )
+    for it in (VLLM, OLLAMA):
+        with replaying(it) as server:
+            conversation = attached(server).conversation
+            conversation.set_messages(history)
+            list(conversation.ask("Thanks.", KNOBS))
+            call, result = server.body(it.path)["messages"][1:3]
+        function = call["tool_calls"][0]["function"]
+        assert function["name"] == "clock"
+        if it is OLLAMA:
+            assert function["arguments"] == {"zone": "UTC"}
+            assert result["tool_name"] == "clock"
+        else:
+            assert json.loads(function["arguments"]) == {"zone": "UTC"}
+            assert result["tool_call_id"] == "c1"
 
 
 def test_a_seed_is_drawn_and_told() -> None:

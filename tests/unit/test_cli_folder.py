@@ -36,7 +36,7 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = told(capsys, "inspect", str(folder))["model"]
     assert found["format"] == "safetensors"
     assert found["config"]["architecture"] == "qwen3"
-    assert {kind for group in found["types"].values() for kind in group} >= {"INT4_128", "F8_E4M3", "NVFP4", "BF16"}
+    assert {kind for group in found["types"].values() for kind in group} >= {"INT4S_128", "F8_E4M3", "NVFP4", "BF16"}
     assert found["sampling"]["plain"] == {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
     assert main(["inspect", str(folder)]) == 0
     assert "safetensors" in capsys.readouterr().out

@@ -108,7 +108,7 @@ def test_options_are_understood_before_and_after_the_command(asked: list[Any]) -
     cli.main(["--set", "budget=4", "--json", "ask", "hi", "--set", "top_k=20", "--set", "budget=5", "--device", "cpu"])
     [(request, prompt, options)] = asked
     assert prompt == "hi"
-    assert options == {"system": "", "as_json": True, "plain": False}
+    assert options == {"system": "", "as_json": True, "plain": False, "tools": None}
     assert request.knobs.top_k == 20
     assert request.knobs.budget == 5
     assert request.device == "cpu"

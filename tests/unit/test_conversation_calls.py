@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dflash_core.conversation import Conversation, Turn
+from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Call, Message
+from support import demo_pair
 from support.scripted import ScriptedEngine
 
 TOOL: Any = {
@@ -175,3 +178,17 @@ def test_messages_with_calls_are_a_history() -> None:
     chat.set_messages([*history, Message("assistant", "It says x.")])
     ended(chat.ask("Really?", PLAIN))
     assert "<tool_response>\nx\n</tool_response>" in prompts[0]
+
+
+def test_what_was_read_before_a_call_is_not_read_again() -> None:
+    """On the demo pair itself, whose state can only go back to where it was saved."""
+    engine = Engine(demo_pair.target(), demo_pair.draft())
+    chat = Conversation(engine, engine.target.tokenizer, engine.target.template, "Be brief.")
+    chat.tools = [TOOL]
+    first = ended(chat.ask("Read a.txt", Knobs(thinking=False, max_tokens=4)))
+    call = Call("call_1", "read_file", {"path": "a.txt"})
+    chat.messages = (*chat.messages[:-1], replace(chat.messages[-1], calls=(call,)))
+    result = Message("tool", "hello", call_id="call_1", name="read_file")
+    second = ended(chat.ask([result], Knobs(thinking=False, max_tokens=4)))
+    assert second.report is not None
+    assert second.report.stats.reused_tokens >= first.prompt.continued > 100

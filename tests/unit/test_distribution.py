@@ -189,7 +189,7 @@ SLICE = [pytest.param(1200, id="slice"), pytest.param(TURNS, id="all", marks=pyt
 @pytest.mark.parametrize("turns", SLICE)
 def test_speculation_keeps_the_joint_distribution(turns: int) -> None:
     value, bound, accepted = statistic(Decoder, turns=turns)
-    assert 0.4 < accepted < 0.6, "the drafter must be right about half of the time for the test to mean anything"
+    assert 0.4 < accepted < 0.8, "the drafter must be right and wrong often for the test to mean anything"
     assert value < bound
 
 
@@ -202,7 +202,7 @@ def test_a_ratio_test_acceptor_fails_the_same_test() -> None:
 def test_an_mtp_head_keeps_it_too(turns: int) -> None:
     """The real drafter, whose pairs follow every commit; a chain of its own tokens, and siblings of each."""
     value, bound, accepted = statistic(Decoder, MtpBackend(), turns)
-    assert 0.4 < accepted < 0.6
+    assert 0.4 < accepted < 0.8
     assert value < bound
 
 

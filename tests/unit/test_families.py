@@ -162,7 +162,7 @@ def test_tensors_for_images_and_of_shared_layers_are_left_out(name: str, tmp_pat
         more += [Stored("blk.4.attn_k.weight", np.ones((256, 32), np.float32), f32)]
     path = write_copy(tmp_path / "a.gguf", reader, [*stored(reader), *more])
     file, found = read_target(open_gguf(path))
-    assert "2 tensors for images and sound are not used: the model reads text alone" in unusual(file, found)
+    assert "2 tensors for images and sound are not used: the model reads only text" in unusual(file, found)
     ids = [5, 6, 7, 8]
     np.testing.assert_array_equal(load_target(path).logits(ids), load_target(target_path(name)).logits(ids))
 

@@ -13,6 +13,8 @@ from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.folders.file import folder_file
 from dflash_core.formats.folders.layouts import Modules
+from dflash_core.formats.folders.parts import Stack
+from dflash_core.formats.quants import to_float32
 from dflash_core.formats.safetensors import open_safetensors
 from support.quantised import LAYOUTS, Tensors, in_layout
 
@@ -22,8 +24,13 @@ def opened(path: Path, tensors: Tensors, plus_one: bool = True) -> Modules:
     return Modules.of(open_safetensors(path, packed=True), plus_one)
 
 
+@pytest.mark.parametrize("at_once", [256, 8])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_values_are_those_of_the_definition(layout: str, tmp_path: Path) -> None:
+def test_values_are_those_of_the_definition(
+    layout: str, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where several threads unpack parts of the rows."""
+    monkeypatch.setattr("dflash_core.formats.folders.parts.AT_ONCE", at_once)
     rng = np.random.default_rng(0)
     tensors, values = in_layout(rng, "a.b", layout, rng.normal(size=(136, 256)))
     modules = opened(tmp_path / "a.safetensors", tensors, layout != "gptq-v2")
@@ -33,6 +40,23 @@ def test_values_are_those_of_the_definition(layout: str, tmp_path: Path) -> None
     assert np.array_equal(found, values.astype(np.float32)), "the products of code and scale, rounded once"
     assert np.array_equal(file.float32("x", slice(17, 103)), found[17:103])
     assert np.array_equal(file.raw("x", slice(17, 103)), file.raw("x")[17:103])
+
+
+def test_symmetric_groups_of_128_have_a_type_of_their_own(tmp_path: Path) -> None:
+    """Where all zeros are 8: read from the file, unless the config says that they are not."""
+    rng = np.random.default_rng(0)
+    tensors, values = in_layout(rng, "a", "gptq-128-signed", rng.normal(size=(64, 256)))
+    modules = opened(tmp_path / "a.safetensors", tensors)
+    assert modules.part("a").type == "INT4S_128"
+    assert Modules.of(modules.file, symmetric=False).part("a").type == "INT4_128"
+    tensors["a.qzeros"][1, 2] += 1 << 8
+    other = opened(tmp_path / "b.safetensors", tensors).part("a")
+    assert other.type == "INT4_128"
+    both = Stack((modules.part("a"), other))
+    assert both.type == "INT4_128"
+    assert np.array_equal(to_float32(both.read(0, 64), both.type), values.astype(np.float32))
+    alike = Stack((modules.part("a"), modules.part("a")))
+    assert alike.type == "INT4S_128"
 
 
 GOLDEN = Path(__file__).parent / "data/layouts.safetensors"

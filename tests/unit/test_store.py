@@ -16,7 +16,9 @@ import pytest
 from dflash_core.record import pack
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.store import Card, Store, StoreError
+from dflash_tui.application.conversations.store.rows import copy
 from dflash_tui.application.conversations.store.schema import VERSION, migrate
+from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
 from support.stored import a_report, a_turn, talk, titles
 
 
@@ -309,3 +311,52 @@ def test_a_switch_goes_back_to_where_that_branch_was_left() -> None:
 def test_a_message_whose_parent_is_lost_opens_a_branch_of_its_own() -> None:
     tree = Branches([Node("user", "kept", parent="lost"), Node("user", "other")])
     assert [tree[id].content for id in tree.children(None)] == ["kept", "other"]
+
+
+def test_calls_and_results_come_back(tmp_path: Path) -> None:
+    call = ToolCall("call_1", "add", '{"a": "\\u20ac \\" \\n"}')
+    ask = Node("user", "add", id="q")
+    answer = Node("assistant", "", "q", id="a", calls=(call, ToolCall("call_2", "add")))
+    result = ToolResult("call_1", "add", "5 <|im_end|>", "failed", 1.5)
+    results = Node("user", "", "a", id="r", results=(result, ToolResult("call_2", "add", "")))
+    store = Store(tmp_path)
+    card = Card("sums", "", "pair")
+    store.begin(card)
+    for node in (ask, answer, results, Node("assistant", "Five.", "r", id="e")):
+        assert store.add(card.id, node)
+    assert store.close()
+    again = Store(tmp_path)
+    found = again.branches(card.id)
+    assert found["a"].calls == answer.calls
+    assert found["r"].results == results.results
+    assert (found["q"].calls, found["q"].results) == ((), ())
+    assert [node.asks for node in found.path] == [True, False, False, False]
+    assert [node.results for node in again.ending(card.id)] == [(), (), results.results, ()]
+    again.close()
+
+
+def test_what_a_damaged_row_has_for_calls_is_damage(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    card = Card("sums", "", "pair")
+    store.begin(card)
+    store.add(card.id, Node("user", "add", id="q"))
+    store.add(card.id, Node("assistant", "x", "q", id="a", calls=(ToolCall("call_1", "add"),)))
+    store.close()
+    with sqlite3.connect(tmp_path / "conversations.db") as db:
+        db.execute("UPDATE message SET calls = '[3' WHERE id = 'a'")
+    again = Store(tmp_path)
+    assert [node.id for node in again.branches(card.id).path] == ["q"]
+    assert "damaged" in again.problem()
+    again.close()
+
+
+def test_a_file_of_an_earlier_version_that_cannot_be_written_is_read(tmp_path: Path) -> None:
+    """Its messages lack columns, and cannot get them."""
+    target = sqlite3.connect(":memory:", isolation_level=None)
+    migrate(target)
+    with sqlite3.connect(tmp_path / "old.db", isolation_level=None) as db:
+        migrate(db, until=3)
+        db.execute("INSERT INTO conversation VALUES (1, 'c', 'old title', '', 'pair', 1, 2, 'm')")
+        db.execute("INSERT INTO message VALUES (1, 'm', 'c', NULL, 'user', 'old words', '', '', 1, NULL)")
+        assert copy(db, target, records=False) == 1
+    assert target.execute("SELECT content, calls FROM message").fetchall() == [("old words", None)]

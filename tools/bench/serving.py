@@ -28,6 +28,8 @@ from dflash_core.conversation import Conversation
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.engine import Engine, load_pair
 from dflash_core.knobs import Knobs
+from dflash_tui.application import collector
+from dflash_tui.application.requests import Requests
 from dflash_tui.server.sampling import Defaults
 from dflash_tui.server.service import Served, Service
 from dflash_tui.server.serving import Server, bound
@@ -168,7 +170,12 @@ def _text(count: int, seed: int = 0) -> str:
 def served(engine: Engine, knobs: Knobs) -> Iterator[Bench]:
     """Serve an engine, and start a client."""
     settings = ServerSettings(port=0)
-    service = Service(engine, Served("bench", "", Defaults(knobs, frozenset(knobs.to_dict()), greedy=True)), settings)
+    service = Service(
+        engine,
+        Served("bench", "", Defaults(knobs, frozenset(knobs.to_dict()), greedy=True)),
+        settings,
+        Requests(records=0),
+    )
     listening, addresses = threading.Event(), list[str]()
 
     def heard(address: str) -> None:
@@ -217,6 +224,7 @@ def main() -> None:
         pair = synthetic_pair(args.folder, MODELS[args.model])
         room = prompt + args.rounds * 2 * (args.new + 64) + 4096
         engine = load_pair(pair.target, pair.draft, args.device, context_length=room)
+    collector.calm(tidied=False)
     with served(engine, Knobs(drafting=args.drafting)) as bench:
         for found in (bench.reuse(prompt, args.new, args.rounds), *bench.overhead(args.rounds, args.tokens)):
             sys.stdout.write(json.dumps(found) + "\n")

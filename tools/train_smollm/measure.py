@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.bench.prompts import read_prompts
+from dflash_core.drafters import draw_noise
 from dflash_core.events import StepEvent
 from dflash_core.messages import Message, build_prompt
 from tools.train_demo.loop import Log
@@ -75,6 +76,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=96, help="tokens of an answer")
     parser.add_argument("--drafting", nargs="+", default=["plain", "chain 7", "tree 22"], help="settings to compare")
     parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--noise", type=float, default=draw_noise.SHARE, help="what drafts see of the draws' noise")
     parser.add_argument("--sets", nargs="+", help="only these, all by default")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.7, 1.0])
     parser.add_argument("--plain", type=int, help="prompts of each set that plain decoding answers too; all by default")
@@ -137,6 +139,7 @@ def measured(by: Mapping[str, Engine], texts: Sequence[str], heat: float, a: arg
 
 def main(a: argparse.Namespace) -> None:
     by, log = engines(a), Log(a.out)
+    draw_noise.SHARE = a.noise
     for heat in a.temperatures:
         together = {drafting: Found() for drafting in a.drafting}
         for name, texts in questions(a.bench, a.prompts).items():

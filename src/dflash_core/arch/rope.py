@@ -94,8 +94,8 @@ class Llama3:
 
         def share(index: int) -> float:
             turns = self.original / (2 * math.pi * math.pow(base, index / pairs))
-            kept = min(max((turns - self.low) / (self.high - self.low), 0.0), 1.0)
-            return kept + (1 - kept) / self.factor
+            unscaled = min(max((turns - self.low) / (self.high - self.low), 0.0), 1.0)
+            return unscaled + (1 - unscaled) / self.factor
 
         return tuple(map(share, range(pairs)))
 

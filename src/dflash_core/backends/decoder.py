@@ -105,7 +105,7 @@ class Decoder:
         most: int = MAX_NODES,
         note: str = "",
     ) -> None:
-        """`policy`: chooses each step; without one the knobs alone decide. `constraint`: what the answer conforms to;
+        """`policy`: chooses each step; without one the knobs decide. `constraint`: what the answer conforms to;
         then a stop token ends it whatever the knobs say. `most`: nodes below the root of a tree. `note`: ends the
         reason of a constrained step."""
         self.backend, self.knobs = backend, knobs
@@ -273,7 +273,7 @@ class Decoder:
 
     def tree(self, drafts: Candidates) -> tuple[Tree, Choice | None]:
         """The tree to verify: the policy's own, or the candidates' best-first tree within the budget; a chain has
-        the best ones alone. It has no nodes past the answer's end or halt."""
+        only the best ones. It has no nodes past the answer's end or halt."""
         knobs, deepest = self.knobs, ddtree.deepest_draft(self._left())
         plan = self.policy.plan(knobs, self.answer[-1], drafts, deepest)
         if plan is not None:

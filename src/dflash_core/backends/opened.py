@@ -87,7 +87,7 @@ class Target(ABC):
     @property
     @abstractmethod
     def weight_bytes(self) -> int:
-        """What the weights take in memory as they are held."""
+        """The memory that the weights take, in the form they have there."""
 
     @abstractmethod
     def estimator(self, draft: OpenedDraft | Draft | None) -> MemoryEstimator:

@@ -1,7 +1,7 @@
 """The interface between a decoder and what an answer must conform to.
 
 A constrained answer is defined by its draws: each is the usual one, from logits where the ids that the constraint rules
-out are -inf before anything else is applied. Which ids these are depends on the tokens before alone. So a draw does not
+out are -inf before anything else is applied. Which ids these are depends only on the tokens before. So a draw does not
 depend on how a step was drafted, and trees, chains and plain decoding give the same text.
 """
 

@@ -182,12 +182,16 @@ class GrammarConstraint:
         self._back(1)
 
     def allowed(self, path: Sequence[int]) -> Mask | None:
+        if self._ends(path):
+            return None
         self._walk_to(path)
         words = self._matcher.compute_bitmask()
         _check(self._matcher, "the grammar cannot be followed on")
         return np.frombuffer(words, np.uint32)
 
     def admits(self, path: Sequence[int], token: int) -> bool:
+        if self._ends(path):
+            return False
         self._walk_to(path)
         if token in self._stop_ids:
             return bool(self._matcher.is_accepting())
@@ -196,6 +200,10 @@ class GrammarConstraint:
     def forced(self) -> Sequence[int]:
         self._walk_to(())
         return () if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+
+    def _ends(self, path: Sequence[int]) -> bool:
+        """Nothing follows a stop token. The matcher does not get back to the state before one, so none is walked."""
+        return not self._stop_ids.isdisjoint(path)
 
     def _walk_to(self, path: Sequence[int]) -> None:
         shared = 0

@@ -21,6 +21,7 @@ from dflash_core.knobs import MAX_MTP_DEPTH
 
 KIND = "assistant"
 FOLLOWED = BLOCK_KNOBS - {"draft_window"} | {"mtp_depth"}
+NEEDS_KEYS = "an assistant reads the target's keys; expected a drafter that reads only features"
 HARMLESS = frozenset({"nextn_predict_layers", "attention.shared_kv_layers", "embedding_length_per_layer_input"})
 """Settings that say what all assistants are: as many layers as MTP blocks, all of which read the target's keys."""
 
@@ -101,9 +102,9 @@ def _sources(source: str, mixers: list[Attention], target: ModelSpec) -> tuple[i
 def _check_fit(
     source: str, mixers: list[Attention], sources: tuple[int, ...], sizes: tuple[int, int], target: ModelSpec
 ) -> None:
-    wanted = target.embedding_length, target.vocab_size
+    of_target = target.embedding_length, target.vocab_size
     names = "made for hidden size", "vocabulary"
-    wrong = [f"{name} {found:,}, expected {one:,}" for name, found, one in zip(names, sizes, wanted) if found != one]
+    wrong = [f"{name} {found:,}, expected {one:,}" for name, found, one in zip(names, sizes, of_target) if found != one]
     for mixer, at in zip(mixers, sources):
         keys = target.layers[at].mixer
         assert isinstance(keys, Attention), "keys of a layer that has none"

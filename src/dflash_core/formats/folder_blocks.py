@@ -3,6 +3,8 @@
 INT4_32, INT4_64, INT4_128: a scale of 16 bits, f16 or where BF16_SCALE is set in the byte after it bf16; in that byte
 the zero, 0 to 16; then codes of four bits, two neighbours in a byte, the first in the low half. (code - zero) * scale.
 
+INT4S_128: INT4_128 whose zeros are all 8.
+
 F8_E4M3: a scale as f32, then 128 codes of 8 bits. code * scale.
 """
 
@@ -11,6 +13,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+SYMMETRIC_TYPE, GENERAL_TYPE = "INT4S_128", "INT4_128"
+"""The type of groups of 128 whose zeros are all 8, which has a faster kernel, and that of any zeros: the same
+blocks."""
 BF16_SCALE = 0x80
 _ZERO = 0x1F
 

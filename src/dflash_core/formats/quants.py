@@ -64,6 +64,7 @@ FOLDER_TYPES: tuple[BlockType, ...] = (
     BlockType("INT4_32", 32, 19),
     BlockType("INT4_64", 64, 35),
     BlockType("INT4_128", 128, 67),
+    BlockType("INT4S_128", 128, 67),
     BlockType("F8_E4M3", 128, 132),
 )
 
@@ -97,7 +98,7 @@ def to_float32(rows: Bytes, name: str) -> Float32:
         return rows.view("<f2").astype(np.float32)
     if name == "BF16":  # the upper half of a float32
         return (rows.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    if name.startswith("INT4_"):
+    if name.startswith("INT4"):
         return int4_values(rows, BY_NAME[name].block)
     if name == "F8_E4M3":
         return e4m3_values(rows)

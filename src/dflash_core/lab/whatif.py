@@ -10,7 +10,7 @@ the largest budget gives the walks of all smaller ones.
                 near-ties in the drafter's order.
 
 Each of several drafters has curves of its own: an estimate uses the steps that it drafted, an exact curve what it
-would have drafted alone.
+would have drafted by itself.
 """
 
 from __future__ import annotations

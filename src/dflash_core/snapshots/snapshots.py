@@ -17,8 +17,8 @@ MIN_GAIN = 64  # a snapshot is used if it saves processing more than this share 
 
 class Snapshots:
     """Those of one pair. `space` names it and how its states are laid out; `cut` says whether its sequences can be cut
-    back anywhere, as those of attention alone can. A state that was computed under another `window` is a different
-    one."""
+    back anywhere, as those that only have attention can. A state that was computed under another `window` is
+    a different one."""
 
     def __init__(self, store: SnapshotStore, space: str, *, cut: bool) -> None:
         self.store, self.space, self.cut = store, space, cut

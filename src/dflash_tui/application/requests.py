@@ -55,7 +55,9 @@ class Requests:
     RECORDS = 20
     """Requests whose whole record is stored, or whose prompt where prompts are."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: int = RECORDS) -> None:
+        """`records`: of how many requests, the newest, somebody may read the whole record."""
+        self._records = records
         self._lock = threading.Lock()
         self._recent: deque[NumberedLine] = deque(maxlen=LINES)
         self._requests: deque[ServedRequest] = deque(maxlen=LISTED)
@@ -110,7 +112,7 @@ class Requests:
         with self._lock:
             request.state, request.why, request.report, request.record = "over", why, report, record
             with_record = [one for one in self._requests if one.record is not None]
-            for old in with_record[: -self.RECORDS]:
+            for old in with_record[: len(with_record) - self._records]:
                 old.record = None
 
     def after(self, number: int) -> tuple[list[NumberedLine], int]:

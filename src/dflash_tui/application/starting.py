@@ -9,6 +9,7 @@ from dflash_tui.application.session import LoadRequest
 
 # A trace ends with its process: its file exists by now, and a trace needs a new file.
 OTHERS = ("--resume", "--trace")
+KEYS = ("--attach-key", "--key")
 REPLACED = ("--target", "--draft", "--context", "--kv", "--attach", "--attach-model", *OTHERS)
 
 
@@ -27,8 +28,9 @@ def arguments_again(arguments: Sequence[str], request: LoadRequest, conversation
 
 
 def resume_line(arguments: Sequence[str], conversation: str) -> str:
-    """The command, as typed, that opens the program with `arguments` and the conversation of that id."""
-    return shlex.join(["dflash-tui", *_without(arguments, OTHERS), "--resume", conversation])
+    """The command, as typed, that opens the program with `arguments` and the conversation of that id. Keys are left
+    out: it is printed."""
+    return shlex.join(["dflash-tui", *_without(arguments, (*OTHERS, *KEYS)), "--resume", conversation])
 
 
 def _without(arguments: Sequence[str], options: Sequence[str]) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dflash_core.progress import Progress
+from dflash_tui.application import collector
 from dflash_tui.application.background import Background
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, SessionLike
-from dflash_tui.chat import collector
 
 
 class Loading(Background):

@@ -68,7 +68,7 @@ class ChatParts(Controller):
     def stop(self, timeout: float = 0.0) -> None:
         """Stop what runs without the user, and wait at most `timeout` seconds for downloads."""
         self.serving.stop()
-        self.tools.close(timeout)
+        self.tools.close()
         self.plain.stop()
         self.downloads.stop(timeout)
 

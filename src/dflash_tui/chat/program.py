@@ -13,12 +13,12 @@ from textual.screen import Screen
 
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.memory import OTHERS
+from dflash_tui.application import collector
 from dflash_tui.application.faults import explain, is_final, needs_restart
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import ConfigError, remember
 from dflash_tui.application.settings.presets import Profile
-from dflash_tui.chat import collector
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.conversation import ConversationController

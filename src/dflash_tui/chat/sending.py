@@ -12,12 +12,12 @@ from textual.screen import Screen
 from dflash_core.clean import blank
 from dflash_core.errors import ContextError
 from dflash_core.knobs import RANDOM_SEED
+from dflash_tui.application import collector
 from dflash_tui.application.conversations.tool_messages import stored
 from dflash_tui.application.experiment import UNDER_WAY
 from dflash_tui.application.here import here
 from dflash_tui.application.log import LOG
 from dflash_tui.application.mentions import MentionError, files
-from dflash_tui.chat import collector
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.conversation import ConversationController

@@ -33,6 +33,7 @@ from dflash_tui.application.tools.rounds import (
     result_tokens,
 )
 from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.messages import LongTaskEnded
 from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.call_dialog import CallScreen
 from dflash_tui.widgets.calls import CallFold, CallsBlock
@@ -81,10 +82,10 @@ class ToolCalls(Controller):
 
     async def begin(self) -> None:
         """Start the servers that the settings start with the app."""
-        wanted = [one.name for one in self.state.settings.servers if one.start]
-        if wanted and not self.state.no_model:
+        at_start = [one.name for one in self.state.settings.servers if one.start]
+        if at_start and not self.state.no_model:
             try:
-                await self.start(wanted)
+                await self.start(at_start)
             except DFlashError as error:
                 self.say(error)
 
@@ -109,11 +110,11 @@ class ToolCalls(Controller):
         for name in names:
             servers.stop(name)
 
-    def close(self, timeout: float) -> None:
+    def close(self) -> None:
         """The app ends: no server outlives it."""
         servers, self.servers = self.servers, None
         if servers is not None:
-            servers.close(timeout)
+            servers.close()
 
     def offer(self) -> None:
         """A turn is about to begin: the model gets the tools that there are now."""
@@ -171,6 +172,9 @@ class ToolCalls(Controller):
         # An answer to the call before may have allowed this one.
         if planned.asks and not self.permissions.allowed(tool, conversation):
             fold.says("waits for your permission")
+            if (meter := self.state.turn.meter) is not None:  # tells a user who is elsewhere
+                spent = time.monotonic() - meter.started
+                self.screen.post_message(LongTaskEnded(spent, "a call of a tool waits for your permission"))
             reply = await self.screen.app.push_screen_wait(CallScreen(call, tool))
             if reply == "deny":
                 return ToolResult(call.id, call.name, DENIED, "denied")
@@ -201,7 +205,7 @@ class ToolCalls(Controller):
         return running.result()
 
     async def _fitted(self, result: ToolResult, count: int) -> ToolResult:
-        """As much of it as the context has room for."""
+        """As much of it as fits into the context."""
         session, report = self.state.session, self.state.turn.report
         if session is None or report is None:
             return result

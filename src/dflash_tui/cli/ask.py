@@ -120,10 +120,10 @@ def answer(
     turn = asked(prompt)
     interrupted = _told(turn, notes, quiet=as_json, lines=plain)
     while tools is not None and turn.calls and turn.report is not None and not interrupted:
-        held = turn.report.stats.prompt_tokens + turn.report.stats.tokens
+        in_context = turn.report.stats.prompt_tokens + turn.report.stats.tokens
         with stop_on_interrupt(lambda: None) as stopped:
             results = tools.answered(
-                stored(turn.calls), engine.context_length, held, conversation.count, lambda: bool(stopped)
+                stored(turn.calls), engine.context_length, in_context, conversation.count, lambda: bool(stopped)
             )
         interrupted = bool(stopped)
         if results is None:

@@ -25,7 +25,7 @@ def run(call: Invocation) -> int:
 
 def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -> int:
     """Fetch a pair of the catalogue, or a model of a repository (OWNER/NAME:QUANT): show sizes, licence and whether it
-    fits, then ask if there is a terminal to answer. For OWNER/NAME alone its models are listed; a repository that is
+    fits, then ask if there is a terminal to answer. For just OWNER/NAME its models are listed; a repository that is
     nothing but the folder of a model is fetched.
 
     Raises CatalogueError, HubError.

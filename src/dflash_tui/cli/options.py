@@ -78,7 +78,12 @@ def _ask_options(parser: argparse.ArgumentParser) -> None:
 
 def _serve_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--host", default="127.0.0.1", metavar="NAME", help="the address to listen on (127.0.0.1: this machine alone)")
+    add(
+        "--host",
+        default="127.0.0.1",
+        metavar="NAME",
+        help="the address to listen on (127.0.0.1: for this machine only)",
+    )
     add("--port", type=port, default=8080, metavar="N", help="the port (8080); 0 takes a free one")
     add(
         "--api-key",

@@ -32,9 +32,9 @@ def run(call: Invocation) -> int:
     if call.args.json:
         write_json({**facts(found), "context_beside_a_desktop": desktop})
         return 0
-    held = holders_for(request, memory)
+    holders = holders_for(request, memory)
     assumed = [*([SHAPED] if request.shapes[0] else []), ALONE if memory else FREE]
-    assumed += [f"the rest is held by other programs: {held}"] if held else []
+    assumed += [f"the rest is held by other programs: {holders}"] if holders else []
     page = [*cut_note(request.context, found.setup.context), *lines(found, desktop), "", "assumed"]
     write_out("".join(f"{line}\n" for line in (*page, *(f"  {one}" for one in assumed))))
     return 0

@@ -8,7 +8,9 @@ import sys
 from dataclasses import replace
 
 from dflash_core.errors import DFlashError
+from dflash_tui.application import collector
 from dflash_tui.application.log import LOG
+from dflash_tui.application.requests import Requests
 from dflash_tui.application.settings.presets import Presets
 from dflash_tui.cli.options import Invocation
 from dflash_tui.server.settings import MAX_BODY, ServerSettings, keys_given, needs
@@ -38,6 +40,7 @@ def run(call: Invocation) -> int:
         presets[name]  # refused before the load
     socket = bound(settings)  # before the load, which may take minutes
     engine = load_with_notes(request, notes)
+    collector.calm(tidied=False)
     recommended = engine.limits.recommended
     if recommended.source:
         values = recommended.words(request.knobs.thinking)
@@ -47,7 +50,7 @@ def run(call: Invocation) -> int:
     found, problems = of_clients(named, presets, recommended, greedy=request.target is None)
     for line in problems:
         notes.line(f"note: {line}")
-    service = Service(engine, served(request, defaults, found), settings)
+    service = Service(engine, served(request, defaults, found), settings, Requests(records=0))
 
     def listening(address: str) -> None:
         notes.end_line()

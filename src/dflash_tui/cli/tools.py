@@ -114,8 +114,8 @@ class Unattended:
                     result = running.result()
                 except CancelledError:
                     result = ToolResult(one.call.id, one.call.name, CANCELLED, "cancelled")
-            room = result_tokens(capacity, used, len(calls))
-            results.append(replace(result, text=fitting(result.text, room, count)))
+            most = result_tokens(capacity, used, len(calls))
+            results.append(replace(result, text=fitting(result.text, most, count)))
             self.made.append((one.call, results[-1]))
             self._notes.line(f"tool: {one.call.name} {one_line(one.call.arguments, 200)}: {result.outcome}")
         return None if stopped() else results

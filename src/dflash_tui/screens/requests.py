@@ -28,7 +28,7 @@ HEADINGS = ("client", "preset", "model", "prompt", "reused", "tokens", "tok/s", 
 MAX_NAME, SHORT_NAME = 24, 12
 NONE_YET = "No request yet."
 KEPT = "Prompts are kept in memory for F8; c forgets them."
-NOT_KEPT = "the prompts of programs are kept only if you agree: c keeps those that come from now on, in memory alone"
+NOT_KEPT = "the prompts of programs are kept only if you agree: c keeps those that come from now on, only in memory"
 OFF = "Nothing is served: /serve in the chat begins."
 
 
@@ -139,7 +139,7 @@ class RequestsScreen(LabScreen):
         requests = self.chat.state.requests
         requests.keep_prompts(not requests.keeps_prompts)
         self.say(
-            "the prompts of requests are kept from now on, until the app closes; they are in memory alone"
+            "the prompts of requests are kept from now on, until the app closes; they are only in memory"
             if requests.keeps_prompts
             else "no prompts are kept any more, and those that were are forgotten"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -22,7 +23,8 @@ from dflash_tui.text.bars import clip
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 UPDATE_S = 0.3
-MAX_ABOUT = 76
+MAX_NAME = 32
+BESIDE = 16  # cells of a row beside the name and what it is about
 HEADINGS = ("server or tool", "", "about")
 SERVER, TOOL = "server:", "tool:"
 
@@ -78,29 +80,30 @@ class ToolsScreen(LabScreen):
         return f"{said} {note[:1].upper()}{note[1:]}." if note else said
 
     def _now(self) -> dict[str, tuple[str, ...]]:
-        rows: dict[str, tuple[str, ...]] = {}
+        """The cells of each row, by its key."""
+        rows: dict[str, tuple[str, str, str]] = {}
         tools = self.chat.tools
         for server in self.chat.state.settings.servers:
             connection = tools.servers.connections.get(server.name) if tools.servers is not None else None
             allowed = tools.permissions.shown(server.name)
-            about = f"allowed: {allowed}" if allowed else server.where
-            state = connection.state if connection is not None else "off"
-            if connection is not None and connection.state == "failed":
-                about = connection.why
-            rows[SERVER + server.name] = (server.name, state, clip(one_line(about), MAX_ABOUT))
-            if connection is None or tools.servers is None:
-                continue
-            for tool in connection.tools:
-                offered = "offered" if tools.servers.offers(tool) else "off"
-                key = f"{TOOL}{server.name}:{tool.own}"
-                rows[key] = (f"  {clip(one_line(tool.own), 32)}", offered, clip(one_line(tool.description), MAX_ABOUT))
-            for place, left in enumerate(connection.left_out):
-                rows[f"left:{server.name}:{place}"] = (
-                    f"  {clip(left.name, 32)}",
-                    "left out",
-                    clip(left.why, MAX_ABOUT),
-                )
-        return rows
+            state, about = "off", f"allowed: {allowed}" if allowed else server.where
+            if connection is not None:
+                state = connection.state
+                about = connection.why if state == "failed" else about
+            rows[SERVER + server.name] = server.name, state, about
+            for tool in connection.tools if connection is not None else ():
+                offered = tools.servers is not None and tools.servers.offers(tool)
+                cells = f"  {one_line(tool.own)}", "offered" if offered else "off", tool.description
+                rows[f"{TOOL}{server.name}:{tool.own}"] = cells
+            for place, left in enumerate(connection.left_out if connection is not None else ()):
+                rows[f"left:{server.name}:{place}"] = f"  {left.name}", "left out", left.why
+        # What does not fit is cut, not scrolled to: the page has no keys for that.
+        names = [clip(cells[0], MAX_NAME) for cells in rows.values()]
+        width = max(self.text_width - BESIDE - max(map(cell_len, names), default=0), 0)
+        return {
+            key: (clip(name, MAX_NAME), state, clip(one_line(about), width))
+            for key, (name, state, about) in rows.items()
+        }
 
     @on(DataTable.RowSelected)
     async def _chosen(self, event: DataTable.RowSelected) -> None:

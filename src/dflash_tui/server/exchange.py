@@ -17,11 +17,13 @@ from dflash_tui.server.body import ClientGoneError
 from dflash_tui.server.gate import answer_json
 from dflash_tui.server.job import Job
 from dflash_tui.server.request_error import RequestError, invalid
-from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Update
+from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update
 from dflash_tui.server.worker import Worker
 
 ALIVE_S = 5.0
 """How often a client that waits hears something."""
+GATHER_S = 0.005
+"""The least between two writes of a stream: more of them would slow a fast engine down."""
 PATIENCE_S = 60.0
 """How long a client may read nothing."""
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
@@ -88,53 +90,61 @@ async def _gone(receive: Receive) -> None:
 class _Client:
     def __init__(self, job: Job, worker: Worker, writer: Writer, send: Send) -> None:
         self._job, self._worker, self._writer, self._send = job, worker, writer, send
-        self._open = False
+        self._open = self._begun = False
         self.line: dict[str, Any] = {}
         """For the log."""
 
     async def whole(self) -> None:
         parts: list[Part] = []
         while True:
-            update = await self._job.updates.get()
-            if isinstance(update, Failed):
-                raise as_refusal(update.error)
-            if isinstance(update, Ended):
-                self._ended(update)
-                return await answer_json(200, self._writer.whole(parts, update), self._send)
-            if not isinstance(update, (Reading, Recorded)):
-                parts += update.parts
+            for update in await self._job.updates.take():
+                if isinstance(update, Failed):
+                    raise as_refusal(update.error)
+                if isinstance(update, Ended):
+                    self.line = logged(update)
+                    return await answer_json(200, self._writer.whole(parts, update), self._send)
+                if isinstance(update, Step):
+                    parts += update.parts
 
     async def stream(self) -> None:
+        """What comes while an event is written, and shortly after it, is written with the next one."""
         read: Reading | None = None
-        begun = False
         while True:
-            update = await self._next()
-            if update is None:
-                await self._write(self._writer.waits(*self._worker.place(self._job), read))
-            elif isinstance(update, Recorded):
-                await self._write(event(update.line, "dflash"))
-            elif isinstance(update, Reading):
-                read = update
-                if note := self._writer.progress(read):
-                    await self._write(note)
-            elif isinstance(update, Failed):
-                refusal = as_refusal(update.error)
-                if not self._open:
-                    raise refusal
-                return await self._write(self._writer.failed(refusal), more=False)
-            else:
-                first = b"" if begun else self._writer.begin(None if isinstance(update, Ended) else update.read)
-                begun = True
+            updates = await self._next()
+            data = b"" if updates else self._writer.waits(*self._worker.place(self._job), read)
+            for update in updates:
+                if isinstance(update, Failed):
+                    refusal = as_refusal(update.error)
+                    if not (self._open or data):
+                        raise refusal
+                    return await self._write(data + self._writer.failed(refusal), more=False)
+                if isinstance(update, Reading):
+                    read = update
+                data += self._event(update)
                 if isinstance(update, Ended):
-                    self._ended(update)
-                    return await self._write(first + self._writer.end(update), more=False)
-                await self._write(first + self._writer.parts(update.parts))
+                    self.line = logged(update)
+                    return await self._write(data, more=False)
+            if data or any(not isinstance(update, Reading) for update in updates):
+                await self._write(data)
+                await asyncio.sleep(GATHER_S)
 
-    async def _next(self) -> Update | None:
-        """The next update; None where nothing came for a while before the answer."""
+    def _event(self, update: Recorded | Reading | Step | Ended) -> bytes:
+        if isinstance(update, Recorded):
+            return event(update.line, "dflash")
+        if isinstance(update, Reading):
+            return self._writer.progress(update)
+        first = b""
+        if not self._begun:
+            self._begun = True
+            first = self._writer.begin(update.read if isinstance(update, Step) else None)
+        return first + (self._writer.parts(update.parts) if isinstance(update, Step) else self._writer.end(update))
+
+    async def _next(self) -> list[Update]:
+        """The next updates; none where nothing came for a while."""
         with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(self._job.updates.get(), ALIVE_S)
-        return None
+            async with asyncio.timeout(ALIVE_S):
+                return await self._job.updates.take()
+        return []
 
     async def _write(self, data: bytes, *, more: bool = True) -> None:
         if not self._open:
@@ -142,10 +152,8 @@ class _Client:
             await self._send({"type": "http.response.start", "status": 200, "headers": list(SSE)})
         if data or not more:
             message = {"type": "http.response.body", "body": data, "more_body": more}
-            await asyncio.wait_for(self._send(message), PATIENCE_S)
-
-    def _ended(self, ended: Ended) -> None:
-        self.line = logged(ended)
+            async with asyncio.timeout(PATIENCE_S):
+                await self._send(message)
 
 
 def as_refusal(error: Exception) -> RequestError:

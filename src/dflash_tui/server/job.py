@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from dflash_core.text.tool_calls.parts import Part
 from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.server.drawn_tokens import DrawnTokens
-from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, Why, blocks_of
+from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, Updates, Why, blocks_of
 
 _WHY: dict[str, Why] = {
     "stop token": "end", "max tokens": "length", "context full": "context", "cancelled": "cancelled", "loop": "length",
@@ -64,11 +63,10 @@ class Job:
         them too. `key`: the number of its client's, 0 for none."""
         self._events, self.key = events, key
         self.prepared, self.request, self._requests = prepared, request, requests
-        self.updates: asyncio.Queue[Update] = asyncio.Queue()
+        self.updates = Updates()
         self.cancelled = False
         self.written = 0
         """Tokens of the answer so far."""
-        self._loop = asyncio.get_running_loop()
         self._answer: Answer | None = None
         form = prepared.form
         parser = AnswerParts(form, prepared.tools) if form is not None else None
@@ -99,7 +97,7 @@ class Job:
     def send_update(self, update: Update) -> None:
         """Pass an update to the loop, from any thread."""
         try:
-            self._loop.call_soon_threadsafe(self.updates.put_nowait, update)
+            self.updates.put(update)
         except RuntimeError:  # the loop is closed: the server has ended, and nobody reads this
             self.cancelled = True
 

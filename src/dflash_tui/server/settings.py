@@ -16,7 +16,7 @@ MAX_BODY = 64 * 2**20
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """`keys`: any of them opens the server; none: no key is needed. `origins`: web pages that may call it, "*" is all.
-    `hosts`: further names under which a server of this machine alone is called. `queue`: requests that may wait.
+    `hosts`: further names of a server that only this machine reaches. `queue`: requests that may wait.
     `max_body`: bytes of a request. `share_events`: whoever has a key may watch the requests of all."""
 
     host: str = "127.0.0.1"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -82,3 +84,30 @@ class Recorded:
 
 
 Update = Recorded | Reading | Step | Ended | Failed
+
+
+class Updates:
+    """A queue from the engine's thread to a loop. The loop is woken once for all that has come since it looked: at
+    thousands of steps a second each waking would cost the engine more than a step."""
+
+    def __init__(self) -> None:
+        """In the loop that will read it."""
+        self._loop = asyncio.get_running_loop()
+        self._updates: deque[Update] = deque()
+        self._ready = asyncio.Event()
+        self._woken = False
+
+    def put(self, update: Update) -> None:
+        """From any thread. Raises RuntimeError where the loop has ended."""
+        self._updates.append(update)
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon_threadsafe(self._ready.set)
+
+    async def take(self) -> list[Update]:
+        """All that have come, one at least."""
+        while not self._updates:
+            await self._ready.wait()
+            self._ready.clear()
+            self._woken = False
+        return [self._updates.popleft() for _ in range(len(self._updates))]

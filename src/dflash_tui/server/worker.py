@@ -119,7 +119,11 @@ class Worker:
                 self._run(job)
 
     def _run(self, job: Job) -> None:
-        last = job.run(self._engine)
+        try:
+            last = job.run(self._engine)
+        except Exception as error:  # of the program itself; without this thread nobody would be answered again
+            last = Failed(error)
+            job.send_update(last)
         if isinstance(last, Failed) and not isinstance(last.error, GrammarError):
             LOG.error("an answer failed", exc_info=last.error)
             if isinstance(last.error, KernelError) and last.error.reload:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from dflash_core.messages import Message, Prompt
 from dflash_core.text.tokenizer import Tokenizer
@@ -29,7 +30,7 @@ class _Answer:
 
     prompt: bytes
     length: int
-    ids: tuple[int, ...]
+    ids: npt.NDArray[np.int32]
 
 
 class WrittenAnswers:
@@ -47,7 +48,7 @@ class WrittenAnswers:
         """The answer to a prompt, from its first id to the one that ended it. `place`: of its message in a history."""
         if ids.count(ids[-1]) > 1:
             return  # its end could not be found in a prompt
-        key, answer = _key(message, place), _Answer(_digest(prompt), len(prompt), tuple(ids))
+        key, answer = _key(message, place), _Answer(_digest(prompt), len(prompt), np.asarray(ids, np.int32))
         with self._lock:
             before = self._answers.pop(key, ())
             self._answers[key] = now = (*(one for one in before if one.prompt != answer.prompt), answer)
@@ -73,20 +74,20 @@ class WrittenAnswers:
         return prompt
 
     def _with(self, prompt: Prompt, message: Message, answer: _Answer) -> Prompt:
-        begin, ids = answer.length, prompt.ids
-        if answer.ids[-1] not in ids[begin:]:
+        begin, ids, own = answer.length, prompt.ids, tuple(answer.ids.tolist())
+        if own[-1] not in ids[begin:]:
             return prompt
-        end = ids.index(answer.ids[-1], begin) + 1
+        end = ids.index(own[-1], begin) + 1
         if message.thinking.strip() not in self._tokenizer.decode(ids[begin:end]):
             return prompt
-        more = begin + len(answer.ids) - end
+        more = begin + len(own) - end
 
         def moved(length: int) -> int:
             return length if length <= begin else length + more if length >= end else begin
 
         return replace(
             prompt,
-            ids=(*ids[:begin], *answer.ids, *ids[end:]),
+            ids=(*ids[:begin], *own, *ids[end:]),
             stable=moved(prompt.stable),
             head=moved(prompt.head),
             continued=moved(prompt.continued),
@@ -94,7 +95,7 @@ class WrittenAnswers:
 
 
 def _nbytes(answers: Sequence[_Answer]) -> int:
-    return sum(8 * len(one.ids) + 200 for one in answers)
+    return sum(one.ids.nbytes + 500 for one in answers)
 
 
 def _key(message: Message, place: int) -> Key:

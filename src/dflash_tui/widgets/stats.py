@@ -112,12 +112,14 @@ def drawn(it: Figures, width: int) -> Content:
         ]  # fmt: skip
         return content(_apart(blocks))
     half = (width - 2) // 2
-    left = [*_numbers(it, stats, half), *_stages(stats, half, min_share=_LITTLE)]
+    stages = _stages(stats, half, min_share=_LITTLE)
+    left = [*_numbers(it, stats, half), *(stages or _about(it, stats, half))]
     right = [*_depths(it, stats, half), *_lengths_by_step(it, half)]
     histograms = beside(_lengths(stats, half), _apart([_rates(it, half), _sizes(stats, half)]), half)
     # Sentences and tables are wider than a column.
     tables = [_totals(stats), _drafters(stats), _parts(it, stats), _learned(it)]
-    blocks = [beside(left, right, half), _about(it, stats, width), _changes(it, width), histograms, *tables]
+    about = _about(it, stats, width) if stages else []  # another engine has no stages: there it is beside the depths
+    blocks = [beside(left, right, half), about, _changes(it, width), histograms, *tables]
     return content(_apart(blocks))
 
 

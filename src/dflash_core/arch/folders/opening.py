@@ -91,7 +91,7 @@ def open_folder(folder: Path) -> FolderFile:
     form = _form(folder, config)
     text = config.get("text_config")
     values = {**form.defaults, **config, **(text if isinstance(text, dict) else {})}
-    modules = Modules.of(open_safetensors(folder, packed=True), _zeros_plus_one(folder, values))
+    modules = Modules.of(open_safetensors(folder, packed=True), *_zeros(folder, values))
     keys = Settings(str(folder / CONFIG), values)
     settings = form.settings(keys, modules)
     tied = keys.flag("tie_word_embeddings") is True
@@ -121,11 +121,12 @@ def _form(folder: Path, config: Mapping[str, Any]) -> Form:
     )
 
 
-def _zeros_plus_one(folder: Path, values: Values) -> bool:
-    """Whether zeros are stored minus one; refuses methods of quantisation that are unknown here."""
+def _zeros(folder: Path, values: Values) -> tuple[bool, bool]:
+    """Whether zeros of INT4 are stored minus one, and whether they may all be 8. Refuses methods of quantisation that
+    are unknown here."""
     found = values.get("quantization_config") or values.get("compression_config")
     if found is None:
-        return True
+        return True, True
     method = found.get("quant_method") if isinstance(found, dict) else found
     if method not in METHODS:
         raise UnsupportedError(
@@ -137,7 +138,7 @@ def _zeros_plus_one(folder: Path, values: Values) -> bool:
         raise UnsupportedError(
             f"{folder / CONFIG}: {method} with {shown(str(bits))} bits, expected 4; use another file of the model"
         )
-    return bool(found.get("checkpoint_format") != ZEROS_AS_THEY_ARE)
+    return found.get("checkpoint_format") != ZEROS_AS_THEY_ARE, found.get("sym") is not False
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cpu.hidden_rows import HiddenRows
 from dflash_core.cache_types import CachePair
-from dflash_core.drafters.assistant import capabilities
+from dflash_core.drafters.assistant import NEEDS_KEYS, capabilities
 from dflash_core.drafters.base import DraftLogits, LoadedModel, OpenedModel, likeliest, ranked
 from dflash_core.errors import MismatchError
 from dflash_core.knobs import Knobs
@@ -87,7 +87,7 @@ class CpuAssistant(LoadedModel[AssistantConfig]):
         return CpuAssistantDrafter(self.model)
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
-        raise MismatchError("an assistant reads the target's keys; expected a drafter that reads only features")
+        raise MismatchError(NEEDS_KEYS)
 
 
 def load(

@@ -1,4 +1,4 @@
-"""Structs and constants that kernels and host share, read from the kernels' headers: stated there alone."""
+"""Structs and constants that kernels and host share, read from the kernels' headers, their only source."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class HostBlocks:
         self._free: list[_Block] = []
         self._returned: deque[int] = deque()  # addresses of blocks; tensors can be freed in any thread at any time
         self._guard = threading.RLock()
-        self._worker = ThreadPoolExecutor(1, "host room")
+        self._worker = ThreadPoolExecutor(1, "host blocks")
         self._wanted: deque[int] = deque()  # sizes of the blocks to prepare
         self._locking: _Block | None = None
         self._paused = self._refused = self._closed = False

@@ -88,7 +88,7 @@ class CudaMachine:
 
     def step_costs(self, drafter: Capabilities) -> CostTable | None:
         """The costs measured on this card by an earlier load; otherwise those of a known card. None for trees of a
-        drafter on the host: a policy decides the length of its chains alone."""
+        drafter on the host: a policy decides only the length of its chains."""
         if not drafter.on_device and "tree_width" in drafter.knobs:
             return None
         if not self._passes:

@@ -33,7 +33,7 @@ from dflash_core.memory import Component, HostExperts, weights_detail
 
 ORDER = ("target KV", "states", "scratch", "drafter KV")  # the order in which a sequence's components are shown
 # Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs. The
-# least is for the rounding alone.
+# least is for the rounding only.
 SPARE, LEAST_SPARE = 512 << 20, 64 << 20
 CHUNK_ROWS = tuple(PREFILL_ROWS >> halving for halving in range((PREFILL_ROWS // MIN_PREFILL_ROWS).bit_length()))
 # The driver's memory for a context, kernels and libraries: 716.8 MiB were measured on 132 multiprocessors, and most of
@@ -191,8 +191,8 @@ class CardMemoryEstimator:
     def _packs(self, now: str, kind: str) -> bool:
         """Whether packing as `kind` makes any matrix of the drafter smaller than it is now."""
         infos = self._draft[0].tensors.values() if self._draft is not None else ()
-        held = {stored_type(info.type, now) for info in infos if len(info.shape) > 1}
-        return any(stored_type(one, kind) != one for one in held)
+        types = {stored_type(info.type, now) for info in infos if len(info.shape) > 1}
+        return any(stored_type(one, kind) != one for one in types)
 
 
 def own_head(

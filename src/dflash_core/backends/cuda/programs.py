@@ -43,16 +43,16 @@ class Programs:
 
         Raises UnsupportedError for a source that does not compile, DeviceError without a compiler.
         """
-        wanted = [variant for variant in dict.fromkeys(variants) if variant not in self._modules]
+        missing = [variant for variant in dict.fromkeys(variants) if variant not in self._modules]
         arch = self.runtime.card.arch
         with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1)) as pool:
-            codes = {pool.submit(self.cache.get, v.file, arch, dict(v.defines)): v for v in wanted}
+            codes = {pool.submit(self.cache.get, v.file, arch, dict(v.defines)): v for v in missing}
             try:
                 for done, future in enumerate(as_completed(codes), 1):
                     variant = codes[future]
                     self._modules[variant] = self.runtime.load(future.result(), str(variant))
                     if progress:
-                        progress(done, len(wanted))
+                        progress(done, len(missing))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise

@@ -85,6 +85,7 @@ TILE_TYPES: dict[str, TileType] = {
         TileType("INT4_32", 200, 2432),
         TileType("INT4_64", 201, 2240),
         TileType("INT4_128", 202, 2144),
+        TileType("INT4S_128", 204, 2176),
         TileType("F8_E4M3", 203, 4224, half_activations=True),
     )
 }
@@ -340,5 +341,6 @@ _PACKERS: dict[str, Callable[[Tensor], Tensor]] = {
     "INT4_32": partial(pack_folder.pack_int4, group=32),
     "INT4_64": partial(pack_folder.pack_int4, group=64),
     "INT4_128": partial(pack_folder.pack_int4, group=128),
+    "INT4S_128": pack_folder.pack_symmetric,
     "F8_E4M3": pack_folder.pack_f8,
 }

@@ -48,7 +48,7 @@ class SequencePasses(ABC):
         if host_drafter is not None and host_drafter.capabilities.captured_layers:
             raise UnsupportedError(
                 f"the {host_drafter.capabilities.kind} drafter reads captured layers on the host, which a card does "
-                "not provide; expected a drafter that reads tokens alone",
+                "not provide; expected a drafter that reads only tokens",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
         self.captured_layers = tuple(draft.capabilities.captured_layers if draft else captured)

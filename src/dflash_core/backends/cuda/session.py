@@ -197,8 +197,8 @@ class CudaSession(SequencePasses):
 
     def _positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
         """The card's per-position state of begin..end."""
-        held = [tensor for memory in self.memory.mixers for tensor in memory.positions(begin, end)]
-        return (*held, *(self.drafter.positions(begin, end) if self.drafter else ()))
+        tensors = [tensor for memory in self.memory.mixers for tensor in memory.positions(begin, end)]
+        return (*tensors, *(self.drafter.positions(begin, end) if self.drafter else ()))
 
     def _to_host(self, tensors: Sequence[Tensor]) -> MixerTensors:
         """Copies in host memory, complete once the device is synchronized."""

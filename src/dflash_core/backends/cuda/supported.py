@@ -14,16 +14,9 @@ from dflash_core.errors import cpu_only
 
 def check_supported(spec: ModelSpec) -> None:
     """Raises UnsupportedError for a target that a card cannot run. Its layers' options are data of `arch/`."""
-    missing = dict.fromkeys(_of_model(spec))  # each once, in order
-    for layer in spec.layers:
-        missing |= dict.fromkeys(_of_attention(layer))
+    missing = dict.fromkeys(name for layer in spec.layers for name in _of_attention(layer))  # each once, in order
     if missing:
         raise cpu_only(f"{spec.name} needs what no kernel does yet on a card: {', '.join(missing)}")
-
-
-def _of_model(spec: ModelSpec) -> Iterator[str]:
-    if spec.suppressed:
-        yield "suppressed tokens"
 
 
 def _of_attention(layer: LayerSpec) -> Iterator[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.formats.folders.parts import unpacked
 from dflash_core.formats.quants import Bytes
 from dflash_core.formats.weights import StoredWeights, shown
 
@@ -61,10 +62,15 @@ class Fp8:
             spread = np.broadcast_to(scales.reshape(-1, 1)[begin:end], (end - begin, columns // BLOCK))
         else:
             spread = scales[np.arange(begin, end) // BLOCK]
-        found = np.empty((end - begin, columns // BLOCK, 4 + BLOCK), np.uint8)
-        found[..., :4] = np.ascontiguousarray(spread, np.float32)[..., None].view(np.uint8)
-        found[..., 4:] = codes.reshape(end - begin, -1, BLOCK)
-        return found.reshape(end - begin, -1)
+        spread = np.ascontiguousarray(spread, np.float32)[..., None].view(np.uint8)
+
+        def blocks(first: int, last: int) -> Bytes:
+            found = np.empty((last - first, columns // BLOCK, 4 + BLOCK), np.uint8)
+            found[..., :4] = spread[first:last]
+            found[..., 4:] = codes[first:last].reshape(last - first, -1, BLOCK)
+            return found.reshape(last - first, -1)
+
+        return unpacked(blocks, end - begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +120,16 @@ class Nvfp4:
         _check_numbers(self.file, self.scale, scales)
         if (scales & 0x80).any():
             raise FormatError(f"{self.file.path}: {shown(self.scale)} is negative, expected scales of at least 0")
-        # ggml's blocks of 64: four scales, then of each 16 inputs i and i + 8 in a byte.
         stored = self.file.raw(self.codes, slice(begin, end)).view("<u4").reshape(end - begin, -1, 2)
-        found = np.empty((end - begin, scales.shape[1] // 4, 36), np.uint8)
-        found[..., :4] = scales.reshape(end - begin, -1, 4)
-        found[..., 4:] = halves_in_bytes(stored).reshape(*found.shape[:2], 32)
-        return found.reshape(end - begin, -1)
+
+        def blocks(first: int, last: int) -> Bytes:
+            # ggml's blocks of 64: four scales, then of each 16 inputs i and i + 8 in a byte.
+            found = np.empty((last - first, scales.shape[1] // 4, 36), np.uint8)
+            found[..., :4] = scales[first:last].reshape(last - first, -1, 4)
+            found[..., 4:] = halves_in_bytes(stored[first:last]).reshape(*found.shape[:2], 32)
+            return found.reshape(last - first, -1)
+
+        return unpacked(blocks, end - begin)
 
 
 def halves_in_bytes(words: npt.NDArray[np.unsignedinteger]) -> Bytes:

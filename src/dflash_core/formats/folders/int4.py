@@ -7,13 +7,15 @@ AutoAWQ and compressed-tensors. Scales may be negative: about half of AutoRound'
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from dflash_core.errors import FormatError, UnsupportedError
-from dflash_core.formats.folder_blocks import BF16_SCALE
+from dflash_core.formats.folder_blocks import BF16_SCALE, SYMMETRIC_TYPE
+from dflash_core.formats.folders.parts import unpacked
 from dflash_core.formats.quants import Bytes
 from dflash_core.formats.weights import StoredWeights, shown
 
@@ -30,12 +32,14 @@ SYMMETRIC = 8
 class Gptq:
     """NAME.qweight (inputs / 8, outputs), NAME.scales (groups, outputs), NAME.qzeros (groups, outputs / 8).
 
-    plus_one: whether the file stores zeros minus one, as the first version of the format does.
+    plus_one: whether the file stores zeros minus one, as the first version of the format does. symmetric: whether all
+    zeros are 8.
     """
 
     file: StoredWeights
     name: str
     plus_one: bool
+    symmetric: bool = False
     factor: float = 1.0
 
     @property
@@ -45,7 +49,8 @@ class Gptq:
 
     @property
     def type(self) -> str:
-        return int4_type(self.file, self.name, self.shape[1], self.file.tensors[self.name + ".scales"].shape[0])
+        groups = self.file.tensors[self.name + ".scales"].shape[0]
+        return int4_type(self.file, self.name, self.shape[1], groups, self.symmetric)
 
     def read(self, begin: int, end: int) -> Bytes:
         words = _columns(self.file, self.name + ".qweight", begin, end)
@@ -55,9 +60,11 @@ class Gptq:
             first, last = begin // 8, -(-end // 8)
             packed = _columns(self.file, self.name + ".qzeros", first, last)
             zeros = _nibbles(packed, range(8))[:, begin - 8 * first : end - 8 * first].T + self.plus_one
-        return _blocks(
-            np.ascontiguousarray(words.T).view(np.uint8), scales, zeros, _is_bf16(self.file, self.name + ".scales")
-        )
+
+        def codes(begin: int, end: int) -> Bytes:
+            return np.ascontiguousarray(words[:, begin:end].T).view(np.uint8)
+
+        return _blocks(codes, scales, zeros, _is_bf16(self.file, self.name + ".scales"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +88,17 @@ class Awq:
         first, last = begin // 8, -(-end // 8)
         part = slice(begin - 8 * first, end - 8 * first)
         words = _columns(self.file, self.name + ".qweight", first, last)
-        packed = np.empty((last - first, 8, len(words) // 2), np.uint8)
-        for nibble, place in enumerate(AWQ_ORDER):
-            codes = (words >> np.uint32(4 * nibble)).astype(np.uint8) & 15
-            packed[:, place] = (codes[0::2] | codes[1::2] << 4).T
         scales = _columns(self.file, self.name + ".scales", begin, end).T
         zeros: npt.NDArray[np.uint8] | int = SYMMETRIC
         if self.name + ".qzeros" in self.file.tensors:
             zeros = _nibbles(_columns(self.file, self.name + ".qzeros", first, last), AWQ_ORDER)[:, part].T
-        return _blocks(
-            packed.reshape(8 * (last - first), -1)[part],
-            scales,
-            zeros,
-            self.file.tensors[self.name + ".scales"].type == "BF16",
-        )
+
+        def codes(begin: int, end: int) -> Bytes:
+            at = part.start + begin
+            packed = _awq_codes(words[:, at // 8 : -(-(part.start + end) // 8)])
+            return packed[at % 8 : at % 8 + end - begin]
+
+        return _blocks(codes, scales, zeros, _is_bf16(self.file, self.name + ".scales"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,9 @@ class Packed:
 
     @property
     def type(self) -> str:
-        return int4_type(self.file, self.name, self.shape[1], self.file.tensors[self.name + ".weight_scale"].shape[-1])
+        groups = self.file.tensors[self.name + ".weight_scale"].shape[-1]
+        symmetric = self.name + ".weight_zero_point" not in self.file.tensors
+        return int4_type(self.file, self.name, self.shape[1], groups, symmetric)
 
     def read(self, begin: int, end: int) -> Bytes:
         packed = self.file.raw(self.name + ".weight_packed", slice(begin, end))
@@ -123,11 +129,22 @@ class Packed:
             first, last = begin // 8, -(-end // 8)
             stored = self.file.raw(self.name + ".weight_zero_point", slice(first, last)).view(np.uint32)
             zeros = _nibbles(np.ascontiguousarray(stored.T), range(8))[:, begin - 8 * first : end - 8 * first].T
-        return _blocks(packed, scales, zeros, _is_bf16(self.file, self.name + ".weight_scale"))
+        bf16 = _is_bf16(self.file, self.name + ".weight_scale")
+        return _blocks(lambda begin, end: packed[begin:end], scales, zeros, bf16)
 
 
-def int4_type(file: StoredWeights, name: str, inputs: int, groups: int) -> str:
-    """The type of blocks of so many groups. Raises UnsupportedError for a size of groups that no type has."""
+def _awq_codes(words: npt.NDArray[np.unsignedinteger]) -> Bytes:
+    """(inputs, n) words to (8 n, inputs / 2) codes, two neighbours in a byte."""
+    found = np.empty((words.shape[1], 8, len(words) // 2), np.uint8)
+    for nibble, place in enumerate(AWQ_ORDER):
+        codes = (words >> np.uint32(4 * nibble)).astype(np.uint8) & 15
+        found[:, place] = (codes[0::2] | codes[1::2] << 4).T
+    return found.reshape(8 * words.shape[1], -1)
+
+
+def int4_type(file: StoredWeights, name: str, inputs: int, groups: int, symmetric: bool = False) -> str:
+    """The type of blocks of so many groups. `symmetric`: whether all zeros are 8. Raises UnsupportedError for a size of
+    groups that no type has."""
     size, rest = divmod(inputs, groups)
     if rest or size not in GROUPS:
         found = f"groups of {size}" if not rest else f"{groups} groups"
@@ -135,7 +152,7 @@ def int4_type(file: StoredWeights, name: str, inputs: int, groups: int) -> str:
             f"{file.path}: {shown(name)} has {found} over {inputs:,} inputs, expected groups of"
             f" {', '.join(map(str, GROUPS))}; use a file with such groups, or the model's GGUF"
         )
-    return f"INT4_{size}"
+    return SYMMETRIC_TYPE if symmetric and size == 128 else f"INT4_{size}"
 
 
 def check_int4(file: StoredWeights, name: str, scales: str, zeros: str, outputs: int, inputs: int) -> None:
@@ -191,16 +208,21 @@ def _nibbles(words: npt.NDArray[np.unsignedinteger], order: tuple[int, ...] | ra
 
 
 def _blocks(
-    packed: Bytes, scales: npt.NDArray[np.unsignedinteger], zeros: npt.NDArray[np.uint8] | int, bf16: bool
+    codes: Callable[[int, int], Bytes],
+    scales: npt.NDArray[np.unsignedinteger],
+    zeros: npt.NDArray[np.uint8] | int,
+    bf16: bool,
 ) -> Bytes:
-    """Blocks of INT4_32 and so on from codes, two neighbours in a byte (rows, inputs / 2), scales and zeros (rows,
-    groups)."""
+    """Blocks of INT4_32 and so on from scales and zeros (rows, groups), and codes, two neighbours in a byte (rows,
+    inputs / 2), which are asked for part by part (begin, end)."""
     rows, groups = scales.shape
-    half = packed.shape[1] // groups
-    found = np.empty((rows, groups, 3 + half), np.uint8)
-    found[..., :2] = np.ascontiguousarray(scales, np.uint16)[..., None].view(np.uint8)
-    found[..., 2] = zeros
-    if bf16:
-        found[..., 2] |= BF16_SCALE
-    found[..., 3:] = packed.reshape(rows, groups, half)
-    return found.reshape(rows, -1)
+    bits = np.ascontiguousarray(scales, np.uint16)[..., None].view(np.uint8)
+    flagged = np.broadcast_to(np.asarray(zeros, np.uint8), (rows, groups)) | np.uint8(BF16_SCALE * bf16)
+
+    def blocks(begin: int, end: int) -> Bytes:
+        packed = codes(begin, end).reshape(end - begin, groups, -1)
+        found = np.empty((end - begin, groups, 3 + packed.shape[2]), np.uint8)
+        found[..., :2], found[..., 2], found[..., 3:] = bits[begin:end], flagged[begin:end], packed
+        return found.reshape(end - begin, -1)
+
+    return unpacked(blocks, rows)

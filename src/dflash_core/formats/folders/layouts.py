@@ -40,15 +40,16 @@ LEAVES = frozenset({
 class Modules:
     """The tensors of a folder by module: the name without one of LEAVES, or the whole name where it has none.
 
-    zeros_plus_one: whether zeros of GPTQ are stored minus one.
+    zeros_plus_one: whether zeros of GPTQ are stored minus one. symmetric: whether they may all be 8.
     """
 
     file: SafetensorsFile
     modules: Mapping[str, frozenset[str]]
     zeros_plus_one: bool = True
+    symmetric: bool = True
 
     @classmethod
-    def of(cls, file: SafetensorsFile, zeros_plus_one: bool) -> Modules:
+    def of(cls, file: SafetensorsFile, zeros_plus_one: bool = True, symmetric: bool = True) -> Modules:
         found = dict[str, set[str]]()
         for name in file.tensors:
             module, _, leaf = name.rpartition(".")
@@ -57,7 +58,7 @@ class Modules:
             else:
                 found.setdefault(name, set())
         read = {name: frozenset(leaves) for name, leaves in found.items() if not leaves or leaves.difference(_UNREAD)}
-        return cls(file, read, zeros_plus_one)
+        return cls(file, read, zeros_plus_one, symmetric)
 
     def part(self, module: str) -> Part:
         """The matrix of a module, or the tensor that is called so. Raises FormatError or UnsupportedError."""
@@ -124,7 +125,15 @@ def _of_words(modules: Modules, module: str) -> Part:
     if outputs != columns:
         return Awq(file, module)
     _check_order(modules, module, inputs)
-    return Gptq(file, module, modules.zeros_plus_one)
+    return Gptq(file, module, modules.zeros_plus_one, _is_symmetric(modules, module))
+
+
+def _is_symmetric(modules: Modules, module: str) -> bool:
+    """Whether all zeros of GPTQ are 8: read where the config does not say otherwise, since that is often wrong."""
+    if not modules.has(name := f"{module}.qzeros"):
+        return True
+    same = 0x77777777 if modules.zeros_plus_one else 0x88888888
+    return modules.symmetric and bool((modules.file.raw(name).view("<u4") == same).all())
 
 
 def _check_order(modules: Modules, module: str, inputs: int) -> None:

@@ -5,15 +5,41 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from dflash_core.errors import UnsupportedError
+from dflash_core.formats.folder_blocks import GENERAL_TYPE, SYMMETRIC_TYPE
 from dflash_core.formats.quants import BY_NAME, Bytes, Float32
 from dflash_core.formats.weights import WeightFile, shown
+
+GENERAL = {SYMMETRIC_TYPE: GENERAL_TYPE, GENERAL_TYPE: GENERAL_TYPE}
+"""Types with the same blocks, and the one that can have the values of all."""
+
+
+THREADS = 8
+AT_ONCE = 256
+"""Rows that a thread unpacks at a time; a multiple of eight, which are packed together."""
+
+
+def unpacked(work: Callable[[int, int], Bytes], rows: int) -> Bytes:
+    """The rows that `work` makes of a part of them (begin, end), on several threads: a load waits for it."""
+    if rows < 2 * AT_ONCE:
+        return work(0, rows)
+    begins = range(0, rows, AT_ONCE)
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+        parts = pool.map(lambda begin: (begin, work(begin, min(begin + AT_ONCE, rows))), begins)
+        _, first = next(parts)
+        found = np.empty((rows, first.shape[1]), np.uint8)
+        found[: len(first)] = first
+        for begin, part in parts:
+            found[begin : begin + len(part)] = part
+    return found
 
 
 class Part(Protocol):
@@ -169,7 +195,7 @@ class Stack:
     def __post_init__(self) -> None:
         for part in self.parts:
             first = self.parts[0]
-            if (part.type, part.shape) != (first.type, first.shape):
+            if (GENERAL.get(part.type, part.type), part.shape) != (GENERAL.get(first.type, first.type), first.shape):
                 raise UnsupportedError(
                     f"{shown(part.name)} is {part.type} {list(part.shape)}, expected {first.type} {list(first.shape)}"
                     " as the expert before it; use a file whose experts are stored alike"
@@ -181,7 +207,8 @@ class Stack:
 
     @property
     def type(self) -> str:
-        return self.parts[0].type
+        types = {part.type for part in self.parts}
+        return types.pop() if len(types) == 1 else GENERAL[types.pop()]
 
     @property
     def shape(self) -> tuple[int, int]:

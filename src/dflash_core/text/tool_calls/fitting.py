@@ -57,8 +57,8 @@ def _one_by_one(messages: Messages) -> Iterator[Mapping[str, JSON]]:
             yield message
             continue
         for place, call in enumerate(calls):
-            said = message if not place else {**message, "content": "", "reasoning_content": ""}
-            yield {**said, "tool_calls": [call]}
+            without_text = message if not place else {**message, "content": "", "reasoning_content": ""}
+            yield {**without_text, "tool_calls": [call]}
             if (result := results.get(call["id"])) is not None and call["id"] not in passed:
                 passed.add(call["id"])
                 yield result

@@ -29,13 +29,13 @@ def tool_grammar(
     if form is None:
         raise GrammarError("the form of this model's tool calls is not known, so none can be required")
     functions = [mapping(tool.get("function")) for tool in tools]
-    wanted = [one for one in functions if not name or one.get("name") == name]
-    if not wanted:
+    offered = [one for one in functions if not name or one.get("name") == name]
+    if not offered:
         raise GrammarError(f"no tool has the name {name!r}" if name else "a tool call without tools")
     if free and form.begins not in special:
         raise GrammarError(f"calls of the form {form.name} may begin anywhere in a text, so they cannot be constrained")
     lark = Lark(special)
-    call = lark.rule(either([form.grammar(lark, str(one["name"]), mapping(one.get("parameters"))) for one in wanted]))
+    call = lark.rule(either([form.grammar(lark, str(one["name"]), mapping(one.get("parameters"))) for one in offered]))
     if free:
         return lark.source(f"{lark.text()} ({call} {lark.text()})*")
     return lark.source(f'{call} ("\\n" {call})*' if several and form.several else call)

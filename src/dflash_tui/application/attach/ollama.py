@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from dflash_core.knobs import Knobs
 from dflash_core.memory import Component
 from dflash_core.messages import Message
-from dflash_tui.application.attach.conversation import sent
 from dflash_tui.application.attach.engine import (
     OPENAI,
     STOPS,
@@ -38,7 +37,6 @@ class Ollama(Engine):
         "repetition_penalty": "repeat_penalty",
     }
     thinks = True
-    reasoning = "thinking"
     remedy = "Ollama tells no drafts"
 
     def recognises(self, server: AttachedServer, owner: str) -> bool:
@@ -64,7 +62,7 @@ class Ollama(Engine):
     def body(self, model: str, messages: Sequence[Message], knobs: Knobs) -> dict[str, Any]:
         return {
             "model": model,
-            "messages": sent(messages, self.reasoning),
+            "messages": [_message(one) for one in messages],
             "stream": True,
             "think": knobs.thinking,
             "options": self.sampling(knobs),
@@ -79,6 +77,16 @@ class Ollama(Engine):
             stop=STOPS.get(text(found, "done_reason"), "stop token") if done else None,
             error=said(found) if found.get("error") else "",
         )
+
+
+def _message(one: Message) -> dict[str, Any]:
+    """A message in its form: arguments of calls are objects, and a result names its tool."""
+    fields: dict[str, Any] = {"role": one.role, "content": one.content}
+    fields |= {"thinking": one.thinking} if one.thinking else {}
+    if one.calls:
+        functions = [{"name": call.name, "arguments": dict(call.arguments)} for call in one.calls]
+        fields["tool_calls"] = [{"function": function} for function in functions]
+    return fields | ({"tool_name": one.name} if one.role == "tool" else {})
 
 
 def _running(server: AttachedServer) -> list[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ from dflash_core.turns import Turns
 from dflash_tui.application.conversations.branches import Branches, Node, new_id
 from dflash_tui.application.conversations.journal import Journal, Left, Place
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation, StoreError, title_of
-from dflash_tui.application.conversations.tool_messages import ToolResult, result_messages, stored
+from dflash_tui.application.conversations.tool_messages import ToolResult, result_messages, stored, without_results
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import ConversationLike, OnPrefill, TurnLike
 
@@ -143,10 +143,10 @@ class CurrentConversation:
             question = Node("user", encodable(prompt), leaf)
         else:
             question = Node("user", "", leaf, results=tuple(prompt))
-        # The decoder does not know yet what became of calls that were not made.
-        left_open = leaf is not None and bool(self.branches[leaf].calls) and question.asks
+        # Calls that nobody has answered: the program ended before they were made.
+        left_open = self.branches[leaf].calls if leaf is not None and question.asks else ()
         if instead_of is not None or self.card is None or left_open:
-            conversation.set_messages(self._messages(leaf))
+            conversation.set_messages([*self._messages(leaf), *result_messages(without_results(left_open))])
         asked = question.content if question.asks else result_messages(question.results)
         try:
             turn = conversation.ask(asked, knobs, on_prefill=on_prefill)

@@ -77,6 +77,11 @@ class Connection:
         finally:
             self._client = None
 
+    def kill(self) -> None:
+        """End its process at once."""
+        if self._process is not None:
+            self._process.kill()
+
     async def _gone(self) -> None:
         """Wait until the process writes no more; a server over HTTP is only known to be gone when it is called."""
         if self._process is None:

@@ -41,8 +41,8 @@ def shortened(text: str, characters: int) -> str:
     """At most so many characters of a text, with a mark that says what is missing."""
     if len(text) <= characters:
         return text
-    kept = max(characters, 0)
-    return f"{text[:kept]}\n[cut here: {len(text) - kept:,} more of {len(text):,} characters]"
+    end = max(characters, 0)
+    return f"{text[:end]}\n[cut here: {len(text) - end:,} more of {len(text):,} characters]"
 
 
 def fitting(text: str, tokens: int, count: Callable[[str], int]) -> str:

@@ -20,7 +20,7 @@ from dflash_tui.application.tools.offered import OfferedTool, together
 from dflash_tui.application.tools.rounds import Planned
 
 T = TypeVar("T")
-CLOSE_S = 4.0
+CLOSE_S = 4.0  # more than a process gets to end by itself, and then after SIGTERM
 _LIBRARIES = ("mcp", "httpx2", "httpcore2")
 
 
@@ -73,15 +73,18 @@ class ToolServers:
         return self._submit(self._call(planned, arguments))
 
     def close(self, timeout: float = CLOSE_S) -> bool:
-        """End all servers; False if that took too long."""
+        """End all servers; False if that took too long, and they were killed."""
         if not self._thread.is_alive():
             return True
         ended = self._submit(self._stop_all())
         with suppress(TimeoutError, CancelledError):
             ended.result(timeout)
+        in_time = ended.done()
+        for connection in self.connections.values() if not in_time else ():
+            connection.kill()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout)
-        return ended.done() and not self._thread.is_alive()
+        return in_time and not self._thread.is_alive()
 
     def _connection(self, name: str) -> Connection:
         if name not in self.connections:

@@ -1,6 +1,6 @@
 """A Gemma assistant on a card: its launches over one sequence, whose keys and values are the target's own.
 
-Every token of a draft stands at the position of the first and sees the committed ones alone, so nothing is written. Of
+Every token of a draft stands at the position of the first and sees only the committed ones, so nothing is written. Of
 its own it has only the target's hidden state after the newest position.
 """
 
@@ -32,7 +32,7 @@ from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.drafters.assistant import capabilities
+from dflash_core.drafters.assistant import NEEDS_KEYS, capabilities
 from dflash_core.drafters.capabilities import Capabilities
 
 
@@ -105,6 +105,8 @@ class ReadingBranch(PassMixer):
 
 class Assistant(ChainDrafter):
     """Implements `drafters.base.DeviceDrafter`."""
+
+    needs = NEEDS_KEYS
 
     def __init__(
         self, draft: DeviceAssistant, target: DeviceTarget, memory: AssistantMemory, sequence: TargetSequence

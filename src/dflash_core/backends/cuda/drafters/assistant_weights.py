@@ -1,4 +1,4 @@
-"""A Gemma assistant's weights on the device: layers that have queries alone, and projections between its width and the
+"""A Gemma assistant's weights on the device: layers with queries only, and projections between its width and the
 target's."""
 
 from __future__ import annotations

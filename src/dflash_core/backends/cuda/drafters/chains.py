@@ -20,7 +20,6 @@ from dflash_core.backends.cuda.drafters.in_caches import InCaches
 from dflash_core.backends.cuda.launch import NO_INPUTS, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.repack import groups_of
-from dflash_core.drafters.mtp import NEEDS_TOKENS
 from dflash_core.errors import MismatchError
 from dflash_core.knobs import MAX_MTP_DEPTH, Knobs
 
@@ -62,6 +61,8 @@ class ChainDrafter(InCaches):
     """The part of `drafters.base.DeviceDrafter` that these drafters share. `captured`: the target's last layer."""
 
     block = BLOCK
+    needs: str
+    """What it reads besides features, in a refusal."""
     captured: CapturedLayers
     state: DeviceState
 
@@ -106,7 +107,7 @@ class ChainDrafter(InCaches):
 
     def observe(self, features: Tensor, launch: Launcher) -> None:
         """Not supported: the drafter needs more than features. Raises MismatchError."""
-        raise MismatchError(NEEDS_TOKENS)
+        raise MismatchError(self.needs)
 
     def keep(self, rows: Tensor) -> None:
         """Store the target's residual stream (n, hidden) after the last n committed positions."""

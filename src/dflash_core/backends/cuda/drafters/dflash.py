@@ -140,29 +140,29 @@ class DFlash(InCaches):
             before = None
         yield self._norm(draft.output_norm, head, before, pairs.normed if pairs is not None else None)
 
-    def _norm(self, weight: Tensor, wanted: Projection, added: Added | None, normed: Tensor | None = None) -> Launch:
+    def _norm(self, weight: Tensor, read_by: Projection, added: Added | None, normed: Tensor | None = None) -> Launch:
         buffers, eps = self.memory.buffers, self.draft.config.rms_eps
         return norm_launch(
-            buffers.h, weight, eps, self.rows, buffers.acts, wanted, self.block_rows, 0, added=added, normed=normed
+            buffers.h, weight, eps, self.rows, buffers.acts, read_by, self.block_rows, 0, added=added, normed=normed
         )
 
     def _input(
-        self, norm: Tensor, wanted: Projection, added: Added | None, conv: DeviceConvolution | None
+        self, norm: Tensor, read_by: Projection, added: Added | None, conv: DeviceConvolution | None
     ) -> Iterator[Launch]:
-        """A sub-layer's input, as activations of `wanted`."""
-        kept = self.memory.convolution
-        if conv is None or kept is None:
-            yield self._norm(norm, wanted, added)
+        """A sub-layer's input, as activations for `read_by`."""
+        memory = self.memory.convolution
+        if conv is None or memory is None:
+            yield self._norm(norm, read_by, added)
             return
-        yield self._norm(norm, conv.proj, added, kept.normed)
-        yield from conv.before(self.memory.buffers, kept, wanted, self.rows)
+        yield self._norm(norm, conv.proj, added, memory.normed)
+        yield from conv.before(self.memory.buffers, memory, read_by, self.rows)
 
     def _output(self, out: Projection, conv: DeviceConvolution | None) -> Generator[Launch, None, Added | None]:
         """A sub-layer's output: what the next norm adds to the residual stream, or None if it has been added."""
-        kept = self.memory.convolution
-        if conv is None or kept is None:
+        memory = self.memory.convolution
+        if conv is None or memory is None:
             return Added(out.split_k, self.memory.buffers.narrow)
-        yield conv.after(self.memory.buffers, kept, out, self.rows)
+        yield conv.after(self.memory.buffers, memory, out, self.rows)
         return None
 
     def _attention(self, index: int, layer: DraftLayer) -> Iterator[Launch]:

@@ -37,7 +37,7 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.mtp import capabilities
+from dflash_core.drafters.mtp import NEEDS_TOKENS, capabilities
 
 FIRST_PAIR = 1  # there is no pair for token 0
 STEP_ROWS = 1 + BLOCK  # of a step's first pass: the pair that drafts, and those of the previous step's longest path
@@ -71,6 +71,8 @@ def split_order(draft: DeviceMtp, context: int, kv: CachePair) -> SplitOrder:
 
 class Mtp(ChainDrafter):
     """Implements `drafters.base.DeviceDrafter`. `captured`: the target's last layer."""
+
+    needs = NEEDS_TOKENS
 
     def __init__(
         self, draft: DeviceMtp, target: DeviceTarget, memory: MtpMemory, captured: CapturedLayers, state: DeviceState

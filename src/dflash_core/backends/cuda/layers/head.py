@@ -32,6 +32,7 @@ class Head:
     def __init__(self, target: DeviceTarget, state: DeviceState, arena: Arena) -> None:
         device, self._device = target.device.torch_device, target.device
         self._scale, self._softcap = target.spec.logit_scale, target.spec.softcap
+        self._suppressed = suppressed_bits(target.spec.suppressed, target.output.rows, device)
         self.state, self.vocab = state, target.output.rows
         self.full = Projection(target.device, [target.output], target.activations.head, split_k=1)
         self.stride = self.full.width
@@ -54,15 +55,16 @@ class Head:
     @property
     def shaped(self) -> bool:
         """Whether logits are more than the product."""
-        return self._scale != 1 or self._softcap > 0
+        return self._scale != 1 or self._softcap > 0 or self._suppressed is not None
 
     def argmax_launches(self, acts: Acts, rows: int, node0: int) -> list[Launch]:
         """Greedy sampling: the best token after each node becomes its draw."""
-        plan = self.full.plan
+        plan, (defines, more) = self.full.plan, self._allowed
         argmax = [
             Launch(
-                "head.cu", "head_argmax", plan.defines(count), plan.grid, plan.warps_at(count) * WARP,
-                [self._table(), *self.full.act_args(acts), self.best, np.int32(first // 8)], plan.shared_bytes(count),
+                "head.cu", "head_argmax", {**plan.defines(count), **defines}, plan.grid, plan.warps_at(count) * WARP,
+                [self._table(), *self.full.act_args(acts), self.best, np.int32(first // 8), *more],
+                plan.shared_bytes(count),
             )
             for first, count in plan.passes(rows)
         ]  # fmt: skip
@@ -121,17 +123,24 @@ class Head:
         """Logits with the maxima of their blocks; `sums`: also each block's part of the softmax denominator."""
         plan = self.full.plan
         extra: dict[str, object] = {"SUMS": 1} if sums else {}
-        if self.shaped:
+        allowed, more = self._allowed
+        extra |= allowed
+        if self._scale != 1 or self._softcap > 0:
             extra |= {"LOGIT_SCALE": self._scale, "SOFTCAP": self._softcap}
         return [
             Launch(
                 "logits.cu", "head_logits", {**plan.defines(count), **extra}, plan.grid, plan.warps_at(count) * WARP,
                 [self._table(), self.state.pointer, *self.full.act_args(acts), self.rows, self.maxima, self.sums,
-                 np.int32(first // 8)],
+                 np.int32(first // 8), *more],
                 plan.shared_bytes(count),
             )
             for first, count in plan.passes(rows)
         ]  # fmt: skip
+
+    @property
+    def _allowed(self) -> Inputs:
+        """More defines and arguments of kernels that leave tokens out."""
+        return NO_INPUTS if self._suppressed is None else ({"SUPPRESSED": 1}, [self._suppressed])
 
     @property
     def matrix(self) -> Matrix:
@@ -143,7 +152,9 @@ class Head:
             return self
         other = copy.copy(self)
         other._first = max(rows // ROWS, 1) * ROWS
-        return other.of(self.matrix, self._scale, self._softcap)
+        found = other.of(self.matrix, self._scale, self._softcap)
+        found._suppressed = self._suppressed
+        return found
 
     def of(self, matrix: Matrix, scale: float = 1.0, softcap: float = 0.0) -> Head:
         """The same head with another matrix and with its logits in the same memory.
@@ -154,7 +165,7 @@ class Head:
         other = copy.copy(self)
         if 0 < self._first < matrix.rows:
             matrix = replace(matrix, rows=self._first, tiles=matrix.tiles[: self._first // ROWS])
-        other._scale, other._softcap = scale, softcap
+        other._scale, other._softcap, other._suppressed = scale, softcap, None
         other.full = Projection(self._device, [matrix], self.full.product.rounding, split_k=1)
         other.vocab, other.stride = matrix.rows, other.full.width
         blocks = blocks_of(matrix.rows)
@@ -171,3 +182,12 @@ class Head:
         """Logits (rows, vocab) of the last `launches`, copied to the host and cut there: torch would first make a copy
         of cut rows on the card."""
         return self.rows[:rows].to("cpu", copy=True)[:, : self.vocab]
+
+
+def suppressed_bits(tokens: Sequence[int], vocab: int, device: torch.device) -> Tensor | None:
+    """A bit for each of `vocab` tokens, in whole blocks of rows, set for those of `tokens`: int32; None for none."""
+    if not tokens:
+        return None
+    bits = np.zeros(-(-ROWS * blocks_of(vocab) // 32) * 32, np.uint8)
+    bits[list(tokens)] = 1
+    return torch.from_numpy(np.packbits(bits, bitorder="little").view(np.int32).copy()).to(device)

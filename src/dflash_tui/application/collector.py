@@ -8,16 +8,16 @@ import gc
 YOUNG = 20_000  # new objects that trigger a collection of generation 0; every frame exceeds Python's default of 700
 
 
-def calm() -> None:
-    """Exclude all present objects from later collections. Call it when everything is loaded.
+def calm(*, tidied: bool = True) -> None:
+    """Exclude all present objects from later collections. Call it when everything is loaded. `tidied`: the oldest
+    generation is left to `tidy`.
 
     The program starts with the collector disabled.
     """
     gc.collect()
     gc.freeze()
     gc.enable()
-    # The oldest generation is left to `tidy`.
-    gc.set_threshold(YOUNG, 10, 1_000_000)
+    gc.set_threshold(YOUNG, 10, 1_000_000 if tidied else 10)
 
 
 def release() -> None:
