@@ -179,10 +179,10 @@ def test_what_a_conversation_begins_with_goes_after_it() -> None:
     for side in range(20, 24):  # each needs a place of its own
         assert put(store, [side] * PAGE)
         assert store.find("a", [*turns[1], 9]) is not None, "the newest turn is used again"
-    assert store.held("a", root)
-    assert not store.held("a", turns[0])
+    assert store.has("a", root)
+    assert not store.has("a", turns[0])
     assert put(store, turns[2])
-    assert store.held("a", root), "nor does the turn that comes next take its place"
+    assert store.has("a", root), "nor does the turn that comes next take its place"
     assert store.nbytes <= store.most_bytes
 
 
@@ -194,7 +194,7 @@ def test_a_beginning_of_nothing_goes_by_its_age() -> None:
     put(store, [2] * PAGE, "b")
     put(store, [*root, 2], "b")  # of another pair
     put(store, [3] * PAGE)
-    assert not store.held("a", root)
+    assert not store.has("a", root)
     store = SnapshotStore(2 * size, PAGE)
     put(store, root)
     assert put(store, [*root, *[4] * PAGE]), (
