@@ -239,13 +239,40 @@ template <class F> __device__ __forceinline__ const float* column_scales(const u
     return (const float*)(acts + (span ? ACTS_Q8_SECONDS + column_block * M::SECOND : column_block * M::BLOCK + M::SCALES));
 }
 
+// Whether the first 128 k of a tile are scaled apart from the others: sums of codes with a scale for each.
+template <class F>
+constexpr bool KEPT = TWO_SCALES<F> && !Meeting<F>::ROW && Meeting<F>::SPAN_UNITS == TILE_UNITS;
+
+// Ends the sums of the first 128 k, of formats with a scale of their own there: of halves, in units of the other scale.
+template <class F, class Sum, int KEPT_BLOCKS>
+__device__ __forceinline__ void end_first(
+    Sum (&sum)[COLUMN_BLOCKS][4], float (&kept)[KEPT_BLOCKS][4], const typename F::Scales& scales) {
+    constexpr int SPREAD = Meeting<F>::PAIRED ? 2 : 1;
+#pragma unroll
+    for (int b = 0; b < COLUMN_BLOCKS; ++b) {
+        if constexpr (KEPT<F>) {
+#pragma unroll
+            for (int i = 0; i < 4; i += SPREAD) {
+                Sum whole = sum[b][i];
+                if constexpr (SPREAD == 2 && Meeting<F>::INTEGER) whole = join<F>(whole, sum[b][i + 1]);
+                kept[b][i] = __fmul_rn(float(whole), scales.first[i >> 1]);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sum[b][i] = 0;
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sum[b][i] = __fmul_rn(sum[b][i], scales.ratio[i >> 1]);
+        }
+    }
+}
+
 // Passes the sums of a span of a tile to take(column block, i, value, factor of the column), and resets them to zero.
 // `lowered`: the sums of what is subtracted, of formats that have such. Paired columns: lane t of a quad holds column t,
 // in the place of mma column 2 t.
-template <class F, class Sum, int LOWERED_BLOCKS, class Take>
+template <class F, class Sum, int LOWERED_BLOCKS, int KEPT_BLOCKS, class Take>
 __device__ __forceinline__ void take_sums(
-    Sum (&sum)[COLUMN_BLOCKS][4], Sum (&lowered)[LOWERED_BLOCKS][4], const typename F::Scales& scales, int span,
-    const u8* acts, int lane, Take&& take) {
+    Sum (&sum)[COLUMN_BLOCKS][4], Sum (&lowered)[LOWERED_BLOCKS][4], const float (&kept)[KEPT_BLOCKS][4],
+    const typename F::Scales& scales, int span, const u8* acts, int lane, Take&& take) {
     using M = Meeting<F>;
     constexpr int SPREAD = M::PAIRED ? 2 : 1;  // mma columns per column
     const int t = lane & 3;
@@ -270,7 +297,10 @@ __device__ __forceinline__ void take_sums(
         for (int i = 0; i < 4; i += SPREAD) {
             Sum whole = sum[b][i];
             if constexpr (M::PAIRED && M::INTEGER) whole = join<F>(whole, sum[b][i + SPREAD - 1]);
-            float value = __fmul_rn(float(whole), scales.d[i >> 1]);
+            float value;
+            if constexpr (KEPT<F>) value = __fmaf_rn(float(whole), scales.d[i >> 1], kept[b][i]);
+            else if constexpr (TWO_SCALES<F> && !M::ROW) value = __fmul_rn(float(whole), factor_at<F>(scales, i >> 1, 4 * span));
+            else value = __fmul_rn(float(whole), scales.d[i >> 1]);
             if constexpr (F::MINIMUM) value = __fmaf_rn(minimum[i], scales.minimum_scale[i >> 1], value);
             if constexpr (LOWERED<F>) {
                 Sum below = lowered[b][i];
@@ -313,23 +343,19 @@ __device__ __forceinline__ void multiply_tile(
         // it.
         constexpr float UNIT = F::CODES == Codes::HIGH ? 1 << PLANE_BITS : 1;
         scales.d[0] *= UNIT, scales.d[1] *= UNIT;
+        if constexpr (TWO_SCALES<F>) scales.first[0] *= UNIT, scales.first[1] *= UNIT;
     }
     const u8* fragments = acts + fragment_at<M::PAIRED>(lane);
     Sum sum[COLUMN_BLOCKS][4] = {}, lowered[LOWERED<F> ? COLUMN_BLOCKS : 1][4] = {};
+    float kept[KEPT<F> ? COLUMN_BLOCKS : 1][4];
 #pragma unroll
     for (int u = 0; u < TILE_UNITS; ++u) {
         if (MORE && u == HEAD_AT) ahead.head = F::load_head(next, lane);
         typename F::Unit& unit = ahead.unit[u % M::SLOTS];
+        if constexpr (TWO_SCALES<F> && M::SPAN_UNITS == TILE_UNITS) {
+            if (u == FIRST_UNITS) end_first<F>(sum, kept, scales);
+        }
         if constexpr (M::ROW) {
-            if constexpr (TWO_SCALES<F>) {
-                if (u == FIRST_UNITS) {
-#pragma unroll
-                    for (int b = 0; b < COLUMN_BLOCKS; ++b) {
-#pragma unroll
-                        for (int i = 0; i < 4; ++i) sum[b][i] = __fmul_rn(sum[b][i], scales.ratio[i >> 1]);
-                    }
-                }
-            }
 #pragma unroll
             for (int s = 0; s < 2; ++s) {
                 u32 a[F::PARTS][2][4];
@@ -386,7 +412,7 @@ __device__ __forceinline__ void multiply_tile(
         if (u % M::SPAN_UNITS == M::SPAN_UNITS - 1) {
             const int span = u / M::SPAN_UNITS;
             if constexpr (SUMMED<F>) lowered_sums<F>(lowered[0], scales, acts, lane);
-            take_sums<F>(sum, lowered, scales, span, acts, lane, [&](int b, int i, float value, float factor) {
+            take_sums<F>(sum, lowered, kept, scales, span, acts, lane, [&](int b, int i, float value, float factor) {
                 take(span, b, i, value, factor);
             });
         }

@@ -116,10 +116,24 @@ __device__ __forceinline__ u32 bytes_to_halves(u32 word, u32 selector) {
 
 // Whether a byte per 16 k is subtracted.
 template <class F> constexpr bool LOWERED = false;
-// Whether halves have a scale per 128 k: d, and Scales::ratio[row] times d for the first ones.
+// Whether the first 128 k of a tile have another scale than d: Scales::first[row] of formats with scaling TILE, of halves
+// Scales::ratio[row] times d.
 template <class F> constexpr bool TWO_SCALES = false;
-// The units with the first scale.
-constexpr int FIRST_UNITS = TILE_UNITS / 2;
+// The units and subs with the first scale.
+constexpr int FIRST_UNITS = TILE_UNITS / 2, FIRST_SUBS = TILE_SUBS / 2;
+
+// The factor of everything in a sub of a row.
+template <class F> __device__ __forceinline__ float factor_at(const typename F::Scales& scales, int row, int sub) {
+    if constexpr (TWO_SCALES<F>) {
+        if constexpr (F::SCALING == Scaling::ROW) {
+            return sub < FIRST_SUBS ? scales.d[row] * scales.ratio[row] : scales.d[row];
+        } else {
+            return sub < FIRST_SUBS ? scales.first[row] : scales.d[row];
+        }
+    } else {
+        return scales.d[row];
+    }
+}
 
 // The scale of half `h` of a sub.
 template <class F>
@@ -146,7 +160,7 @@ __device__ __forceinline__ void weights_at(
         } else if constexpr (LOWERED<F>) {
             minimum = scales.minimum_scale[r] * float(minima[2 * h + r] & 255u);
         }
-        const float scale = scales.d[r] * scale_at<F>(scales, r, sub, h);
+        const float scale = factor_at<F>(scales, r, sub) * scale_at<F>(scales, r, sub, h);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             v[r][j] = __fmaf_rn(scale, float(signed_byte_of(codes[2 * h + r], j)), minimum);
@@ -178,9 +192,8 @@ __device__ __forceinline__ void halves_at(
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        float d = scales.d[r];
-        if constexpr (TWO_SCALES<F>) d *= u < FIRST_UNITS ? scales.ratio[r] : 1.0f;
+        const float factor = factor_at<F>(scales, r, 2 * u);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) v[r][j] *= d;
+        for (int j = 0; j < 4; ++j) v[r][j] *= factor;
     }
 }

@@ -1,7 +1,7 @@
 // IQ1_S, 50 B per 256 weights of a row: w = d * (1 + 2 scale) * (GRID[index] + delta), a 3-bit scale and a sign of
 // delta = 1 / 8 per 32, an 11-bit index per eight weights. IQ1_M, 56 B: scales per 16, a sign of delta per eight; the bits
 // of d are spread over the scales.
-// Share of bandwidth: IQ1_S 25 %, IQ1_M 23 % of an H200's 4.49 TB/s at one row of
+// Share of bandwidth: IQ1_S 25 %, IQ1_M 25 % of an H200's 4.4 TB/s at one row of
 // 17,408 x 5,120 (`python -m tools.bench.types`).
 //
 // Codes are 8 (GRID + delta), so 8 GRID + 1 or - 1, in the top five bits of a byte. Units begin with the low bytes of

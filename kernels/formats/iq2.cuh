@@ -1,7 +1,7 @@
 // IQ2_XXS, 66 B per 256 weights of a row: w = d / 8 * (1 + 2 scale) * sign * GRID[index], a 4-bit scale per 32, an 8-bit
 // index and seven signs per eight weights, of which the number of negative ones is even. IQ2_XS, 74 B: scales per 16, 9-bit
 // indices. IQ2_S, 82 B: 10-bit indices and eight signs.
-// Share of bandwidth: IQ2_XXS 33 %, IQ2_XS 33 %, IQ2_S 37 % of an H200's 4.49 TB/s at one row of
+// Share of bandwidth: IQ2_XXS 36 %, IQ2_XS 34 %, IQ2_S 38 % of an H200's 4.4 TB/s at one row of
 // 17,408 x 5,120 (`python -m tools.bench.types`).
 //
 // A grid entry is two registers, of the two lanes of a quad that have its eight weights. Units begin with the low bytes of

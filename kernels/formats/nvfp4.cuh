@@ -1,6 +1,6 @@
 // NVFP4, 36 B per 64 weights of a row: w = s * v with an unsigned 8-bit float s (4 bits of exponent, 3 of mantissa) per
 // 16, v one of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with a sign, times one float per matrix.
-// Share of bandwidth: 68 % of an H200's 4.49 TB/s at one row of 17,408 x 5,120 (`python -m tools.bench.types`).
+// Share of bandwidth: 73 % of an H200's 4.4 TB/s at one row of 17,408 x 5,120 (`python -m tools.bench.types`).
 //
 // Weights become f16 numbers: a scale times v has few bits, so all but the last factor is exact, and the activations are
 // f16 too. Of v as f16 only the high byte is not zero; prmt finds four of them by three bits each.

@@ -1,5 +1,5 @@
 // Q1_0, 18 B per 128 weights of a row: w = d or -d, d a half.
-// Share of bandwidth: 32 % of an H200's 4.49 TB/s at one row of 17,408 x 5,120 (`python -m tools.bench.types`).
+// Share of bandwidth: 33 % of an H200's 4.4 TB/s at one row of 17,408 x 5,120 (`python -m tools.bench.types`).
 //
 // Tile, 576 B: d [16 rows][2] f16; unit: [32 lanes] a word, bit r of byte i: whether value i of register r is negative.
 // Codes are 64 for negative weights and -64 for others, which d compensates: so a bit is masked, then shifted and added by

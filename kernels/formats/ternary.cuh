@@ -1,6 +1,6 @@
 // TQ2_0, 66 B per 256 weights of a row, and Q2_0, 18 B per 64: w = d * (q - 1), q in 0..3, d a half. TQ1_0, 54 B per 256:
 // the same with q in 0..2, five to a byte.
-// Share of bandwidth: TQ1_0 37 %, TQ2_0 54 %, Q2_0 56 % of an H200's 4.49 TB/s at one row of
+// Share of bandwidth: TQ1_0 39 %, TQ2_0 54 %, Q2_0 56 % of an H200's 4.49 TB/s at one row of
 // 17,408 x 5,120 (`python -m tools.bench.types`).
 //
 // TQ2_0 and Q2_0 hold 1 - q in two's complement in the top two bits of a byte, so 64 times that, which d compensates with

@@ -89,7 +89,7 @@ def fp8(
     largest = np.abs(tiled.reshape(shape[0], size[0], shape[1], size[1])).max((1, 3))
     stored = torch.from_numpy(largest / 448).float()
     spread = stored.double().numpy().repeat(size[0], 0).repeat(size[1], 1)[:rows, :columns]
-    codes = torch.from_numpy(weight / spread).to(torch.float8_e4m3fn)
+    codes = torch.from_numpy(np.clip(weight / spread, -448, 448)).to(torch.float8_e4m3fn)
     values = codes.double().numpy() * spread
     whole = stored.reshape(()) if scales == "tensor" else stored
     return {f"{name}.weight": codes, f"{name}.{key}": whole}, values
@@ -102,7 +102,7 @@ def nvfp4(rng: np.random.Generator, name: str, weight: np.ndarray, divides: bool
     whole = np.float32(np.abs(weight).max() / (6 * 448) * (1 if divides else rng.uniform(1, 2)))
     if divides:
         whole = np.float32(2.0) ** np.round(np.log2(whole))  # a number whose reciprocal is exact
-    scale = torch.from_numpy(np.abs(parts).max(-1) / 6 / whole).to(torch.float8_e4m3fn)
+    scale = torch.from_numpy(np.minimum(np.abs(parts).max(-1) / 6 / whole, 448)).to(torch.float8_e4m3fn)
     exact = scale.double().numpy()[..., None] * np.float64(whole)
     ratio = parts / np.where(exact == 0, 1, exact)
     codes = np.abs(ratio[..., None] - E2M1).argmin(-1)

@@ -18,7 +18,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application.figures.measurements import MeasuredRow, Measurements
 from dflash_tui.application.hub.files import FileRequest, HubError
 from dflash_tui.screens.experiment import ExperimentScreen
-from dflash_tui.screens.experiments import ABScreen, SweepScreen, TuneScreen
+from dflash_tui.screens.experiments import ABScreen, RequestsTuneScreen, SweepScreen, TuneScreen
 from dflash_tui.screens.explain import ExplainScreen, figures
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
@@ -247,6 +247,11 @@ async def requests(app: DFlashApp, pilot: Pilot[int]) -> None:
     served.over(served.add("claude-cli/2.1.197 (cli)", "/v1/messages", "demo"), "end", app.state.shown.report)
     served.add("codex_cli_rs/0.171.0", "/v1/responses", "demo")
     await _page(app, pilot, "requests")
+
+
+@shown
+async def requests_tune(app: DFlashApp, pilot: Pilot[int]) -> None:
+    await app.push_screen(RequestsTuneScreen(app.chat.parts, "claude-cli", ()))
 
 
 @shown

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dflash_tui.server import anthropic, chat, completions, responses
+from dflash_tui.server.asked import Asked
 from dflash_tui.server.body import ClientGoneError, decode
+from dflash_tui.server.exchange import Writer
 from dflash_tui.server.gate import Gate, answer_json
 from dflash_tui.server.parts import check_model
 from dflash_tui.server.plain_pages import Pages
@@ -18,6 +21,8 @@ from dflash_tui.server.responses_writer import ResponseWriter
 from dflash_tui.server.service import Service
 from dflash_tui.server.watching import Watching
 
+Streamed = chat.ChatRequest | completions.CompletionRequest | responses.ResponseRequest | anthropic.MessagesRequest
+OfModel = TypeVar("OfModel", chat.ChatRequest, completions.CompletionRequest, responses.ResponseRequest)
 Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -28,38 +33,39 @@ class Generation:
         self._service = service
 
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = decode(await self._service.body(scope, receive), chat.ChatRequest)
-        check_model(request.model, self._service.names)
+        request = await self._request(scope, receive, chat.ChatRequest)
         writer = chat.ChatWriter(request, request.model or self._service.name)
-        asked = chat.asked_of(request)
-        await self._service.answer(
-            asked, writer, scope, receive, send, model=request.model, streamed=bool(request.stream)
-        )
+        await self._answer(request, chat.asked_of(request), writer, scope, receive, send)
 
     async def messages(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = decode(await self._service.body(scope, receive), anthropic.MessagesRequest)
-        writer, asked = anthropic.AnthropicWriter(request), anthropic.asked_of(request)
-        await self._service.answer(
-            asked, writer, scope, receive, send, model=request.model, streamed=bool(request.stream)
-        )
+        writer = anthropic.AnthropicWriter(request)
+        await self._answer(request, anthropic.asked_of(request), writer, scope, receive, send)
 
     async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = decode(await self._service.body(scope, receive), completions.CompletionRequest)
-        check_model(request.model, self._service.names)
-        writer, service = completions.CompletionWriter(request, request.model or self._service.name), self._service
+        request, service = await self._request(scope, receive, completions.CompletionRequest), self._service
+        writer = completions.CompletionWriter(request, request.model or service.name)
         asked = await service.preparer.on_thread(
             lambda: completions.asked_of(request, service.preparer.tokenizer, service.engine.vocab_size)
         )
-        await service.answer(asked, writer, scope, receive, send, model=request.model, streamed=bool(request.stream))
+        await self._answer(request, asked, writer, scope, receive, send)
 
     async def responses(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = decode(await self._service.body(scope, receive), responses.ResponseRequest)
-        check_model(request.model, self._service.names)
+        request = await self._request(scope, receive, responses.ResponseRequest)
         writer = ResponseWriter(request, request.model or self._service.name)
-        asked = responses.asked_of(request)
-        await self._service.answer(
-            asked, writer, scope, receive, send, model=request.model, streamed=bool(request.stream)
-        )
+        await self._answer(request, responses.asked_of(request), writer, scope, receive, send)
+
+    async def _request(self, scope: Scope, receive: Receive, kind: type[OfModel]) -> OfModel:
+        """The request of an API where a name of the model counts. Raises RequestError."""
+        request = decode(await self._service.body(scope, receive), kind)
+        check_model(request.model, self._service.names)
+        return request
+
+    async def _answer(
+        self, request: Streamed, asked: Asked, writer: Writer, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        streamed = bool(request.stream)
+        await self._service.answer(asked, writer, scope, receive, send, model=request.model, streamed=streamed)
 
     async def input_tokens(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = decode(await self._service.body(scope, receive), responses.ResponseRequest)

@@ -24,7 +24,7 @@ from dflash_tui.server.parts import (
     tools_of,
 )
 from dflash_tui.server.request_error import RequestError, invalid
-from dflash_tui.server.updates import Ended, Reading, Why, blocks_of
+from dflash_tui.server.updates import Ended, Reading, Why, text_thinking_calls
 from dflash_tui.server.usage import figures, openai_usage
 
 FINISH: dict[Why, str] = {
@@ -267,9 +267,8 @@ class ChatWriter:
         return event(msgspec.json.encode(refusal.body("openai", "")))
 
     def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
-        blocks = blocks_of(parts)
-        text, thinking = ("".join(one.text for one in blocks if one.kind == kind) for kind in ("text", "thinking"))
-        calls = [{"name": one.name, "arguments": one.text} for one in blocks if one.kind == "call"]
+        text, thinking, blocks = text_thinking_calls(parts)
+        calls = [{"name": one.name, "arguments": one.text} for one in blocks]
         message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
         if thinking:
             message["reasoning_content"] = thinking

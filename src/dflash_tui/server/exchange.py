@@ -66,7 +66,7 @@ async def exchange(
     """Queue the job and answer with what comes of it. Raises RequestError before the response has begun."""
     scope["before"] = worker.submit(job)
     client = _Client(job, worker, writer, send)
-    gone = asyncio.create_task(_gone(receive))
+    gone = asyncio.create_task(left(receive))
     work = asyncio.create_task(client.stream() if streamed else client.whole())
     try:
         await asyncio.wait({gone, work}, return_when=asyncio.FIRST_COMPLETED)
@@ -82,7 +82,8 @@ async def exchange(
         scope["log"] |= client.line
 
 
-async def _gone(receive: Receive) -> None:
+async def left(receive: Receive) -> None:
+    """Returns when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

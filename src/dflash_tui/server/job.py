@@ -23,7 +23,7 @@ from dflash_core.text.tool_calls.parts import Part
 from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.server.drawn_tokens import DrawnTokens
-from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, Updates, Why, blocks_of
+from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, Updates, Why, text_thinking_calls
 
 _WHY: dict[str, Why] = {
     "stop token": "end", "max tokens": "length", "context full": "context", "cancelled": "cancelled", "loop": "length",
@@ -177,9 +177,8 @@ class Job:
         return Ended(report, why, count, shape.stop_string, self._queue_ms, self._ttft_ms, notes)
 
     def _remember(self, ids: Sequence[int]) -> None:
-        blocks = blocks_of(self._parts)
-        text, thinking = ("".join(one.text for one in blocks if one.kind == kind) for kind in ("text", "thinking"))
-        calls = tuple(Call("", one.name, arguments_of(one.text)) for one in blocks if one.kind == "call")
+        text, thinking, blocks = text_thinking_calls(self._parts)
+        calls = tuple(Call("", one.name, arguments_of(one.text)) for one in blocks)
         self.prepared.answered(Message("assistant", text, thinking, calls=calls), ids)
 
 

@@ -15,6 +15,7 @@ from dflash_tui.server import chat
 from dflash_tui.server.body import decode
 from dflash_tui.server.gate import answer, answer_json
 from dflash_tui.server.metrics import TYPE
+from dflash_tui.server.parts import check_model
 from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.service import Service
 
@@ -61,10 +62,7 @@ class Pages:
 
     async def model(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["name"]
-        if name not in self._service.names:
-            known = self._service.name
-            raise RequestError(404, f"the model {name[:80]!r} is not loaded; this server has {known!r}", "model",
-                          "model_not_found")  # fmt: skip
+        check_model(name, self._service.names)
         await answer_json(200, self._model(name, anthropic="anthropic-version" in Headers(scope=scope)), send)
 
     def _model(self, name: str, *, anthropic: bool) -> dict[str, Any]:

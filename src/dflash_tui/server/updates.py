@@ -39,6 +39,13 @@ def blocks_of(parts: Iterable[Part]) -> list[Block]:
     return found
 
 
+def text_thinking_calls(parts: Iterable[Part]) -> tuple[str, str, list[Block]]:
+    """An answer whose text, reasoning and calls are apart."""
+    blocks = blocks_of(parts)
+    text, thinking = ("".join(one.text for one in blocks if one.kind == kind) for kind in ("text", "thinking"))
+    return text, thinking, [one for one in blocks if one.kind == "call"]
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The prompt is being read: tokens done, of how many."""

@@ -13,7 +13,7 @@ from dflash_core.record import VERSION, Start, encode
 from dflash_tui import __version__
 from dflash_tui.application.session_state import SessionState, encode_state
 from dflash_tui.server.body import decode
-from dflash_tui.server.exchange import ALIVE_S, PATIENCE_S, SSE, event
+from dflash_tui.server.exchange import ALIVE_S, PATIENCE_S, SSE, event, left
 from dflash_tui.server.gate import answer, answer_json
 from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.service import Service
@@ -57,7 +57,7 @@ class Watching:
         requests, last = self._service.requests, Headers(scope=scope).get("last-event-id", "")
         sent = min(int(last), requests.last_line) if last.isdecimal() and len(last) < 16 else requests.last_line
         await send({"type": "http.response.start", "status": 200, "headers": list(SSE)})
-        gone = asyncio.ensure_future(_gone(receive))
+        gone = asyncio.ensure_future(left(receive))
         idle = ALIVE_S
         try:
             while not gone.done() and not self._service.worker.ending:
@@ -94,8 +94,3 @@ class Watching:
         if request.stop:
             job.cancel()
         await answer_json(200, {"answer": number}, send)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

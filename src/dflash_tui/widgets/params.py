@@ -59,6 +59,7 @@ class ParamsPanel(Panel):
         self._taken: frozenset[str] | None = None
         self._rows = {spec.name: _row(spec, getattr(knobs, spec.name)) for spec in SPECS if spec.name not in ROWLESS}
         self._rows[CONTEXT.name] = Slider(CONTEXT)
+        self._headings: dict[str, Static] = {}
         self._others = Vertical(id="params-others")
         self._others.display = False
         self._more = MoreRow(len(self._rows) - len(FIRST))
@@ -82,8 +83,10 @@ class ParamsPanel(Panel):
         rows: list[Widget] = []
         for group in GROUPS:
             specs = [spec for spec in SPECS if spec.group == group and spec.name not in {*FIRST, *ROWLESS}]
-            rows += [_heading(group, specs[0].applies), *(self._rows[spec.name] for spec in specs)]
-        self._others.mount(*rows, _heading("loading", CONTEXT.applies), self._rows[CONTEXT.name])
+            self._headings[group] = _heading(group, specs[0].applies)
+            rows += [self._headings[group], *(self._rows[spec.name] for spec in specs)]
+        self._headings["loading"] = _heading("loading", CONTEXT.applies)
+        self._others.mount(*rows, self._headings["loading"], self._rows[CONTEXT.name])
 
     def show_defaults(self, recommended: Recommended) -> None:
         """Set the defaults of sampling: those of the loaded model."""
@@ -124,9 +127,8 @@ class ParamsPanel(Panel):
             if name != "preserve_thinking":
                 row.display = taken is None or name in taken
         self._more.count = sum(name not in FIRST for name, _ in self._shown())
-        for group in (*GROUPS, "loading"):
-            for heading in self._others.query(f".-{group}").results(Static):
-                heading.display = taken is None or any(SPEC[name].group == group for name in taken)
+        for group, heading in self._headings.items():
+            heading.display = taken is None or any(SPEC[name].group == group for name in taken)
         said = self.query_one("#params-untaken", Static)
         said.display = taken is not None
         said.update(f"{engine} takes these; drafting and the rest are set where it runs")
@@ -199,7 +201,7 @@ class ParamsPanel(Panel):
 
 def _heading(group: str, applies: Applies) -> Static:
     shown = Content.assemble((group, "bold"), (f"  {WHEN[applies]}", "$foreground 70%"))
-    return Static(shown, classes=f"group -{group}")
+    return Static(shown, classes="group")
 
 
 def _row(spec: Spec, value: Value) -> KnobRow:

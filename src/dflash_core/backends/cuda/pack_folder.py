@@ -41,7 +41,7 @@ def pack_f8(blocks: Tensor) -> Tensor:
     each = blocks.reshape(b, rows, groups, 2, 132)
     scales = each[..., :4].contiguous().view(torch.float32)[..., 0]
     first, second = scales[..., 0], scales[..., 1]
-    # Codes of a scale of 0 mean 0, and no ratio makes another scale of it: the scale is 1 and the codes are 0.
+    # Codes of a scale of 0 mean 0, and no ratio makes another scale of it: the scale is replaced and the codes are 0.
     live = scales != 0
     codes = torch.where(live[..., None], each[..., 4:], 0).flatten(3)
     second = torch.where(live[..., 1], second, torch.where(live[..., 0], first, 1.0))
