@@ -115,8 +115,11 @@ def _form(folder: Path, config: Mapping[str, Any]) -> Form:
         )
     if isinstance(kind, str) and kind in FORMS:
         return FORMS[kind]
+    found = f"the model_type {shown(str(kind))}"
+    if kind is None:
+        found = f"no model_type and the architectures {shown(str(config.get('architectures')))}"
     raise UnsupportedError(
-        f"{folder / CONFIG} has the model_type {shown(str(kind))}, expected {', '.join(FORMS)}; use the model's GGUF",
+        f"{folder / CONFIG} has {found}, expected the model_type {', '.join(FORMS)}; use the model's GGUF",
         code=Code.UNKNOWN_ARCHITECTURE,
     )
 
