@@ -1,6 +1,7 @@
 // Four-bit weights of folders of safetensors, GPTQ's, AutoRound's, AWQ's: w = s * (q - z), q in 0..15, with a scale and a
 // whole zero z, 0 to 16, per group of 32, 64 or 128 weights of a row. s is a half or a bf16 and may be negative.
-// Share of bandwidth: INT4_128 76 % of an H200's at one row of 17,408 x 5,120 (`python -m tools.bench.types`).
+// Share of bandwidth: INT4S_128 78 %, INT4_128 72 % of an H200's (Q4_K then 79 %) at one row of 17,408 x 5,120
+// (`python -m tools.bench.types`).
 //
 // Zeros are subtracted from the codes, four at a time, so products stay exact integers.
 //
