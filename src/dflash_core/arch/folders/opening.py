@@ -115,11 +115,14 @@ def _form(folder: Path, config: Mapping[str, Any]) -> Form:
         )
     if isinstance(kind, str) and kind in FORMS:
         return FORMS[kind]
-    found = f"the model_type {shown(str(kind))}"
+    found, expected = f"the model_type {shown(str(kind))}", ", ".join(FORMS)
     if kind is None:
-        found = f"no model_type and the architectures {shown(str(config.get('architectures')))}"
+        found, expected = (
+            f"no model_type and the architectures {shown(str(config.get('architectures')))}",
+            f"one of {expected}",
+        )
     raise UnsupportedError(
-        f"{folder / CONFIG} has {found}, expected the model_type {', '.join(FORMS)}; use the model's GGUF",
+        f"{folder / CONFIG} has {found}, expected {expected}; use the model's GGUF",
         code=Code.UNKNOWN_ARCHITECTURE,
     )
 
