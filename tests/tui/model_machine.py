@@ -73,8 +73,8 @@ PAIRS = {
 @contextmanager
 def a_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the files of `PAIRS`, which are the catalogue."""
-    for place in ("dflash_tui.screens.models", "dflash_tui.slash.models", "dflash_tui.application.hub.catalogue"):
-        monkeypatch.setattr(f"{place}.load_catalogue", lambda: Catalogue(PAIRS, ()))
+    for place in ("screens.models", "slash.models", "chat.downloads", "application.hub.catalogue"):
+        monkeypatch.setattr(f"dflash_tui.{place}.load_catalogue", lambda: Catalogue(PAIRS, ()))
     monkeypatch.setattr(fetch, "PAUSE_S", 0.01)
     monkeypatch.setattr(fetch, "TIMEOUT_S", 300.0)
     monkeypatch.setattr(fitting, "card", lambda: None)

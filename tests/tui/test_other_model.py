@@ -13,9 +13,11 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
 from dflash_core.demo import demo_target_path
+from dflash_core.demo.smollm2 import smollm2_draft_path
 from dflash_core.errors import DeviceError, FormatError
 from dflash_core.memory import HostMemory
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.hub import find
 from dflash_tui.application.hub.fitting import FitCheck
 from dflash_tui.application.hub.header import ModelHeader
 from dflash_tui.application.session import Loader, LoadRequest, Progress
@@ -192,7 +194,12 @@ async def test_snapshots_of_the_dialogs(
     monkeypatch.setattr("dflash_tui.application.hub.fitting.host_memory", lambda: HostMemory(64 << 30, 12 << 30, 0))
     monkeypatch.setattr("dflash_tui.application.hub.fitting.Management", no_management)
     header = ModelHeader("target", "", "Qwen3.6 27B", "qwen35", 26_900_000_000, "Q4_K", 262_144, 5120, own_head=True)
-    monkeypatch.setattr("dflash_tui.application.hub.find.read_header", lambda path, folder: header)
+    read = find.read_header
+
+    def given(path: Path, *, folder: bool = False) -> ModelHeader | None:
+        return read(path, folder=folder) if path == smollm2_draft_path() else header
+
+    monkeypatch.setattr(find, "read_header", given)
     room = FitCheck(32_768, 32_768, 19 << 30, 0, "12.0 GiB of main memory, on the CPU", weights=17 << 30)
     monkeypatch.setattr("dflash_tui.screens.models.fit_check", lambda request, freed: room)
     app = models_app(make_app, [], first_run=True)
