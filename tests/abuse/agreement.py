@@ -41,7 +41,7 @@ def disagreements(app: DFlashApp) -> Iterator[str]:
     """A line for each pair that does not agree. Something may still be under way, so callers ask again later."""
     chat, current = app.chat, app.chat.state.conversation
     typed = chat.prompt.text
-    if journal_of(app).draft != (encodable(typed) if typed.strip() else ""):  # spaces alone are not kept
+    if journal_of(app).draft != ("" if typed.strip() in ("", "/") else encodable(typed)):  # these are not stored
         yield "the journal has another draft than the prompt"
     if not at_rest(app):
         return
