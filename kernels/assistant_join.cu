@@ -25,7 +25,6 @@ extern "C" __global__ void __launch_bounds__(JOIN_THREADS, 1) assistant_join(
     pdl_launch();
     pdl_wait();
     const int token = depth ? st->candidate[depth - 1][0] : st->root;
-    constexpr u64 ROW_BYTES = (u64)WIDTH / FORMAT::BLOCK * FORMAT::SIZE;
 
     float x[TURNS][8], squares = 0.0f;
 #pragma unroll
@@ -35,10 +34,7 @@ extern "C" __global__ void __launch_bounds__(JOIN_THREADS, 1) assistant_join(
         for (int i = 0; i < 8; i++) x[turn][i] = 0.0f;
         if (k < WIDTH) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const u8* const block = embedding + token * ROW_BYTES + (u64)((k + i) / FORMAT::BLOCK) * FORMAT::SIZE;
-                x[turn][i] = FORMAT::value(block, (k + i) % FORMAT::BLOCK) * float(SCALE);
-            }
+            for (int i = 0; i < 8; i++) x[turn][i] = row_value<FORMAT, WIDTH>(embedding, token, k + i) * float(SCALE);
         } else if (k < 2 * WIDTH) {
 #if SPLIT_K > 0
             PartialSpan<SPLIT_K, 8> partials;

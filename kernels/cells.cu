@@ -44,7 +44,6 @@ extern "C" __global__ void __launch_bounds__(CELL_THREADS) cell_logits(
     const StepState* st, const int* ids, const u8* matrix, const float* x, float* logits, float* maxima, float* sums
 ) {
     __shared__ float found[BLOCK];
-    constexpr u64 ROW_BYTES = (u64)WIDTH / FORMAT::BLOCK * FORMAT::SIZE;
     pdl_launch();
     pdl_wait();
 #pragma unroll
@@ -52,10 +51,8 @@ extern "C" __global__ void __launch_bounds__(CELL_THREADS) cell_logits(
         const int at = turn * CELL_WARPS + warp_id(), token = blockIdx.x * BLOCK + at;
         float sum = 0.0f;
         if (token < TOKENS) {
-            const u8* const row = matrix + ids[token] * ROW_BYTES;
-            for (int k = lane_id(); k < WIDTH; k += WARP) {
-                sum += FORMAT::value(row + (u64)(k / FORMAT::BLOCK) * FORMAT::SIZE, k % FORMAT::BLOCK) * x[k];
-            }
+            const int id = ids[token];
+            for (int k = lane_id(); k < WIDTH; k += WARP) sum += row_value<FORMAT, WIDTH>(matrix, id, k) * x[k];
         }
         sum = warp_sum(sum);
         if (lane_id() == 0) {

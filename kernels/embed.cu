@@ -21,7 +21,5 @@ extern "C" __global__ void embed(
     pdl_wait();
     if (k >= WIDTH || node0 + row >= *count) return;
     const int token = fill >= 0 && row > 0 ? fill : tokens[node0 + row];
-    constexpr u64 ROW_BYTES = (u64)WIDTH / FORMAT::BLOCK * FORMAT::SIZE;
-    const u8* block = matrix + token * ROW_BYTES + (u64)(k / FORMAT::BLOCK) * FORMAT::SIZE;
-    h[(u64)row * WIDTH + k] = FORMAT::value(block, k % FORMAT::BLOCK) * float(SCALE);
+    h[(u64)row * WIDTH + k] = row_value<FORMAT, WIDTH>(matrix, token, k) * float(SCALE);
 }

@@ -27,7 +27,6 @@ extern "C" __global__ void __launch_bounds__(JOIN_THREADS, 1) mtp_join(
     if (!pairs.live(row)) return;
     const int slot = pairs.slot(row);
     const int token = !pairs.drafts(row) ? tokens[slot % slots] : depth ? st->candidate[depth - 1][0] : st->root;
-    constexpr u64 ROW_BYTES = (u64)WIDTH / FORMAT::BLOCK * FORMAT::SIZE;
     const float* const before = hidden + (u64)((slot + slots - 1) % slots) * WIDTH;
 
     float x[TURNS][8], of_token = 0.0f, of_hidden = 0.0f;  // sums of squares
@@ -38,10 +37,7 @@ extern "C" __global__ void __launch_bounds__(JOIN_THREADS, 1) mtp_join(
         for (int i = 0; i < 8; i++) x[turn][i] = 0.0f;
         if (k < WIDTH) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const u8* const block = embedding + token * ROW_BYTES + (u64)((k + i) / FORMAT::BLOCK) * FORMAT::SIZE;
-                x[turn][i] = FORMAT::value(block, (k + i) % FORMAT::BLOCK);
-            }
+            for (int i = 0; i < 8; i++) x[turn][i] = row_value<FORMAT, WIDTH>(embedding, token, k + i);
         } else if (k < 2 * WIDTH) {
             Span<8> span;
             span.load(before + k - WIDTH);

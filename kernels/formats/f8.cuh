@@ -18,13 +18,10 @@ __device__ __forceinline__ void e4m3_halves(u32 word, u32& near, u32& far) {
     far = (second & 0x80008000u) | (second >> 1 & 0x3f803f80u);
 }
 
-struct F8_E4M3 {
+struct F8_E4M3 : WideHeads {
     static constexpr int NUMBER = FORMAT_F8_E4M3, BYTES = 4224, SLOTS = 4, PARTS = 1;
     static constexpr Scaling SCALING = Scaling::ROW;
     static constexpr bool MINIMUM = false;
-    struct Head {
-        uint2 row[2];
-    };
     struct Scales {
         float ratio[2], d[2];
     };
@@ -32,10 +29,6 @@ struct F8_E4M3 {
         u32 word[2][4];
     };
 
-    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
-        const u8* upper = tile + (lane >> 2) * 8;
-        return {{ldg_stream8(upper), ldg_stream8(upper + 8 * 8)}};
-    }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
 #pragma unroll

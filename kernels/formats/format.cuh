@@ -96,6 +96,18 @@ template <class F> __device__ __forceinline__ void prepare(F) {}
 template <class Scales, class Unit> __device__ __forceinline__ void take_scales(Scales&, const Unit&) {}
 template <class Scales> __device__ __forceinline__ void scale_codes(const Scales&, int, u32 (&)[4]) {}
 
+// Of formats whose tiles begin with eight bytes for each row.
+struct WideHeads {
+    struct Head {
+        uint2 row[2];
+    };
+
+    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
+        const u8* upper = tile + (lane >> 2) * 8;
+        return {{ldg_stream8(upper), ldg_stream8(upper + 8 * 8)}};
+    }
+};
+
 // A lane's four words, `offset` bytes into a tile: 512 B over the warp.
 __device__ __forceinline__ void load_words4(u32 (&to)[4], const u8* at, int lane) {
     const uint4 v = ldg_stream16(at + lane * 16);

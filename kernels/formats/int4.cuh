@@ -89,24 +89,17 @@ __device__ __forceinline__ void scale_codes(const Int4Scales<GROUPS>& scales, in
 // two's complement, put at the top of a byte as those of Q4_0. Products stay integers for 128 k.
 //
 // Tile, 2176 B: s [16 rows][2] f32, units of nibbles as Q4_K.
-struct INT4S_128 {
+struct INT4S_128 : WideHeads {
     static constexpr int NUMBER = FORMAT_INT4S_128, BYTES = 2176, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::TILE;
     static constexpr bool MINIMUM = false;
     static constexpr Codes CODES = Codes::HIGH;
     static constexpr int MAX_PLANE_BITS = 4;
-    struct Head {
-        uint2 row[2];
-    };
     struct Scales {
         float first[2], d[2];
     };
     using Unit = Q4_K::Unit;
 
-    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
-        const u8* upper = tile + (lane >> 2) * 8;
-        return {{ldg_stream8(upper), ldg_stream8(upper + 8 * 8)}};
-    }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
 #pragma unroll

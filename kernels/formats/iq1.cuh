@@ -84,12 +84,9 @@ __device__ __forceinline__ void take_scales(IQ1_S::Scales& scales, const IQ1_S::
     }
 }
 
-struct IQ1_M : IQ1 {
+struct IQ1_M : IQ1, WideHeads {
     static constexpr int NUMBER = FORMAT_IQ1_M, BYTES = 896;
     static constexpr Scaling SCALING = Scaling::INTEGER_16;
-    struct Head {
-        uint2 row[2];
-    };
     struct Scales {
         uint2 sub[2];  // per row four times 16 bits: four scales of a unit, and a nibble of d
         float d[2];
@@ -98,10 +95,6 @@ struct IQ1_M : IQ1 {
         u32 index[2], high;  // high: of the pair
     };
 
-    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
-        const u8* upper = tile + (lane >> 2) * 8;
-        return {{ldg_stream8(upper), ldg_stream8(upper + 8 * 8)}};
-    }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
 #pragma unroll

@@ -61,25 +61,18 @@ struct IQ4_NL {
     static __device__ __forceinline__ void expand(const Unit& unit, int sub, u32 (&a)[4]) { iq4_expand(unit, sub, a); }
 };
 
-struct IQ4_XS {
+struct IQ4_XS : WideHeads {
     static constexpr int NUMBER = FORMAT_IQ4_XS, BYTES = 2176, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::INTEGER_32;
     static constexpr bool MINIMUM = false;
     static constexpr Codes CODES = Codes::FULL;
     static constexpr int MAX_PLANE_BITS = 2;
-    struct Head {
-        uint2 row[2];
-    };
     struct Scales {
         u32 sub[2][2];  // [row][sub / 4], a signed byte each
         float d[2];
     };
     using Unit = Q4_K::Unit;
 
-    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
-        const u8* upper = tile + (lane >> 2) * 8;
-        return {{ldg_stream8(upper), ldg_stream8(upper + 8 * 8)}};
-    }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
 #pragma unroll

@@ -50,25 +50,18 @@ struct TQ2_0 {
     }
 };
 
-struct Q2_0 {
+struct Q2_0 : WideHeads {
     static constexpr int NUMBER = FORMAT_Q2_0, BYTES = 1152, SLOTS = 4;
     static constexpr Scaling SCALING = Scaling::FLOAT_64;
     static constexpr bool MINIMUM = false;
     static constexpr Codes CODES = Codes::HIGH;
     static constexpr int MAX_PLANE_BITS = 4;
-    struct Head {
-        uint2 row[2];
-    };
     struct Scales {
         u32 unit[2][2];  // [row][unit / 2], a half each
         float d[2];
     };
     using Unit = TQ2_0::Unit;
 
-    static __device__ __forceinline__ Head load_head(const u8* tile, int lane) {
-        const u8* upper = tile + (lane >> 2) * 8;
-        return {{ldg_stream8(upper), ldg_stream8(upper + 8 * 8)}};
-    }
     static __device__ __forceinline__ Scales decode(const Head& head, int) {
         Scales scales;
 #pragma unroll
