@@ -42,6 +42,13 @@ def stop_at(token: int, answered: int, knobs: Knobs, stop_ids: Collection[int], 
     return "context full" if answered >= capacity else None
 
 
+def tokens_left(knobs: Knobs, answered: int, capacity: int, halt: int | None) -> int:
+    """Tokens until an answer of `answered` tokens ends or halts, if it does not before. `capacity`: as in `stop_at`;
+    `halt`: how many tokens it halts at."""
+    end = min(knobs.max_tokens, capacity)
+    return (end if halt is None else min(end, halt)) - answered
+
+
 def constrained(
     tree: Tree, constraint: Constraint, knobs: Knobs, decision: Decision, deepest: int, most: int
 ) -> tuple[Tree, Decision]:
@@ -274,7 +281,8 @@ class Decoder:
     def tree(self, drafts: Candidates) -> tuple[Tree, Choice | None]:
         """The tree to verify: the policy's own, or the candidates' best-first tree within the budget; a chain has
         only the best ones. It has no nodes past the answer's end or halt."""
-        knobs, deepest = self.knobs, ddtree.deepest_draft(self._left())
+        knobs, capacity = self.knobs, self.context_length - self.prompt_length
+        deepest = ddtree.deepest_draft(tokens_left(knobs, len(self.answer), capacity, self._halt))
         plan = self.policy.plan(knobs, self.answer[-1], drafts, deepest)
         if plan is not None:
             self.decision = self._told(plan.decision)
@@ -297,11 +305,6 @@ class Decoder:
             limits = deepest, self._most
             tree, self.decision = constrained(tree, self.constraint, self.knobs, self.decision, *limits)
         return tree
-
-    def _left(self) -> int:
-        """Tokens until the answer ends or halts, if it does not before."""
-        end = min(self.knobs.max_tokens, self.context_length - self.prompt_length)
-        return (end if self._halt is None else min(end, self._halt)) - len(self.answer)
 
     def accept(self, tree: Tree, logits: Logits) -> Walk:
         """Walk the tree by the target's own draws from `logits` (nodes, vocab)."""

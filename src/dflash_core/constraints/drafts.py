@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from dflash_core.constraints.base import Constraint
 from dflash_core.tree import Tree
 
@@ -40,17 +42,32 @@ def within(tree: Tree, constraint: Constraint, budget: int, forced: int, *, chai
 
 def _admitted(tree: Tree, constraint: Constraint) -> list[int]:
     """The nodes that the constraint admits, in their order."""
-    below: dict[int, list[int]] = {}
-    for node, parent in enumerate(tree.parents):
-        below.setdefault(parent, []).append(node)
-    # Depth first: consecutive nodes share most of their path, so that the constraint has few tokens to read again.
-    found, waiting = [0], [(node, 0) for node in reversed(below.get(0, []))]
+    found = [0]
+
+    def admits(node: int, path: Sequence[int]) -> bool:
+        if node == 0:
+            return True
+        admitted = constraint.admits(path[:-1], path[-1])
+        if admitted:
+            found.append(node)
+        return admitted
+
+    depth_first(tree, admits)
+    return sorted(found)
+
+
+def depth_first(tree: Tree, enters: Callable[[int, Sequence[int]], bool]) -> None:
+    """Call `enters` with each node and the tokens from the root, without it, to the node; what is below one for which
+    it is false is left out. In this order consecutive nodes share most of their path, so that a constraint has few
+    tokens to read again."""
+    below: list[list[int]] = [[] for _ in tree.tokens]
+    for node, parent in enumerate(tree.parents[1:], 1):
+        below[parent].append(node)
+    waiting = [0]
     path: list[int] = []
     while waiting:
-        node, depth = waiting.pop()
-        del path[depth:]
-        if constraint.admits(path, tree.tokens[node]):
-            found.append(node)
-            path.append(tree.tokens[node])
-            waiting += [(child, depth + 1) for child in reversed(below.get(node, []))]
-    return sorted(found)
+        node = waiting.pop()
+        depth = tree.depths[node]
+        path[max(depth - 1, 0) :] = [tree.tokens[node]] if depth else []
+        if enters(node, path):
+            waiting += reversed(below[node])

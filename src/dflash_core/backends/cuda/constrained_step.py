@@ -16,8 +16,9 @@ from dflash_core.backends.cuda.sequence_passes import SequencePasses
 from dflash_core.backends.cuda.state import PASS_ROWS, STEP_SLOTS
 from dflash_core.backends.cuda.step import CudaDecoder, Queued
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps, widths_of
-from dflash_core.backends.decoder import SPARE, constrained
+from dflash_core.backends.decoder import SPARE, constrained, tokens_left
 from dflash_core.constraints.base import Constraint, masked
+from dflash_core.constraints.drafts import depth_first
 from dflash_core.events import StepEvent, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision, Policy
@@ -138,7 +139,9 @@ class ConstrainedCudaDecoder(CudaDecoder):
         session, steps, knobs = self.session, self.steps, started.knobs
         with session.device.stream():
             drafted = self._drafted(started)
-            limits = deepest_draft(self._left(knobs)), session.max_drafted
+            capacity = self.context_length - self._prompt_length
+            deepest = deepest_draft(tokens_left(knobs, len(self.answer), capacity, self._halt))
+            limits = deepest, session.max_drafted
             tree, decision = constrained(drafted, self.constraint, knobs, started.decision, *limits)
             if tree != drafted:
                 if started.decision.mode == "plain":
@@ -163,24 +166,16 @@ class ConstrainedCudaDecoder(CudaDecoder):
         copied = int(self.steps.copied.array[self._read % STEP_SLOTS]) if started.kind.text else 0
         return self.session.state.built_tree(copied)
 
-    def _left(self, knobs: Knobs) -> int:
-        """Tokens until the answer ends or halts, if it does not before."""
-        end = min(knobs.max_tokens, self.context_length - self._prompt_length)
-        return (end if self._halt is None else min(end, self._halt)) - len(self.answer)
-
     def _write_masks(self, tree: Tree) -> None:
-        """What may be drawn after each node. Nothing that follows a stop token counts."""
+        """What may be drawn after each node."""
         rows = self.steps.masks.array
-        waiting = list[tuple[int, tuple[int, ...]]]([(0, ())])
-        children: list[list[int]] = [[] for _ in tree.tokens]
-        for node, parent in enumerate(tree.parents[1:], 1):
-            children[parent].append(node)
-        # Depth first: consecutive nodes share most of their path.
-        while waiting:
-            node, path = waiting.pop()
-            mask = None if self.stop_ids.intersection(path[-1:]) else self.constraint.allowed(path)
+
+        def write(node: int, path: Sequence[int]) -> bool:
+            mask = self.constraint.allowed(path)
             rows[node] = ALL if mask is None else mask[: rows.shape[1]]
-            waiting += [(child, (*path, tree.tokens[child])) for child in reversed(children[node])]
+            return True
+
+        depth_first(tree, write)
 
     def _collect(self, queued: Queued) -> StepEvent | None:
         event = super()._collect(queued)
