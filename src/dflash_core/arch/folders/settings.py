@@ -29,8 +29,8 @@ HARMLESS = frozenset({
     "boi_token_index", "eoi_token_index", "mm_tokens_per_image", "boi_token_id", "eoi_token_id", "unsloth_version",
     "unsloth_fixed", "mtp_num_hidden_layers", "num_nextn_predict_layers", "mamba_ssm_dtype", "language_model_only",
     "audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index", "vision_soft_tokens_per_image",
-    "vocab_size_per_layer_input", "cross_attention_hidden_size", "tie_encoder_decoder", "use_mrope", "initializer_factor",
-    "neuron_names",
+    "vocab_size_per_layer_input", "cross_attention_hidden_size", "tie_encoder_decoder", "use_mrope",
+    "initializer_factor", "neuron_names",
     "is_llama_config", "transformers.js_config", "_attn_implementation_autoset", "attn_implementation",
     "cache_implementation", "use_bfloat16", "tokenizer_class", "max_length", "add_cross_attention", "sep_token_id",
 })  # fmt: skip
