@@ -355,3 +355,30 @@ def test_mtp_tensors_draft(name: str, tmp_path: Path) -> None:
     assert np.abs(target.mtp_logits(ids) - expected)[: rows - 1].max() < 2e-3
     assert target.own_draft == "mtp"
     assert load_draft("mtp", target).capabilities.kind == "mtp"
+
+
+def test_an_assistant_as_a_folder(tmp_path: Path) -> None:
+    """Its first draft is that of Hugging Face, from the keys and the hidden state of the target."""
+    model = saved(gemma4("E2B"), tmp_path / "target")
+    own = {
+        "hidden_size": 32, "num_hidden_layers": 2, "num_kv_shared_layers": 2, "vocab_size_per_layer_input": 0,
+        "num_key_value_heads": 1, "layer_types": ["sliding_attention", "full_attention"],
+        "final_logit_softcapping": None,
+    }  # fmt: skip
+    of = importlib.import_module("transformers.models.gemma4_assistant.modeling_gemma4_assistant")
+    text = importlib.import_module("transformers.models.gemma4.configuration_gemma4").Gemma4TextConfig(**GEMMA4 | own)
+    torch.manual_seed(1)
+    config = of.Gemma4AssistantConfig(text_config=text, backbone_hidden_size=SIZES["hidden_size"])
+    theirs = saved(of.Gemma4AssistantForCausalLM(config).eval().float(), tmp_path / "draft")
+    target = load_target(tmp_path / "target")
+    session = target.session(load_draft(tmp_path / "draft", target))
+    ids = np.random.default_rng(0).integers(0, VOCAB, 12)
+    session.prefill(ids.tolist())
+    with torch.no_grad():
+        found = model.model(torch.tensor(ids[None]), return_shared_kv_states=True, use_cache=False)
+        joined = (model.model.embed_tokens(torch.tensor([[7]])), found.last_hidden_state[:, -1:])
+        expected = theirs(
+            inputs_embeds=torch.cat(joined, -1), position_ids=torch.tensor([[12]]),
+            shared_kv_states=found.shared_kv_states,
+        ).logits  # fmt: skip
+    assert np.abs(session.draft(7, 0)[0] - expected[0, 0].numpy()).max() < 1e-4
