@@ -22,7 +22,7 @@ from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors
 from dflash_core.cache_types import EXACT, CachePair
 from dflash_core.errors import Code, FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.factors import with_factors
-from dflash_core.formats.gguf import GGUFFile
+from dflash_core.formats.gguf import IMAGE_TENSORS, GGUFFile
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.weights import TensorInfo, WeightFile, check_tensors
 from dflash_core.memory import gib
@@ -202,10 +202,6 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
     return file, spec
 
 
-IMAGE_TENSORS = ("v.", "mm.", "a.")
-"""How names of tensors begin that turn images and sounds into rows: text does without."""
-
-
 def unread_tensors(gguf: WeightFile, config: ModelSpec) -> tuple[str, ...]:
     """Names of tensors that change nothing: those for images, and keys of layers that read those of another."""
     shared = (index for index, layer in enumerate(config.layers) if reads_other_keys(layer))
@@ -357,8 +353,8 @@ def unusual(gguf: GGUFFile, config: ModelSpec) -> tuple[str, ...]:
         notes.append(
             f"{config.nextn_predict_layers} MTP block(s), {len(names)} tensors, {size}: what the mtp drafter runs"
         )
-    if images := sum(name.startswith(IMAGE_TENSORS) for name in gguf.tensors):
-        notes.append(f"{images} tensors for images and sound are not used: the model reads only text")
+    if gguf.images:
+        notes.append(f"{gguf.images} tensors for images and sound are not used: the model reads only text")
     if config.tied_output:
         notes.append("tied head: the embedding is also the output matrix")
     matrices = matrix_types(gguf)

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from dflash_core import load_draft, load_target
+from dflash_core.arch.folders.opening import open_model
+from dflash_core.config import read_target, unusual
 from support import random_family, random_model
 from support.folders import PRE, WIDE, changed, in_shards, quantised, saved, wide, with_fused_experts
 from support.grids import full
@@ -136,6 +138,139 @@ def test_other_architectures(name: str, tmp_path: Path) -> None:
     check(tmp_path, saved(of_class(module, of, **SIZES | more), tmp_path), 0)
 
 
+GEMMA4: dict[str, Any] = SIZES | {
+    "num_hidden_layers": 7, "head_dim": 32, "global_head_dim": 64, "sliding_window": 16, "num_attention_heads": 4,
+    "final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": VOCAB,
+    "layer_types": [*["sliding_attention"] * 2, "full_attention"] * 2 + ["full_attention"],
+}  # fmt: skip
+EXPERTS = {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 32}
+GEMMAS: dict[str, dict[str, Any]] = {
+    "31B": {"attention_k_eq_v": True, "num_global_key_value_heads": 1},
+    "E2B": {
+        "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 3, "use_double_wide_mlp": True,
+        "num_key_value_heads": 1,
+    },
+    "26B-A4B": {**EXPERTS, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+}  # fmt: skip
+
+
+def softened(model: Any) -> Any:
+    """Scores of Gemma 4 are not scaled: without this one key would take all of a query."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("q_norm.weight", "k_norm.weight")):
+                parameter.mul_(0.4)
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.copy_((0.8 + 0.4 * torch.rand(1)).to(torch.bfloat16))
+    return model
+
+
+def gemma4(name: str, **more: Any) -> Any:
+    return softened(of_class("gemma4", "Gemma4Text", **GEMMA4 | GEMMAS[name] | more))
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("name", GEMMAS)
+def test_gemma4(name: str, published: bool, tmp_path: Path) -> None:
+    """As the class of today saves it, and as published: within a model of images, settings of full layers by name."""
+    model = saved(gemma4(name), tmp_path)
+    full = ("global_head_dim", "num_global_key_value_heads")
+
+    def nested(found: dict[str, Any]) -> dict[str, Any]:
+        text = {key: value for key, value in found.items() if key != "per_layer_config"}
+        text |= {key: GEMMAS[name].get(key, GEMMA4.get(key)) for key in full}
+        return {"model_type": "gemma4", "text_config": text, "vision_config": {}, "audio_token_id": 3}
+
+    def within(found: dict[str, Tensor]) -> dict[str, Tensor]:
+        towers = ("vision_tower.x.weight", "embed_vision.p.weight", "audio_tower.y.weight", "embed_audio.p.weight")
+        unused = {"model.language_model.layers.6.self_attn.k_proj.weight": torch.ones(64, 64)} if name == "E2B" else {}
+        renamed = {key.replace("model.", "model.language_model.", 1): one for key, one in found.items()}
+        return renamed | unused | {f"model.{key}": torch.ones(3, 3) for key in towers}
+
+    if published:
+        changed(tmp_path, within, nested)
+    check(tmp_path, model, 0)
+    notes = unusual(*read_target(open_model(tmp_path)))
+    assert ("4 tensors for images and sound are not used: the model reads only text" in notes) is published
+
+
+def test_gemma4_unified(tmp_path: Path) -> None:
+    """12B, a class of its own without per-layer inputs and experts."""
+    sizes = {key: value for key, value in GEMMA4.items() if "per_layer_input" not in key}
+    check(tmp_path, saved(softened(of_class("gemma4_unified", "Gemma4UnifiedText", **sizes)), tmp_path), 0)
+
+
+LAGUNA: dict[str, Any] = SIZES | {
+    "num_hidden_layers": 4, "head_dim": 32, "num_attention_heads_per_layer": [4, 6, 6, 4], "sliding_window": 16,
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
+    "moe_routed_scaling_factor": 2.5, "mlp_layer_types": ["dense", "dense", "sparse", "sparse"],
+    "rope_parameters": {
+        "full_attention": YARN | {"partial_rotary_factor": 0.5, "attention_factor": 1.25, "beta_fast": 64.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0},
+    },
+}  # fmt: skip
+
+
+def laguna(**more: Any) -> Any:
+    model = of_class("laguna", "Laguna", **LAGUNA | more)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("e_score_correction_bias"):
+                parameter.copy_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_laguna(published: bool, tmp_path: Path) -> None:
+    """With the settings of the published XS too, that the class does not have."""
+    model = saved(laguna(), tmp_path, "laguna")
+    more = {
+        "gating": "per-head", "gating_types": ["per_head"] * 4, "mlp_only_layers": [0, 1], "decoder_sparse_step": 1,
+        "norm_topk_prob": True, "partial_rotary_factor": 0.5,
+    }  # fmt: skip
+    if published:
+        changed(tmp_path, config=lambda found: {**found, **more})
+    check(tmp_path, model, 0)
+
+
+def test_laguna_without_windows(tmp_path: Path) -> None:
+    kinds = {"layer_types": None, "sliding_window": 0, "num_attention_heads_per_layer": None, "mlp_layer_types": None}
+    check(tmp_path, saved(laguna(**kinds), tmp_path, "laguna"), 0)
+
+
+@pytest.mark.parametrize("turn", range(2))
+@pytest.mark.parametrize("name", ["E2B", "26B-A4B", "laguna"])
+def test_quantised_windows(name: str, turn: int, tmp_path: Path) -> None:
+    """Layouts mixed per matrix, those of groups of 32 to 128 too; experts are tensors of their own."""
+    widths = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "moe_intermediate_size": 128}
+    if name == "laguna":
+        model = saved(laguna(**widths, shared_expert_intermediate_size=128), tmp_path, "laguna")
+    else:
+        per_layer = {"hidden_size_per_layer_input": 128} if name == "E2B" else {}
+        model = saved(gemma4(name, **widths, global_head_dim=128, **per_layer), tmp_path)
+    layouts = [layout for layout in LAYOUTS if layout != "gptq-v2"][turn::2]
+    changed(tmp_path, apart)
+    assert len(quantised(tmp_path, model, layouts, turn)) > 2
+    check(tmp_path, model, turn)
+
+
+def apart(found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Experts of a layer in one tensor as tensors of their own, as quantisers store them."""
+    kept = dict[str, Tensor]()
+    for name, stored in found.items():
+        prefix, _, part = name.rpartition("experts.")
+        if part not in ("gate_up_proj", "down_proj"):
+            kept[name] = stored
+            continue
+        for index, one in enumerate(stored):
+            halves = {"gate_proj": one[: len(one) // 2], "up_proj": one[len(one) // 2 :]}
+            for key, half in halves.items() if part == "gate_up_proj" else [(part, one)]:
+                kept[f"{prefix}experts.{index}.{key}.weight"] = half.clone()
+    return kept
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_gpt_oss(packed: bool, tmp_path: Path) -> None:
     """Experts as floats, and as MXFP4 as published."""
@@ -220,3 +355,30 @@ def test_mtp_tensors_draft(name: str, tmp_path: Path) -> None:
     assert np.abs(target.mtp_logits(ids) - expected)[: rows - 1].max() < 2e-3
     assert target.own_draft == "mtp"
     assert load_draft("mtp", target).capabilities.kind == "mtp"
+
+
+def test_an_assistant_as_a_folder(tmp_path: Path) -> None:
+    """Its first draft is that of Hugging Face, from the keys and the hidden state of the target."""
+    model = saved(gemma4("E2B"), tmp_path / "target")
+    own = {
+        "hidden_size": 32, "num_hidden_layers": 2, "num_kv_shared_layers": 2, "vocab_size_per_layer_input": 0,
+        "num_key_value_heads": 1, "layer_types": ["sliding_attention", "full_attention"],
+        "final_logit_softcapping": None,
+    }  # fmt: skip
+    of = importlib.import_module("transformers.models.gemma4_assistant.modeling_gemma4_assistant")
+    text = importlib.import_module("transformers.models.gemma4.configuration_gemma4").Gemma4TextConfig(**GEMMA4 | own)
+    torch.manual_seed(1)
+    config = of.Gemma4AssistantConfig(text_config=text, backbone_hidden_size=SIZES["hidden_size"])
+    theirs = saved(of.Gemma4AssistantForCausalLM(config).eval().float(), tmp_path / "draft")
+    target = load_target(tmp_path / "target")
+    session = target.session(load_draft(tmp_path / "draft", target))
+    ids = np.random.default_rng(0).integers(0, VOCAB, 12)
+    session.prefill(ids.tolist())
+    with torch.no_grad():
+        found = model.model(torch.tensor(ids[None]), return_shared_kv_states=True, use_cache=False)
+        joined = (model.model.embed_tokens(torch.tensor([[7]])), found.last_hidden_state[:, -1:])
+        expected = theirs(
+            inputs_embeds=torch.cat(joined, -1), position_ids=torch.tensor([[12]]),
+            shared_kv_states=found.shared_kv_states,
+        ).logits  # fmt: skip
+    assert np.abs(session.draft(7, 0)[0] - expected[0, 0].numpy()).max() < 1e-4

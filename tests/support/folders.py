@@ -108,7 +108,10 @@ def in_shards(folder: Path, count: int = 3) -> Path:
 
 
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
-NEVER = ("embed_tokens", "lm_head", "in_proj_a", "in_proj_b", "mlp.gate.", "shared_expert_gate", "conv1d")
+NEVER = (
+    "embed_tokens", "lm_head", "in_proj_a", "in_proj_b", "mlp.gate.", "shared_expert_gate", "conv1d", "g_proj",
+    "router.", "per_layer_model_projection",
+)  # fmt: skip
 """Modules that publishers leave as floats."""
 
 
@@ -142,7 +145,7 @@ def _weight(state: Mapping[str, Tensor], name: str) -> Tensor:
     """The model's own weight of a stored tensor: a part of a larger one where it is an expert's."""
     found = EXPERT.search(name)
     if found is None:
-        return state[name]
+        return state[name if name in state else name.replace("shared_expert.", "shared_experts.")]
     of_all = EXPERT.sub(".experts.", name)
     if "down_proj" in name:
         return state[of_all.removesuffix(".weight")][int(found[1])]

@@ -16,10 +16,14 @@ from torch import Tensor
 
 from dflash_core import load_target
 from dflash_core.arch.folders.opening import open_folder
+from dflash_core.arch.folders.quantisation import OTHERS, Zeros, zeros_of
 from dflash_core.arch.recommended import recommended
 from dflash_core.config import read_target
 from dflash_core.errors import DFlashError
+from dflash_core.formats.folders.layouts import FIRST_INPUTS
+from dflash_core.formats.weights import Shard
 from dflash_core.text.tokenizer import Tokenizer
+from dflash_tui.cli.command_line import main
 from support.folders import PRE, changed, in_shards, quantised, saved, wide
 from support.quantised import in_layout
 
@@ -112,9 +116,9 @@ CASES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "architecture": ("qwen3", config(model_type="mamba"), "has the model_type mamba, expected qwen3_5,"),
     "drafter": ("qwen3", config(architectures=["DFlashDraftModel"]), "is a DFlash drafter, expected a target"),
     "method": (
-        "qwen3", config(quantization_config={"quant_method": "hqq"}), "has the quant_method hqq, expected gptq",
+        "qwen3", config(quantization_config={"quant_method": "hqq"}), "quantised as HQQ, expected gptq",
     ),
-    "bits": ("qwen3", config(quantization_config={"quant_method": "gptq", "bits": 3}), "gptq with 3 bits, expected 4"),
+    "bits": ("qwen3", config(quantization_config={"quant_method": "gptq", "bits": 3}), "gptq with bits 3, expected 4"),
     "setting": ("qwen3", config(parallel_residual=True), "parallel_residual is True, expected a file without it"),
     "window": ("qwen3", config(use_sliding_window=True, sliding_window=64), "use_sliding_window is True"),
     "activation": ("qwen3", config(hidden_act="relu2"), "hidden_act is relu2, expected silu or swish"),
@@ -171,6 +175,121 @@ CASES: dict[str, tuple[str, Callable[[Path], object], str]] = {
         "has 4 experts with numbers up to 4, expected each number once",
     ),
 }  # fmt: skip
+
+
+def method(name: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"quantization_config": ({"quant_method": name} if name else {}) | more}
+
+
+INTEGERS = {"weights": {"type": "int", "num_bits": 8}}
+FORMS: dict[str, tuple[dict[str, Any], str]] = {
+    **{name: (method(name), f"quantised as {words}") for name, words in OTHERS.items() if name != "mlx"},
+    "unheard": (method("zip9"), "quantised as quant_method zip9, expected gptq"),
+    "no-object": ({"quantization_config": "gptq"}, "quantised as quant_method gptq"),
+    "mlx": ({"quantization": {"group_size": 64, "bits": 4}}, "quantised as MLX"),
+    "awq-gemv": (method("awq", bits=4, version="GEMV"), "awq with version gemv, expected gemm"),
+    "gptq-marlin": (method("gptq", bits=4, checkpoint_format="marlin"), "checkpoint_format marlin, expected gptq or"),
+    "auto-round-8": (method("auto-round", bits=8), "auto-round with bits 8, expected 4"),
+    "modelopt-awq": (method("modelopt", quant_algo="W4A16_AWQ"), "quant_algo W4A16_AWQ, expected FP8 or"),
+    "integers-8": (method("compressed-tensors", config_groups={"a": INTEGERS}), "integers of bits 8, expected 4"),
+    "transforms": (method("compressed-tensors", transform_config={"R1": {}}), "compressed-tensors with transforms"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_methods_are_refused_before_the_weights_are_opened(form: str, tmp_path: Path) -> None:
+    """The folder has nothing but a config: whatever is wrong with the rest is not looked at."""
+    values, message = FORMS[form]
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"} | values))
+    found = refusal(tmp_path)
+    assert message in found
+    assert found.endswith("use a GGUF file of the same model")
+
+
+BESIDE: dict[str, tuple[dict[str, Any], str]] = {
+    "quantize_config.json": ({"bits": 8, "group_size": 128}, "gptq with bits 8, expected 4"),
+    "quant_config.json": ({"w_bit": 3, "q_group_size": 128}, "awq with bits 3, expected 4"),
+    "quantization_config.json": ({"bits": 2}, "auto-round with bits 2, expected 4"),
+    "hf_quant_config.json": ({"quantization": {"quant_algo": "W4A8_AWQ"}}, "modelopt with quant_algo W4A8_AWQ"),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_file_beside_the_config_says_how_it_is_quantised(name: str, tmp_path: Path) -> None:
+    values, message = BESIDE[name]
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    (tmp_path / name).write_text(json.dumps(values))
+    found = refusal(tmp_path)
+    assert message in found
+    assert name in found
+
+
+def test_zeros_are_as_a_file_beside_the_config_says(models: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "quantize_config.json").write_text(
+        json.dumps({"bits": 4, "checkpoint_format": "gptq_v2", "sym": False})
+    )
+    assert zeros_of(tmp_path, {}) == Zeros(plus_one=False, symmetric=False)
+    assert zeros_of(tmp_path, method("gptq", bits=4, sym=True)) == Zeros()
+
+
+def test_lists_of_modules_that_are_not_quantised_are_not_needed(models: dict[str, Path], tmp_path: Path) -> None:
+    """The tensors say which are: regular expressions of all kinds, none of which is read."""
+    folder = tmp_path / "model"
+    shutil.copytree(models["gptq"], folder)
+    lists = {"ignore": ["re:.*("], "modules_to_not_convert": ["lm_head"], "dynamic": {"-:.*(": {}}}
+    changed(folder, config=lambda found: found | method("gptq", bits=4, **lists))
+    assert "INT4S_128" in {info.type for info in open_folder(folder).tensors.values()}
+
+
+def test_a_folder_of_links(models: dict[str, Path], tmp_path: Path) -> None:
+    """As the hub's cache has it: snapshots of links to files by their checksums."""
+    blobs, folder = tmp_path / "blobs", tmp_path / "snapshots" / "0123"
+    blobs.mkdir()
+    folder.mkdir(parents=True)
+    for number, file in enumerate(sorted(models["qwen3"].iterdir())):
+        shutil.copy(file, blobs / str(number))
+        (folder / file.name).symlink_to(Path("../../blobs") / str(number))
+    read_target(open_folder(folder))
+    next(folder.glob("*.safetensors")).resolve().unlink()
+    assert "does not exist" in refusal(folder)
+
+
+@pytest.mark.parametrize("command", ["inspect", "plan"])
+def test_zeros_and_orders_are_read_by_a_load_only(
+    command: str, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`inspect` and `plan` read headers, and the first numbers of each order."""
+    read, whole = list[tuple[str, int]](), Shard.read
+
+    def counted(shard: Shard, offset: int, count: int, out: Any = None) -> Any:
+        if shard.name.endswith(".safetensors"):
+            read.append((shard.name, count))
+        return whole(shard, offset, count, out)
+
+    monkeypatch.setattr(Shard, "read", counted)
+    file = models["gptq"] / "model.safetensors"
+    header = 8 + int.from_bytes(file.read_bytes()[:8], "little")
+    more = ["--device", "cpu", "--draft", "ngram", "--target"] if command == "plan" else []
+    assert main([command, *more, str(models["gptq"])]) == 0
+    orders = sum(name.endswith(".g_idx") for name in load_file(file))
+    assert orders > 10
+    # A command may open the folder twice. Zeros alone are 4 KB a matrix.
+    assert 0 < sum(count for _, count in read) <= 2 * (header + orders * 4 * FIRST_INPUTS)
+    read.clear()
+    load_target(models["gptq"])
+    assert sum(count for _, count in read) > file.stat().st_size - header - 1
+
+
+def test_an_order_that_begins_as_usual_is_refused_by_a_load(models: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(models["gptq"], folder)
+
+    def turned(found: dict[str, Tensor]) -> None:
+        found[MLP + ".g_idx"][FIRST_INPUTS:] = found[MLP + ".g_idx"][FIRST_INPUTS:].flip(0)
+
+    tensors(turned)(folder)
+    with pytest.raises(DFlashError, match=r"up_proj.g_idx orders inputs by activation \(desc_act\)"):
+        load_target(folder)
 
 
 @pytest.mark.parametrize("case", CASES)

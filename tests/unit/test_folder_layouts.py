@@ -13,7 +13,7 @@ from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.folders.file import folder_file
 from dflash_core.formats.folders.layouts import Modules
-from dflash_core.formats.folders.parts import Stack
+from dflash_core.formats.folders.parts import RowsInOrder, Stack, settled
 from dflash_core.formats.quants import to_float32
 from dflash_core.formats.safetensors import open_safetensors
 from support.quantised import LAYOUTS, Tensors, in_layout
@@ -43,16 +43,19 @@ def test_values_are_those_of_the_definition(
 
 
 def test_symmetric_groups_of_128_have_a_type_of_their_own(tmp_path: Path) -> None:
-    """Where all zeros are 8: read from the file, unless the config says that they are not."""
+    """Where all zeros are 8: what the folder says of them until a load has read them."""
     rng = np.random.default_rng(0)
     tensors, values = in_layout(rng, "a", "gptq-128-signed", rng.normal(size=(64, 256)))
     modules = opened(tmp_path / "a.safetensors", tensors)
     assert modules.part("a").type == "INT4S_128"
-    assert Modules.of(modules.file, symmetric=False).part("a").type == "INT4_128"
+    unsaid = Modules.of(modules.file, symmetric=False).part("a")
+    assert unsaid.type == "INT4_128"
+    assert settled(unsaid).type == "INT4S_128"
     tensors["a.qzeros"][1, 2] += 1 << 8
     other = opened(tmp_path / "b.safetensors", tensors).part("a")
-    assert other.type == "INT4_128"
-    both = Stack((modules.part("a"), other))
+    assert other.type == "INT4S_128"
+    assert settled(other).type == settled(RowsInOrder(other, tuple(range(64)))).type == "INT4_128"
+    both = settled(Stack((modules.part("a"), other)))
     assert both.type == "INT4_128"
     assert np.array_equal(to_float32(both.read(0, 64), both.type), values.astype(np.float32))
     alike = Stack((modules.part("a"), modules.part("a")))

@@ -9,7 +9,7 @@ from dflash_core.arch.spec import LayerSpec, layer_tensors, rope_factors
 from dflash_core.cache_types import CachePair
 
 CELLS_USED = 32
-"""Cells of tokens that an assistant with centroids gives logits to; no setting says it (the published ones')."""
+"""Cells of tokens that a published assistant with centroids gives logits to; no setting of a GGUF file says it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from dflash_core.arch import gemma4
-from dflash_core.arch.assistant import AssistantConfig
+from dflash_core.arch.assistant import CELLS_USED, AssistantConfig
+from dflash_core.arch.folders.opening import is_assistant, open_model
 from dflash_core.arch.kinds import Attention, SwiGLU
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import ASSISTANT_ARCHITECTURE
 from dflash_core.drafters.base import DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
 from dflash_core.errors import FormatError, MismatchError
-from dflash_core.formats.gguf import GGUFFile, architecture_of, open_gguf
+from dflash_core.formats.gguf import GGUFFile, architecture_of
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.unread import check_unread
 from dflash_core.formats.weights import check_tensors
@@ -33,13 +34,15 @@ def capabilities(config: AssistantConfig, *, on_device: bool = False) -> Capabil
 
 
 def holds_assistant(path: Path) -> bool:
-    """Whether a file is an assistant."""
-    return not path.is_dir() and path.suffix == ".gguf" and architecture_of(path) == ASSISTANT_ARCHITECTURE
+    """Whether a file or a folder is an assistant."""
+    if path.is_dir():
+        return is_assistant(path)
+    return path.suffix == ".gguf" and architecture_of(path) == ASSISTANT_ARCHITECTURE
 
 
 def open_assistant(path: str | Path, target: DraftTarget) -> OpenedModel[AssistantConfig]:
     """Read an assistant's header. Raises FormatError, UnsupportedError, MismatchError."""
-    return opened(open_gguf(path), target)
+    return opened(open_model(path).settled(), target)
 
 
 def opened(file: GGUFFile, target: DraftTarget) -> OpenedModel[AssistantConfig]:
@@ -79,6 +82,7 @@ def assistant_config(keys: Settings, vocab: int, cells: int, target: ModelSpec) 
         vocab_size=vocab,
         rms_eps=mixers[0].eps,
         cells=cells,
+        cells_used=keys.integer("centroids_used", default=CELLS_USED),
     )
 
 

@@ -35,6 +35,10 @@ STRING, ARRAY, BOOL = 8, 9, 7
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
 
+IMAGE_TENSORS = ("v.", "mm.", "a.")
+"""How names of tensors for images and sound begin."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GGUFFile(StoredWeights):
     """An open GGUF file, all shards of it. `metadata` is the first shard's."""
@@ -46,6 +50,15 @@ class GGUFFile(StoredWeights):
     def container(self) -> str:
         """The format of the file, for users."""
         return f"GGUF v{self.version}"
+
+    @property
+    def images(self) -> int:
+        """How many tensors turn images and sounds into rows: text does without."""
+        return sum(name.startswith(IMAGE_TENSORS) for name in self.tensors)
+
+    def settled(self) -> GGUFFile:
+        """The file with all that a load needs to know of its types: of GGUF the header says it."""
+        return self
 
 
 def open_gguf(path: str | Path) -> GGUFFile:

@@ -28,7 +28,10 @@ Maker = Callable[[Modules, str], Mapping[str, Part]]
 
 PREFIXES = ("model.language_model.", "language_model.model.", "model.", "language_model.")
 """What precedes the names of a language model, the longer ones first."""
-OTHERS = ("visual.", "vision_tower.", "vision_model.", "multi_modal_projector.", "audio_tower.", "embed_vision.")
+OTHERS = (
+    "visual.", "vision_tower.", "vision_model.", "vision_embedder.", "multi_modal_projector.", "audio_tower.",
+    "embed_vision.", "embed_audio.",
+)  # fmt: skip
 """Parts that turn images and sounds into rows: text does without."""
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(\w+)")
@@ -36,7 +39,17 @@ _ROTARY = re.compile(r"rotary_emb\.inv_freq$")
 """Tensors that old checkpoints have and that follow from the settings."""
 WITHOUT_ENDING = frozenset({"ssm_a"})
 
-GLOBAL = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+GLOBAL = {
+    "embed_tokens": "token_embd",
+    "norm": "output_norm",
+    "lm_head": "output",
+    "embed_tokens_per_layer": "per_layer_token_embd",
+    "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_projection_norm": "per_layer_proj_norm",
+    "pre_projection": "nextn.pre_projection",
+    "post_projection": "nextn.post_projection",
+    "masked_embedding.centroids": "masked_embd_centroids",
+}
 ATTENTION = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -86,13 +99,18 @@ class Form:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def parts(form: Form, modules: Modules, values: Values, tied: bool) -> dict[str, Part]:
+def parts(form: Form, modules: Modules, values: Values, tied: bool | None) -> dict[str, Part]:
     """All tensors of a folder by their names here. A module without a name here keeps its own, and is refused with the
-    unknown tensors. `tied`: whether the embedding is the head too. Raises FormatError or UnsupportedError."""
+    unknown tensors. `tied`: whether the config says that the embedding is the head too, None where it does not say.
+    Raises FormatError or UnsupportedError."""
     found, experts = dict[str, Part](), dict[str, dict[int, str]]()
+    if tied is False and not any(bare_name(module) == "lm_head" for module in modules.modules):
+        raise FormatError(
+            f"{modules.file.path} has no lm_head, expected it: tie_word_embeddings is false; download the folder again"
+        )
     for module in modules.modules:
-        bare = _bare(module)
-        if bare.startswith(OTHERS) or _ROTARY.search(bare) or (tied and bare == "lm_head"):
+        bare = bare_name(module)
+        if is_of_images(module) or _ROTARY.search(bare) or (tied and bare == "lm_head"):
             continue
         if one := _EXPERT.fullmatch(bare):
             experts.setdefault(f"{one[1]}.experts.{one[3]}", {})[int(one[2])] = module
@@ -126,10 +144,15 @@ def _add(
         found[f"{block}{name}.{BIAS}"] = modules.floats(f"{module}.{BIAS}")
 
 
-def _bare(module: str) -> str:
+def bare_name(module: str) -> str:
     """A module's name without the prefix of the language model."""
     prefix = next((prefix for prefix in PREFIXES if module.startswith(prefix)), "")
     return module.removeprefix(prefix)
+
+
+def is_of_images(module: str) -> bool:
+    """Whether a module turns images or sounds into rows."""
+    return bare_name(module).startswith(OTHERS)
 
 
 def _named(bare: str, names: Mapping[str, str], values: Values) -> tuple[str, str]:

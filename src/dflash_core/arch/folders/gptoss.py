@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dflash_core.arch.folders.form import ATTENTION, Form, Maker, Values, refused
-from dflash_core.arch.folders.plain import layer_kinds
-from dflash_core.arch.folders.settings import check_activation, common, rotary
+from dflash_core.arch.folders.settings import check_activation, common, sliding, whole_rotary
 from dflash_core.arch.kinds import CLAMP, CLAMP_ALPHA
 from dflash_core.errors import FormatError
 from dflash_core.formats.folders.layouts import Modules
@@ -30,15 +29,10 @@ def settings(keys: Settings, modules: Modules) -> Values:
         if keys.number(name, default=expected) != expected:
             raise refused(keys, name, f"{expected:g}")
     keys.find("attention_bias")  # the tensors say so
-    values = common(keys) | rotary(keys, truncate=False)
-    if values.pop("rope.partial") != 1:
-        raise refused(keys, "partial_rotary_factor", "1, all of a head")
-    blocks = values["block_count"]
-    kinds = layer_kinds(keys, blocks, ("sliding_attention", "full_attention"))
-    sliding = [kind == "sliding_attention" for kind in kinds] or [at % 2 == 0 for at in range(blocks)]
+    values = common(keys) | whole_rotary(keys, truncate=False)
     return values | {
         "attention.sliding_window": keys.integer("sliding_window"),
-        "attention.sliding_window_pattern": sliding,
+        "attention.sliding_window_pattern": sliding(keys, [at % 2 == 0 for at in range(values["block_count"])]),
         "expert_count": keys.integer("num_local_experts", "num_experts"),
         "expert_used_count": keys.integer("num_experts_per_tok", "experts_per_token"),
         "expert_feed_forward_length": keys.integer("intermediate_size"),

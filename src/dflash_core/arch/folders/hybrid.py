@@ -22,8 +22,7 @@ from dflash_core.arch.folders.form import (
     plus_one,
     refused,
 )
-from dflash_core.arch.folders.plain import layer_kinds
-from dflash_core.arch.folders.settings import check_activation, common, experts, mtp_blocks, rotary
+from dflash_core.arch.folders.settings import check_activation, common, experts, layer_kinds, mtp_blocks, rotary
 from dflash_core.errors import FormatError
 from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.folders.parts import ColumnsInOrder, Computed, Part, RowsInOrder

@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.arch.draft_heads import ZLAB_ARCHITECTURES
-from dflash_core.arch.folders.form import Form, Values, parts
+from dflash_core.arch.folders.form import Form, Values, is_of_images, parts
+from dflash_core.arch.folders.gemma import ASSISTANT
+from dflash_core.arch.folders.gemma import FORM3 as GEMMA3
+from dflash_core.arch.folders.gemma import FORM4 as GEMMA4
 from dflash_core.arch.folders.gptoss import FORM as GPT_OSS
 from dflash_core.arch.folders.hybrid import DENSE_FORM, MOE_FORM
-from dflash_core.arch.folders.plain import GEMMA, LLAMA, QWEN3, QWEN3MOE
+from dflash_core.arch.folders.laguna import FORM as LAGUNA
+from dflash_core.arch.folders.plain import LLAMA, QWEN3, QWEN3MOE
+from dflash_core.arch.folders.quantisation import CONFIG, zeros_of
 from dflash_core.arch.folders.settings import HARMLESS, frequency_divisors
 from dflash_core.errors import Code, FormatError, UnsupportedError
 from dflash_core.files import folder_name, read_input
@@ -23,8 +28,7 @@ from dflash_core.formats.unread import check_unread
 from dflash_core.formats.weights import shown
 from dflash_core.text.tokenizer_json import tokenizer_settings
 
-CONFIG = "config.json"
-FORMS: Mapping[str, Form] = {
+FORMS: dict[str, Form] = {
     "qwen3_5": DENSE_FORM,
     "qwen3_5_text": DENSE_FORM,
     "qwen3_5_moe": MOE_FORM,
@@ -33,25 +37,18 @@ FORMS: Mapping[str, Form] = {
     "qwen3_moe": QWEN3MOE,
     "llama": LLAMA,
     "mistral": LLAMA,
-    "gemma3": GEMMA,
-    "gemma3_text": GEMMA,
+    "gemma3": GEMMA3,
+    "gemma3_text": GEMMA3,
+    "gemma4": GEMMA4,
+    "gemma4_text": GEMMA4,
+    "gemma4_unified": GEMMA4,
+    "gemma4_unified_text": GEMMA4,
+    "laguna": LAGUNA,
     "gpt_oss": GPT_OSS,
 }
-"""By `model_type` of config.json."""
-INT4_METHODS = ("gptq", "auto-round", "awq")
-METHODS = (
-    *INT4_METHODS,
-    "fp8",
-    "fbgemm_fp8",
-    "modelopt",
-    "modelopt_fp4",
-    "modelopt_mixed",
-    "mxfp4",
-    "compressed-tensors",
-)
-"""Values of `quant_method` whose layouts are known; the tensors then say which of them each matrix has."""
-ZEROS_AS_THEY_ARE = "gptq_v2"
-"""The `checkpoint_format` of GPTQ whose zeros are not stored minus one."""
+"""Targets, by `model_type` of config.json."""
+ASSISTANTS: dict[str, Form] = {"gemma4_assistant": ASSISTANT, "gemma4_unified_assistant": ASSISTANT}
+"""Drafters that are read as targets are."""
 SAMPLING = {
     "temperature": "temp",
     "top_k": "top_k",
@@ -75,6 +72,11 @@ def is_target(path: Path) -> bool:
     return (path / CONFIG).exists() and not is_drafter(read_json(path / CONFIG))
 
 
+def is_assistant(path: Path) -> bool:
+    """Whether a path is the folder of a drafter that reads a target's keys. Raises FormatError for damaged JSON."""
+    return path.is_dir() and (path / CONFIG).exists() and read_json(path / CONFIG).get("model_type") in ASSISTANTS
+
+
 def is_drafter(config: Mapping[str, Any]) -> bool:
     """Whether a config.json is that of a block drafter."""
     named = config.get("architectures")
@@ -91,19 +93,22 @@ def open_folder(folder: Path) -> FolderFile:
     form = _form(folder, config)
     text = config.get("text_config")
     values = {**form.defaults, **config, **(text if isinstance(text, dict) else {})}
-    modules = Modules.of(open_safetensors(folder, packed=True), *_zeros(folder, values))
+    zeros = zeros_of(folder, values)
+    modules = Modules.of(open_safetensors(folder, packed=True), *zeros)
     keys = Settings(str(folder / CONFIG), values)
     settings = form.settings(keys, modules)
-    tied = keys.flag("tie_word_embeddings") is True
+    tied = keys.flag("tie_word_embeddings")
     check_unread(keys, HARMLESS | form.harmless)
     found = frequency_divisors(settings)
     found |= parts(form, modules, settings, tied)
     embedding = found.get("token_embd.weight")
     metadata = {f"{form.architecture}.{name}": value for name, value in settings.items()}
     metadata |= {"general.architecture": form.architecture, "general.name": folder_name(folder.absolute())}
-    generation = _optional(folder / "generation_config.json")
-    metadata |= _text(folder, _ends(values, generation), embedding.shape[0] if embedding else 0) | _sampling(generation)
-    return folder_file(folder, modules.file, metadata, found)
+    if form not in ASSISTANTS.values():
+        generation = _optional(folder / "generation_config.json")
+        ends = _ends(values, generation)
+        metadata |= _text(folder, ends, embedding.shape[0] if embedding else 0) | _sampling(generation)
+    return folder_file(folder, modules.file, metadata, found, sum(map(is_of_images, modules.modules)))
 
 
 def _form(folder: Path, config: Mapping[str, Any]) -> Form:
@@ -113,8 +118,9 @@ def _form(folder: Path, config: Mapping[str, Any]) -> Form:
             f"{folder} is a DFlash drafter, expected a target model; give it as the draft, together with the target it"
             " was made for"
         )
-    if isinstance(kind, str) and kind in FORMS:
-        return FORMS[kind]
+    known = FORMS | ASSISTANTS
+    if isinstance(kind, str) and kind in known:
+        return known[kind]
     found, expected = f"the model_type {shown(str(kind))}", ", ".join(FORMS)
     if kind is None:
         found, expected = (
@@ -125,26 +131,6 @@ def _form(folder: Path, config: Mapping[str, Any]) -> Form:
         f"{folder / CONFIG} has {found}, expected {expected}; use the model's GGUF",
         code=Code.UNKNOWN_ARCHITECTURE,
     )
-
-
-def _zeros(folder: Path, values: Values) -> tuple[bool, bool]:
-    """Whether zeros of INT4 are stored minus one, and whether they may all be 8. Refuses methods of quantisation that
-    are unknown here."""
-    found = values.get("quantization_config") or values.get("compression_config")
-    if found is None:
-        return True, True
-    method = found.get("quant_method") if isinstance(found, dict) else found
-    if method not in METHODS:
-        raise UnsupportedError(
-            f"{folder / CONFIG} has the quant_method {shown(str(method))}, expected {', '.join(METHODS)}; use another"
-            " file of the model"
-        )
-    bits = found.get("bits", found.get("w_bit", 4))
-    if method in INT4_METHODS and bits != 4:
-        raise UnsupportedError(
-            f"{folder / CONFIG}: {method} with {shown(str(bits))} bits, expected 4; use another file of the model"
-        )
-    return found.get("checkpoint_format") != ZEROS_AS_THEY_ARE, found.get("sym") is not False
 
 
 def _optional(path: Path) -> dict[str, Any]:

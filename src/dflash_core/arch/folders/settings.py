@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dflash_core.arch.folders.form import Values, refused
+from dflash_core.arch.folders.quantisation import ENTRIES
 from dflash_core.arch.kinds import ROPE_FACTORS
 from dflash_core.arch.rope import Linear, Llama3, Yarn, json_scaling
-from dflash_core.errors import UnsupportedError
+from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.folders.parts import Computed, Part
 from dflash_core.formats.metadata import MAX_EPS, Settings
@@ -22,17 +23,23 @@ HARMLESS = frozenset({
     "bos_token_id", "eos_token_id", "pad_token_id", "vocab_size", "pretraining_tp", "rope_theta", "max_window_layers",
     "router_aux_loss_coef", "output_router_logits", "output_attentions", "output_hidden_states", "return_dict",
     "is_decoder", "is_encoder_decoder", "problem_type", "id2label", "label2id", "task_specific_params",
-    "quantization_config", "compression_config", "vision_config", "audio_config", "text_config",
+    *ENTRIES, "vision_config", "audio_config", "text_config",
     "chunk_size_feed_forward",
     "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id", "image_token_index",
     "boi_token_index", "eoi_token_index", "mm_tokens_per_image", "boi_token_id", "eoi_token_id", "unsloth_version",
     "unsloth_fixed", "mtp_num_hidden_layers", "num_nextn_predict_layers", "mamba_ssm_dtype", "language_model_only",
-    "cross_attention_hidden_size", "tie_encoder_decoder", "use_mrope", "initializer_factor", "neuron_names",
+    "audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index", "vision_soft_tokens_per_image",
+    "vocab_size_per_layer_input", "cross_attention_hidden_size", "tie_encoder_decoder", "use_mrope",
+    "initializer_factor", "neuron_names",
     "is_llama_config", "transformers.js_config", "_attn_implementation_autoset", "attn_implementation",
     "cache_implementation", "use_bfloat16", "tokenizer_class", "max_length", "add_cross_attention", "sep_token_id",
 })  # fmt: skip
 """Settings that change nothing for text, or say what tensors and other files say."""
 SILU = ("silu", "swish")
+WINDOW, FULL = "sliding_attention", "full_attention"
+"""Kinds of layers."""
+DIVISORS = "rope.divisors"
+"""What divides the frequencies of rotary positions: Llama 3's scaling, or a number for each pair."""
 
 
 def common(keys: Settings) -> Values:
@@ -83,8 +90,48 @@ def rotary(keys: Settings, default: float | None = None, truncate: bool = True) 
                 "rope.scaling.yarn_beta_slow": yarn.slow,
             }
         case Llama3() as scaling:
-            found["rope.llama3"] = scaling
+            found[DIVISORS] = scaling
     return found
+
+
+def whole_rotary(keys: Settings, default: float | None = None, truncate: bool = True) -> Values:
+    """Like `rotary`, of models that rotate all of a head."""
+    found = rotary(keys, default, truncate)
+    if found.pop("rope.partial") != 1:
+        raise refused(keys, "partial_rotary_factor", "1, all of a head")
+    return found
+
+
+def layer_kinds(keys: Settings, layers: int, known: tuple[str, ...]) -> list[Any]:
+    """The kinds of layers that a config lists; [] where it lists none. Raises FormatError."""
+    found = keys.get("layer_types")
+    if found is None:
+        return []
+    if not isinstance(found, list) or len(found) < layers or not all(kind in known for kind in found):
+        raise FormatError(
+            f"{keys.source}: layer_types is {str(found)[:60]}, expected {layers} of {' or '.join(known)}; download it"
+            " again"
+        )
+    return found[:layers]
+
+
+def sliding(keys: Settings, default: Sequence[bool]) -> list[bool]:
+    """Which layers have a window; `default` where the config lists none. Raises FormatError."""
+    kinds = layer_kinds(keys, len(default), (WINDOW, FULL))
+    return [kind == WINDOW for kind in kinds] or [*default]
+
+
+def rope_by_kind(keys: Settings) -> tuple[Settings, Settings] | None:
+    """The settings with the rotary positions of layers that see all positions, and with those of layers with a window;
+    None where the config has one set for all."""
+    both = keys.get("rope_parameters")
+    if not isinstance(both, dict) or FULL not in both:
+        return None
+    parts = (both[FULL], both.get(WINDOW) or {})
+    # What stands beside them is of no effect.
+    none = dict.fromkeys(("rope_scaling", "rope_theta", "partial_rotary_factor"))
+    full, window = (keys.part(values={**keys.values, **none, "rope_parameters": one}) for one in parts)
+    return full, window
 
 
 def _rope(keys: Settings) -> Mapping[str, Any]:
@@ -93,14 +140,17 @@ def _rope(keys: Settings) -> Mapping[str, Any]:
 
 
 def frequency_divisors(values: Values) -> dict[str, Part]:
-    """Llama 3's scaling as the tensor that GGUF files have for it; the entry leaves `values`."""
-    scaling = values.pop("rope.llama3", None)
-    if not isinstance(scaling, Llama3):
+    """The divisors of frequencies as the tensor that GGUF files have for them, those of Llama 3's scaling too; the
+    entry leaves `values`."""
+    found = values.pop(DIVISORS, None)
+    if found is None:
         return {}
     pairs, base = values["rope.dimension_count"] // 2, values["rope.freq_base"]
 
     def divisors() -> Float32:
-        return (1 / np.array(scaling.shares(pairs, base))).astype(np.float32)
+        if isinstance(found, Llama3):
+            return (1 / np.array(found.shares(pairs, base))).astype(np.float32)
+        return np.array(found, np.float32)
 
     return {ROPE_FACTORS: Computed(ROPE_FACTORS, (pairs,), divisors)}
 

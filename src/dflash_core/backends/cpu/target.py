@@ -62,6 +62,7 @@ class CpuTarget(Target):
         """Nothing: weights stay packed where floats would not fit."""
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
+        self.file = self.file.settled()
         dense = stored_bytes(target_weights(self.file, self.config), packed=False)
         self._packed = stays_packed(dense, memory.host_memory().free) if packed is None else packed
         if not self.packed:

@@ -171,6 +171,7 @@ class CudaTarget(Target):
         return setup.experts < layers and min_bytes(estimator, replace(setup, experts=layers)) <= estimator.available
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
+        self.file = self.file.settled()
         self.machine.hold_limit()
         with self._upload("target", self.file) as upload:
             self.model = DeviceTarget(

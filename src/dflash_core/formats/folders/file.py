@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dflash_core.formats.folders.parts import Part, Stack, row_bytes, sizes_of
+from dflash_core.formats.folders.parts import Part, Stack, row_bytes, settled, sizes_of
 from dflash_core.formats.gguf import GGUFFile, MetaValue
 from dflash_core.formats.quants import Bytes
 from dflash_core.formats.safetensors import SafetensorsFile
@@ -16,13 +16,22 @@ from dflash_core.formats.weights import TensorInfo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FolderFile(GGUFFile):
-    """`parts`: what each tensor's rows are read from; offsets mean nothing here."""
+    """`parts`: what each tensor's rows are read from; offsets mean nothing here. `images`: how many modules for images
+    and sound were left out."""
 
     parts: Mapping[str, Part]
+    images: int = 0
 
     @property
     def container(self) -> str:
         return "safetensors"
+
+    def settled(self) -> FolderFile:
+        """The file with zeros and orders of INT4 read, as a load needs them: until then the types are those of what the
+        config says. Raises FormatError or UnsupportedError."""
+        parts = {name: settled(part) for name, part in self.parts.items()}
+        tensors = {name: replace(info, type=parts[name].type) for name, info in self.tensors.items() if name in parts}
+        return replace(self, tensors=tensors, parts=parts)
 
     def _rows(self, info: TensorInfo, count: int, rows: slice | None, out: Bytes | None = None) -> Bytes:
         part = self.parts[info.name]
@@ -38,11 +47,11 @@ class FolderFile(GGUFFile):
 
 
 def folder_file(
-    path: Path, file: SafetensorsFile, metadata: Mapping[str, MetaValue], parts: Mapping[str, Part]
+    path: Path, file: SafetensorsFile, metadata: Mapping[str, MetaValue], parts: Mapping[str, Part], images: int = 0
 ) -> FolderFile:
     """The file of parts by the names of their tensors."""
     tensors = {name: _info(name, part) for name, part in parts.items()}
-    return FolderFile(path, tensors, file.shards, 0, metadata, parts)
+    return FolderFile(path, tensors, file.shards, 0, metadata, parts, images)
 
 
 def _info(name: str, part: Part) -> TensorInfo:

@@ -8,7 +8,7 @@ AutoAWQ and compressed-tensors. Scales may be negative: about half of AutoRound'
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.folder_blocks import BF16_SCALE, SYMMETRIC_TYPE
 from dflash_core.formats.folders.parts import unpacked
-from dflash_core.formats.quants import Bytes
+from dflash_core.formats.quants import LIST_TYPES, Bytes, to_int64
 from dflash_core.formats.weights import StoredWeights, shown
 
 Words = npt.NDArray[np.uint32]
@@ -33,7 +33,7 @@ class Gptq:
     """NAME.qweight (inputs / 8, outputs), NAME.scales (groups, outputs), NAME.qzeros (groups, outputs / 8).
 
     plus_one: whether the file stores zeros minus one, as the first version of the format does. symmetric: whether all
-    zeros are 8.
+    zeros are 8, by what the folder says until `settled`.
     """
 
     file: StoredWeights
@@ -51,6 +51,26 @@ class Gptq:
     def type(self) -> str:
         groups = self.file.tensors[self.name + ".scales"].shape[0]
         return int4_type(self.file, self.name, self.shape[1], groups, self.symmetric)
+
+    def settled(self) -> Gptq:
+        """By the zeros, since what configs say of them is often wrong. Raises UnsupportedError for another order."""
+        self.check_order(self.shape[1])
+        if (name := self.name + ".qzeros") not in self.file.tensors:
+            return replace(self, symmetric=True)
+        eights = 0x77777777 if self.plus_one else 0x88888888
+        return replace(self, symmetric=bool((self.file.raw(name).view("<u4") == eights).all()))
+
+    def check_order(self, count: int) -> None:
+        """Refuse groups of inputs that are not neighbours, by the groups of the first `count` inputs. Raises
+        UnsupportedError."""
+        if (name := self.name + ".g_idx") not in self.file.tensors:
+            return
+        inputs, groups = self.shape[1], self.file.tensors[self.name + ".scales"].shape[0]
+        if not np.array_equal(_first(self.file, name, count), np.arange(min(count, inputs)) // (inputs // groups)):
+            raise UnsupportedError(
+                f"{self.file.path}: {shown(name)} orders inputs by activation (desc_act), expected groups of"
+                " neighbours; use a file without, or the model's GGUF"
+            )
 
     def read(self, begin: int, end: int) -> Bytes:
         words = _columns(self.file, self.name + ".qweight", begin, end)
@@ -182,6 +202,15 @@ def check_int4(file: StoredWeights, name: str, scales: str, zeros: str, outputs:
 
 def _is_bf16(file: StoredWeights, scales: str) -> bool:
     return file.tensors[scales].type == "BF16"
+
+
+def _first(file: StoredWeights, name: str, count: int) -> npt.NDArray[np.int64]:
+    """The first numbers of a list. Raises FormatError where the tensor is none."""
+    info = file.tensors[name]
+    if count >= info.n_elements or info.type not in LIST_TYPES:
+        return file.int64(name)
+    size = info.n_bytes // info.n_elements
+    return to_int64(file.shards[info.shard].read(info.offset, count * size), info.type)
 
 
 def _columns(file: StoredWeights, name: str, begin: int, end: int) -> npt.NDArray[np.unsignedinteger]:

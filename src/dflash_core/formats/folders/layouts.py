@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.folders.floats8 import Fp8, Nvfp4
 from dflash_core.formats.folders.int4 import Awq, Gptq, Packed, check_int4
@@ -29,6 +27,8 @@ _UNREAD = (
     "output_scale",
 )
 """Scales of activations and of cached keys and values, which are rounded here by what they are, and shapes."""
+FIRST_INPUTS = 64
+"""Inputs whose order is read when a folder is opened: an order by activation shows there. A load reads the rest."""
 LEAVES = frozenset({
     WEIGHT, BIAS, "qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_scale", "weight_scale_2",
     "weight_scale_inv", "weight_global_scale", "weight_zero_point", "weight_g_idx", *_UNREAD,
@@ -40,7 +40,7 @@ LEAVES = frozenset({
 class Modules:
     """The tensors of a folder by module: the name without one of LEAVES, or the whole name where it has none.
 
-    zeros_plus_one: whether zeros of GPTQ are stored minus one. symmetric: whether they may all be 8.
+    zeros_plus_one: whether zeros of GPTQ are stored minus one. symmetric: whether the folder says that all are 8.
     """
 
     file: SafetensorsFile
@@ -124,29 +124,9 @@ def _of_words(modules: Modules, module: str) -> Part:
     check_int4(file, module, scales, f"{module}.qzeros", outputs, inputs)
     if outputs != columns:
         return Awq(file, module)
-    _check_order(modules, module, inputs)
-    return Gptq(file, module, modules.zeros_plus_one, _is_symmetric(modules, module))
-
-
-def _is_symmetric(modules: Modules, module: str) -> bool:
-    """Whether all zeros of GPTQ are 8: read where the config does not say otherwise, since that is often wrong."""
-    if not modules.has(name := f"{module}.qzeros"):
-        return True
-    same = 0x77777777 if modules.zeros_plus_one else 0x88888888
-    return modules.symmetric and bool((modules.file.raw(name).view("<u4") == same).all())
-
-
-def _check_order(modules: Modules, module: str, inputs: int) -> None:
-    """Refuse groups of inputs that are not neighbours."""
-    if not modules.has(name := f"{module}.g_idx"):
-        return
-    groups = modules.file.tensors[f"{module}.scales"].shape[0]
-    found = modules.file.int64(name)
-    if not np.array_equal(found, np.arange(inputs) // (inputs // groups)):
-        raise UnsupportedError(
-            f"{modules.file.path}: {shown(name)} orders inputs by activation (desc_act), expected groups of neighbours;"
-            " use a file without, or the model's GGUF"
-        )
+    found = Gptq(file, module, modules.zeros_plus_one, modules.symmetric or not modules.has(f"{module}.qzeros"))
+    found.check_order(FIRST_INPUTS)
+    return found
 
 
 def _of_packed(modules: Modules, module: str) -> Part:

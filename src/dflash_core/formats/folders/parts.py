@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -61,6 +61,26 @@ class Part(Protocol):
 
     def read(self, begin: int, end: int) -> Bytes:
         """Rows as blocks, (end - begin, bytes per row). Raises FormatError."""
+
+
+@runtime_checkable
+class Unsettled(Part, Protocol):
+    """A matrix of whose type only what the folder says is known."""
+
+    def settled(self) -> Part:
+        """The same, its zeros and its order read. Raises FormatError or UnsupportedError."""
+
+
+def settled(part: Part) -> Part:
+    """A part with what the types of its matrices depend on read from the file."""
+    match part:
+        case Unsettled():
+            return part.settled()
+        case _InOrder():
+            return replace(part, part=settled(part.part))
+        case Stack():
+            return Stack(tuple(map(settled, part.parts)))
+    return part
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from dflash_core.arch.folders.opening import FORMS, is_drafter, open_folder
+from dflash_core.arch.folders.opening import ASSISTANTS, FORMS, is_drafter, open_folder
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.config import DRAFT_ARCHITECTURES, target_config
 from dflash_core.drafters.dflash_file import open_drafter
@@ -129,6 +129,6 @@ def _types(gguf: GGUFFile) -> str:
 def _of_folder(folder: Path) -> ModelHeader | None:
     settings = read_json(folder / "config.json")
     if not is_drafter(settings):
-        return _of_target(open_folder(folder), folder) if settings.get("model_type") in FORMS else None
+        return _of_target(open_folder(folder), folder) if settings.get("model_type") in {*FORMS, *ASSISTANTS} else None
     config, _ = open_drafter(folder)
     return ModelHeader("draft", "", config.name, config.flavour, hidden=config.embedding_length)
