@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tools.bench.replay import GivenCosts
 from dflash_core import Knobs
 from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.step_graphs import Steps
 from dflash_core.constraints.grammar import Grammar, Grammars
 from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.drafters.ngram import NgramDrafter
@@ -24,6 +26,7 @@ from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.costs import H200
 from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.runner import Runner
+from dflash_core.tree import Tree
 from support.device_pairs import CONTEXT, pair, prompt
 from support.mtp_device import mtp_pair
 
@@ -34,6 +37,7 @@ IDS = prompt()[:7]
 # What it forces is longer than any draft.
 GRAMMAR = Grammar("regex", "(alpha|beta) is [0-9]{2,4}, which ends it: qzx jvk wpf yxq zzv kqj!")
 OPEN = Grammar("regex", "[a-z ]{12,30}(!|\\?) [0-9a-f]+")
+ANY = Grammar("regex", "(.|\n){70,}")
 SAMPLED: dict[str, Value] = {"temperature": 1.0, "top_k": 50, "seed": 3}
 SETTINGS: dict[str, dict[str, Value]] = {
     "greedy": {},
@@ -90,7 +94,7 @@ def answer(
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize("grammar", [GRAMMAR, OPEN], ids=["forced", "open"])
+@pytest.mark.parametrize("grammar", [GRAMMAR, OPEN, ANY], ids=["forced", "narrow", "any text"])
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_text_is_the_reference_decoders(device_name: str, settings: str, grammar: Grammar) -> None:
     one, knobs = runner(device_name, "dflash"), SETTINGS[settings]
@@ -119,6 +123,39 @@ def test_every_mode_of_every_drafter(device_name: str, drafter: str, settings: s
         # What the constrained steps left in the state and in the drafter's cache is what others leave.
         assert answer(one, None, **tree, max_tokens=8, **knobs)[0] == free, tree
     assert answer(one, None, mode="plain", max_tokens=8, **knobs)[0] == free
+
+
+class Anything:
+    """A constraint that rules nothing out, as before the end of a reasoning."""
+
+    def add(self, tokens: Sequence[int]) -> None: ...
+    def drop(self) -> None: ...
+    def allowed(self, path: Sequence[int]) -> None: ...
+    def admits(self, path: Sequence[int], token: int) -> bool:
+        return True
+
+    def forced(self) -> Sequence[int]:
+        return ()
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("settings", ["greedy", "front"])
+def test_where_anything_may_come_nothing_is_edited_or_masked(
+    device_name: str, monkeypatch: pytest.MonkeyPatch, settings: str
+) -> None:
+    """Every tree runs as it was built, and the host waits only for a copy of it."""
+    session = session_of(device_name, "dflash")
+    one, knobs = runner_of(session), SETTINGS[settings] | {"temperature": SETTINGS[settings].get("temperature", 0.0)}
+    asked = Knobs(max_tokens=20).replace(**{**knobs, "mode": "tree", "budget": 8})  # type: ignore[arg-type]
+    free = list(one.generate(IDS, asked))
+    pulls: list[bool] = []
+    pull = session.state.pull
+    monkeypatch.setattr(session.state, "pull", lambda: (pulls.append(True), pull()))
+    monkeypatch.setattr(session.state, "send_tree", lambda tree: pytest.fail("a tree was edited"))
+    monkeypatch.setattr(Steps, "masks", property(lambda self: pytest.fail("masks were written")))
+    found = list(one.generate(IDS, asked, constraint=Anything()))
+    assert [event.tokens for event in found] == [event.tokens for event in free]
+    assert len(pulls) == 1, "at the end"
 
 
 @pytest.mark.emulator
@@ -185,12 +222,12 @@ def test_a_grammar_that_ends_in_mid_answer_leaves_the_session_sound(
     written = ConstrainedCudaDecoder._write_masks
     calls = 0
 
-    def fails(self: ConstrainedCudaDecoder, tree: object) -> None:
+    def fails(self: ConstrainedCudaDecoder, tree: Tree) -> bool:
         nonlocal calls
         calls += 1
         if calls == 2:
             raise GrammarError("the grammar cannot be followed on: planted")
-        written(self, tree)  # type: ignore[arg-type]
+        return written(self, tree)
 
     with monkeypatch.context() as patch:
         patch.setattr(ConstrainedCudaDecoder, "_write_masks", fails)

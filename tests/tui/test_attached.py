@@ -73,6 +73,15 @@ def test_what_the_panels_ask(session: AttachedSession, server: Running) -> None:
     assert "a fox" in session.conversation.preview("a fox", KNOBS)
 
 
+def test_auto_with_the_shape_of_a_tree_stays_auto(session: AttachedSession) -> None:
+    asked = KNOBS.replace(drafting="auto", p_min=0.1, tree_width=2, max_tokens=4)
+    turn = session.conversation.ask("A fox.", asked)
+    list(turn)
+    assert turn.record is not None
+    knobs = turn.record.start.knobs
+    assert (knobs.drafting, knobs.p_min, knobs.tree_width) == ("auto", 0.1, 2)
+
+
 def test_a_stopped_answer_has_its_figures(session: AttachedSession) -> None:
     turn = session.conversation.ask("A story.", KNOBS.replace(max_tokens=1500, drafting="plain"))
     for number, _ in enumerate(turn):

@@ -25,6 +25,9 @@ EFFORT_WORDS = {
 """Words for efforts in requests, and the level of each; "" is no reasoning."""
 
 
+TYPED = ("int", "float", "switch")
+
+
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """The knobs of a request that names none. `chosen`: those that the user has set, by --set, a profile or a file of
@@ -75,9 +78,9 @@ def knobs_of(asked: Asked, defaults: Defaults, limits: Limits, remaining: int) -
     if asked.effort and known is not None and known.accepted:
         changes["reasoning_effort"] = nearest(asked.effort, known.accepted)
     try:
-        knobs = defaults.knobs_for(thinking)
-        for name, value in changes.items():
-            knobs = _changed(knobs, name, value, asked)
+        # Together: one at a time, the shape of a tree would turn an `auto` that comes with it into a tree.
+        checked = {name: _checked(name, value, asked) for name, value in changes.items()}
+        knobs = defaults.knobs_for(thinking).replace(**checked)
         limits.check_possible(knobs, changes)
     except KnobError as error:
         raise invalid(str(error)) from None
@@ -90,13 +93,13 @@ def knobs_of(asked: Asked, defaults: Defaults, limits: Limits, remaining: int) -
     return knobs.replace(max_tokens=max(1, min(asked.max_tokens or most, remaining, most)))
 
 
-def _changed(knobs: Knobs, name: str, value: Value, asked: Asked) -> Knobs:
+def _checked(name: str, value: Value, asked: Asked) -> Value:
+    """The value of a knob, as its own type. Raises RequestError."""
     place = asked.places.get(name, name)
     try:
         spec = spec_of(name)
         # Extensions may be typed as on a command line.
-        typed = spec.parse(value) if isinstance(value, str) and spec.kind in ("int", "float", "switch") else value
-        return knobs.replace(**{name: typed})
+        return spec.check(spec.parse(value) if isinstance(value, str) and spec.kind in TYPED else value)
     except KnobError as error:
         raise invalid(str(error).replace(f"{name}=", f"{place.rpartition('.')[2]}=", 1), place) from None
 

@@ -1,5 +1,5 @@
-"""A constrained answer on the card. The host edits each tree, and writes what may be drawn after each node while the
-card runs the pass; so one pass runs at a time.
+"""A constrained answer on the card. While the card runs the pass, the host writes what may be drawn after each node; so
+one pass runs at a time. Where the grammar is narrow, the host edits the tree before the pass, and the card waits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dflash_core.backends.cuda.state import PASS_ROWS, STEP_SLOTS
 from dflash_core.backends.cuda.step import CudaDecoder, Queued
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps, widths_of
 from dflash_core.backends.decoder import SPARE, constrained, tokens_left
-from dflash_core.constraints.base import Constraint, masked
+from dflash_core.constraints.base import Constraint, Mask, allowed_count, masked
 from dflash_core.constraints.drafts import depth_first
 from dflash_core.events import StepEvent, Stop
 from dflash_core.knobs import Knobs
@@ -30,9 +30,11 @@ ALL = np.uint32(0xFFFFFFFF)
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A step whose draft the card has begun, with its settings."""
+    """A step whose draft the card has begun, with its settings. `whole`: its tree has as many nodes as are verified,
+    none of which to take out."""
 
     kind: StepKind
+    whole: bool
     knobs: Knobs
     decision: Decision
     proposal: Candidates | None
@@ -43,10 +45,11 @@ class Started:
         """Whether its pass has begun too: the tree is the root alone, and stays so."""
         return self.knobs.mode == "plain"
 
-    def drawn(self, nodes: int, vocab: int) -> StepKind:
-        """The kind of its pass over `nodes` nodes and of its draws."""
-        listed = all_listed(self.knobs, vocab)
-        return StepKind(widths_of(nodes), False, True, windowed=self.kind.windowed, listed=listed)
+    def drawn(self, widths: tuple[int, ...], vocab: int, *, masked: bool = True) -> StepKind:
+        """The kind of its pass and of its draws."""
+        sampled = masked or self.kind.sampled
+        listed = sampled and all_listed(self.knobs, vocab)
+        return StepKind(widths, False, sampled, windowed=self.kind.windowed, listed=listed)
 
 
 class ConstrainedCudaDecoder(CudaDecoder):
@@ -68,6 +71,7 @@ class ConstrainedCudaDecoder(CudaDecoder):
         self._ahead = 1
         self._pending = 0  # as many committed positions at most does the drafter on the card not know yet
         self._started: Started | None = None
+        self._open = False  # see `_is_open`, when it was last asked; the next tree is built for that
         self._taken: Knobs | None = None
 
     def put(self, token: int) -> Stop | None:
@@ -83,7 +87,14 @@ class ConstrainedCudaDecoder(CudaDecoder):
 
     @property
     def _fixed_budget(self) -> int:
-        return SPARE * super()._fixed_budget  # some are ruled out
+        return super()._fixed_budget * (1 if self._open else SPARE)  # some are ruled out
+
+    def _is_open(self) -> bool:
+        """Whether the grammar forces nothing, and admits most tokens, so that hardly a draft is ruled out: then the
+        pass runs the tree as it was built. A node that is ruled out is never drawn, edited or not."""
+        allowed = self.constraint.allowed(())
+        most = self.session.head.vocab // 2
+        return (allowed is None or allowed_count(allowed) > most) and not self.constraint.forced()
 
     def _learn(self, event: StepEvent) -> None:
         self.policy.said(event.tokens)  # what a grammar leaves of a tree shows nothing about the drafter
@@ -99,6 +110,7 @@ class ConstrainedCudaDecoder(CudaDecoder):
         return super().finish()
 
     def _begin(self) -> None:
+        self._open = self._is_open()
         super()._begin()
         self._pending = 0
 
@@ -129,53 +141,87 @@ class ConstrainedCudaDecoder(CudaDecoder):
                 if kind.drafts:
                     self._pending = 0
             steps.drafting(kind)()
-            started = Started(kind, self.knobs, self.decision, proposal, proposing_ms)
+            whole = self._open or self._weights is not None  # by value, only the best of those built are verified
+            started = Started(kind, whole, self.knobs, self.decision, proposal, proposing_ms)
             if started.passed:
-                steps.passing(started.drawn(1, session.head.vocab))()
+                steps.passing(started.drawn((1,), session.head.vocab))()
         return started
 
     def _complete(self, started: Started) -> None:
-        """Edit the tree, run the pass, and queue the draws within the grammar."""
-        session, steps, knobs = self.session, self.steps, started.knobs
+        """Run the pass, and queue the draws within the grammar."""
+        session, steps, vocab = self.session, self.steps, self.session.head.vocab
+        was_open, self._open = self._open, not started.passed and self._is_open()
         with session.device.stream():
-            drafted = self._drafted(started)
-            capacity = self.context_length - self._prompt_length
-            deepest = deepest_draft(tokens_left(knobs, len(self.answer), capacity, self._halt))
-            limits = deepest, session.max_drafted
-            tree, decision = constrained(drafted, self.constraint, knobs, started.decision, *limits)
-            if tree != drafted:
-                if started.decision.mode == "plain":
-                    session.state.pull()
-                session.state.send_tree(tree)
-                steps.copied.array[self._read % STEP_SLOTS] = sum(1 << node for node in tree.copied)
-            drawn = started.drawn(len(tree), session.head.vocab)
-            if not started.passed:
-                steps.passing(drawn)()
-            self._write_masks(tree)
-            steps.accepting(drawn)()
+            if self._open != was_open:
+                self._write_knobs()
+                session.state.push_knobs()  # after the draft of this step, which has begun
+            decision, widths = started.decision, started.kind.widths
+            if started.passed:
+                widths = widths_of(1)
+                tree = self._drafted(started)
+            elif self._open and started.whole:
+                session.state.fetch()
+                arrived = session.device.mark()
+                steps.passing(started.drawn(widths, vocab))()
+                arrived()
+                session.state.receive()
+                tree = session.state.built_tree(self._copied(started), live=True)
+            else:
+                tree, decision = self._edited(started)
+                widths = widths_of(len(tree))
+                steps.passing(started.drawn(widths, vocab))()
+            masked = self._write_masks(tree)
+            steps.accepting(started.drawn(widths, vocab, masked=masked), masked=masked)()
             self._pending += max(tree.depths) + 1
             decision = replace(decision, reason=decision.reason + NOTE)
             mark = session.device.mark()
-        self._queue.append(Queued(mark, knobs, decision, started.proposal, started.proposing_ms, started.kind.text))
+        queued = Queued(mark, started.knobs, decision, started.proposal, started.proposing_ms, started.kind.text)
+        self._queue.append(queued)
+
+    def _edited(self, started: Started) -> tuple[Tree, Decision]:
+        """The tree that the grammar leaves, sent to the card."""
+        session, knobs = self.session, started.knobs
+        drafted = self._drafted(started)
+        capacity = self.context_length - self._prompt_length
+        deepest = deepest_draft(tokens_left(knobs, len(self.answer), capacity, self._halt))
+        limits = deepest, session.max_drafted
+        tree, decision = constrained(drafted, self.constraint, knobs, started.decision, *limits)
+        if tree != drafted:
+            if started.decision.mode == "plain":
+                session.state.pull()
+            session.state.send_tree(tree)
+            self.steps.copied.array[self._read % STEP_SLOTS] = sum(1 << node for node in tree.copied)
+        return tree, decision
 
     def _drafted(self, started: Started) -> Tree:
         """The tree that the card has built."""
         if started.decision.mode == "plain":
             return Tree((self.answer[-1],), (-1,), (0,), (0.0,), (0.0,))
         self.session.state.pull()
-        copied = int(self.steps.copied.array[self._read % STEP_SLOTS]) if started.kind.text else 0
-        return self.session.state.built_tree(copied)
+        return self.session.state.built_tree(self._copied(started))
 
-    def _write_masks(self, tree: Tree) -> None:
-        """What may be drawn after each node."""
-        rows = self.steps.masks.array
+    def _copied(self, started: Started) -> int:
+        """A bit for each node of this step's tree that came from the text."""
+        return int(self.steps.copied.array[self._read % STEP_SLOTS]) if started.kind.text else 0
+
+    def _write_masks(self, tree: Tree) -> bool:
+        """Write what may be drawn after each node. False, and nothing, where that is anything after all of them."""
+        masks: dict[int, Mask] = {}
 
         def write(node: int, path: Sequence[int]) -> bool:
-            mask = self.constraint.allowed(path)
-            rows[node] = ALL if mask is None else mask[: rows.shape[1]]
+            if node and not self.constraint.admits(path[:-1], path[-1]):
+                return False  # never drawn, so nothing is drawn below it
+            if (mask := self.constraint.allowed(path)) is not None:
+                masks[node] = mask
             return True
 
         depth_first(tree, write)
+        if masks:
+            rows = self.steps.masks.array
+            rows[: len(tree)] = ALL
+            for node, mask in masks.items():
+                rows[node] = mask[: rows.shape[1]]
+        return bool(masks)
 
     def _collect(self, queued: Queued) -> StepEvent | None:
         event = super()._collect(queued)

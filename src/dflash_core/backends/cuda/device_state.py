@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dflash_core.backends.cuda.launch import At
 from dflash_core.backends.cuda.sending import send
@@ -20,6 +21,7 @@ class DeviceState:
         self.bytes = torch.zeros(STEP_STATE.itemsize, dtype=torch.uint8, device=device)
         self._copy = np.zeros(1, STEP_STATE)
         self.host = self._copy[0]
+        self._arriving: Tensor | None = None
 
     @property
     def pointer(self) -> At:
@@ -42,6 +44,17 @@ class DeviceState:
         """Copy the whole state from the device; waits for all launches."""
         self._copy.view(np.uint8)[:] = self.bytes.cpu().numpy()
 
+    def fetch(self) -> None:
+        """Queue a copy of the whole state: `receive` takes it, once a mark after it is reached."""
+        if self._arriving is None:
+            self._arriving = torch.empty_like(self.bytes, device="cpu", pin_memory=self.bytes.is_cuda)
+        self._arriving.copy_(self.bytes, non_blocking=True)
+
+    def receive(self) -> None:
+        """Make what was fetched the host's copy."""
+        assert self._arriving is not None, "nothing was fetched"
+        self._copy.view(np.uint8)[:] = self._arriving.numpy()
+
     def stage_tree(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         """Make `tokens` with these parents the tree of the next pass, in the host's copy only."""
         n, state = len(tokens), self.host
@@ -54,10 +67,11 @@ class DeviceState:
         state["mask"][:n] = np.packbits(bits, axis=1, bitorder="little").view("<u8")
         state["stop"] = StopCode.RUNNING
 
-    def built_tree(self, copied: int) -> Tree:
-        """All nodes that were built, in the host's copy. `copied`: a bit for each that came from the text."""
+    def built_tree(self, copied: int, *, live: bool = False) -> Tree:
+        """All nodes that were built, in the host's copy; `live`: those that passes run. `copied`: a bit for each that
+        came from the text."""
         state = self.host
-        n = int(state["built" if state["by_value"] else "n"])
+        n = int(state["built" if state["by_value"] and not live else "n"])
         tokens, parents, depths = (tuple(state[name][:n].tolist()) for name in ("token", "parent", "depth"))
         log_probs, paths = (tuple(state[name][:n].tolist()) for name in ("log_prob", "path_log_prob"))
         from_text = tuple(node for node in range(n) if copied >> node & 1)

@@ -143,30 +143,31 @@ class Steps:
     def passing(self, kind: StepKind) -> Run:
         """The graph of the first pass, up to the head's activations."""
         width, windowed = kind.widths[0], kind.windowed
-        return self._recorded(("pass", width, windowed), f"pass {width}", lambda: self.constrained_launches(kind)[0])
+        return self._recorded(("pass", width, windowed), f"pass {width}", lambda: self._first_pass(kind))
 
-    def accepting(self, kind: StepKind) -> Run:
-        """The graph of what follows: draws within `masks`, further passes, the walk and the commit."""
-        return self._recorded(("accept", kind), f"accept {kind.widths}", lambda: self.constrained_launches(kind)[1])
+    def accepting(self, kind: StepKind, *, masked: bool) -> Run:
+        """The graph of what follows: draws, within `masks` if `masked`, further passes, the walk and the commit."""
+        name = f"accept {kind.widths}"
+        return self._recorded(("accept", kind, masked), name, lambda: self.constrained_launches(kind, masked=masked)[1])
 
-    def constrained_launches(self, kind: StepKind) -> tuple[list[Launch], list[Launch]]:
+    def constrained_launches(self, kind: StepKind, *, masked: bool = True) -> tuple[list[Launch], list[Launch]]:
         """The launches of `passing` and of `accepting`."""
-        session, passes, draws = self.session, list[list[Launch]](), list[list[Launch]]()
-        for place, width in enumerate(kind.widths):
-            node0, acts = PASS_ROWS * place, session.memory.buffers.acts
-            passes.append(session.pass_launches(width, node0, windowed=kind.windowed))
-            draws.append(session.head.sample_launches(acts, width, node0, listed=kind.listed, masks=self.masks))
-        first = [Launch("tree.cu", "verify_begin", {}, 1, WARP, [session.stamps]), *passes[0]]
-        further = [launch for one, drawn in zip(passes[1:], draws[1:]) for launch in (*one, *drawn)]
+        session, masks = self.session, self.masks if masked else None
+        first, *further = enumerate(kind.widths)
         # What a grammar forces may be a longer path than any draft.
-        return first, [*draws[0], *further, self._accept(kind), *session.commit_launches(kind.nodes)]
+        return self._first_pass(kind), [
+            *self._draws(kind, *first, masks),
+            *(launch for one in further for launch in (*self._pass(kind, *one), *self._draws(kind, *one, masks))),
+            self._accept(kind),
+            *session.commit_launches(kind.nodes),
+        ]
 
     def launches(self, kind: StepKind) -> list[Launch]:
         """The launches of one step, from the newest token to the ring."""
-        session = self.session
+        session, passes = self.session, enumerate(kind.widths)
         return [
             *self._draft(kind),
-            *(launch for place, width in enumerate(kind.widths) for launch in self._verify(kind, place, width)),
+            *(launch for one in passes for launch in (*self._pass(kind, *one), *self._draws(kind, *one))),
             self._accept(kind),
             *session.commit_launches(min(kind.nodes, max(session.device_block, 1)) if kind.drafts else 1),
         ]
@@ -187,13 +188,18 @@ class Steps:
             Launch("tree.cu", "tree_build", defines, blocks, TREE_THREADS, [state, session.stamps, *inputs]),
         ]
 
-    def _verify(self, kind: StepKind, place: int, width: int) -> list[Launch]:
-        session, node0 = self.session, PASS_ROWS * place
-        head, acts = session.head, session.memory.buffers.acts
-        forward = session.pass_launches(width, node0, windowed=kind.windowed)
+    def _first_pass(self, kind: StepKind) -> list[Launch]:
+        begin = Launch("tree.cu", "verify_begin", {}, 1, WARP, [self.session.stamps])
+        return [begin, *self._pass(kind, 0, kind.widths[0])]
+
+    def _pass(self, kind: StepKind, place: int, width: int) -> list[Launch]:
+        return self.session.pass_launches(width, PASS_ROWS * place, windowed=kind.windowed)
+
+    def _draws(self, kind: StepKind, place: int, width: int, masks: PinnedMemory | None = None) -> list[Launch]:
+        head, acts, node0 = self.session.head, self.session.memory.buffers.acts, PASS_ROWS * place
         if not kind.sampled:
-            return [*forward, *head.argmax_launches(acts, width, node0)]
-        return [*forward, *head.sample_launches(acts, width, node0, listed=kind.listed)]
+            return head.argmax_launches(acts, width, node0)
+        return head.sample_launches(acts, width, node0, listed=kind.listed, masks=masks)
 
     def _accept(self, kind: StepKind) -> Launch:
         session, trace = self.session, self.trace if kind.forced else None

@@ -12,19 +12,27 @@ from dflash_core.messages import Call, Message
 from dflash_core.record import Line, TurnRecord
 from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_core.turns import Turns
+from dflash_tui.application.attach.calls import StreamedCalls
 from dflash_tui.application.attach.server import AttachError
 from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import OnPrefill, TurnLike
 
-NO_TOOLS_HERE = "the model is on a server, to which this program does not offer tools"
 NOT_HERE = "the model is on the server: measurements and serving need it in this program"
 
 
-class WithoutCalls:
-    """An answer of a model that is offered no tools."""
+class Calling:
+    """The calls of an answer."""
 
-    calls: tuple[Call, ...] = ()
-    calling = ""
+    def __init__(self) -> None:
+        self.streamed = StreamedCalls()
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return self.streamed.calls
+
+    @property
+    def calling(self) -> str:
+        return self.streamed.calling
 
 
 class SentConversation:
@@ -35,7 +43,7 @@ class SentConversation:
         self.watchers: list[Callable[[Line], None]] = []
         self.messages: tuple[Message, ...] = ()
         self.tools: Tools = NO_TOOLS
-        self.tools_note = NO_TOOLS_HERE
+        self.tools_note = ""
 
     def set_messages(self, messages: Sequence[Message]) -> None:
         self.messages = tuple(messages)
@@ -62,9 +70,13 @@ class SentConversation:
 
     def ended(self, turn: TurnLike) -> None:
         """Called by a turn when it ends."""
-        self.messages += (Message("assistant", turn.text, turn.thinking, turn.report),)
+        self.messages += (Message("assistant", turn.text, turn.thinking, turn.report, tuple(turn.calls)),)
         if turn.record is not None:
             self.turns.append(turn.record)
+
+    def offered(self) -> dict[str, Any]:
+        """The field of a request that offers the tools."""
+        return {"tools": list(self.tools)} if self.tools else {}
 
     def reading(self, knobs: Knobs) -> None:
         """Only the server knows what it would read again."""

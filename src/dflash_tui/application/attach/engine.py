@@ -39,11 +39,12 @@ class RemoteModel:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a stream. `count`: tokens of the answer so far, 0 if not told. `read`: tokens of the prompt that are
-    read, and all of them."""
+    """A piece of a stream. `calls`: what it has of calls, see `StreamedCalls.take`. `count`: tokens of the answer so
+    far, 0 if not reported. `read`: tokens of the prompt that are read, and all of them."""
 
     text: str = ""
     thinking: str = ""
+    calls: Sequence[Mapping[str, Any]] = ()
     count: int = 0
     read: tuple[int, int] | None = None
     figures: Figures = UNKNOWN
@@ -109,6 +110,7 @@ class Engine:
         return Chunk(
             text(delta, "content"),
             text(delta, "reasoning_content") or text(delta, "reasoning"),
+            objects(delta, "tool_calls"),
             count(timings, "predicted_n") or count(usage, "completion_tokens") or 0,
             (read[0], read[1]) if read[0] is not None and read[1] is not None else None,
             figures,

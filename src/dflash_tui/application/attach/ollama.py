@@ -73,6 +73,8 @@ class Ollama(Engine):
         return Chunk(
             text(message, "content"),
             text(message, "thinking"),
+            # Each whole, in a piece of its own or with others; some releases number them within the piece.
+            [{"function": part(one, "function")} for one in objects(message, "tool_calls")],
             figures=_figures(found) if done else UNKNOWN,
             stop=STOPS.get(text(found, "done_reason"), "stop token") if done else None,
             error=said(found) if found.get("error") else "",

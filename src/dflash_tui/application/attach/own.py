@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,8 @@ from dflash_core.messages import Message
 from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, TurnRecord, assemble, decode
 from dflash_core.turn_stats import FoundRow, TurnReport
 from dflash_core.turns import Turns
-from dflash_tui.application.attach.conversation import SentConversation, WithoutCalls, WithoutDecoder, sent
+from dflash_tui.application.attach.conversation import Calling, SentConversation, WithoutDecoder, sent
+from dflash_tui.application.attach.engine import objects, part, text
 from dflash_tui.application.attach.server import CUT_OFF, AttachedServer, AttachError, Stream
 from dflash_tui.application.attach.watching import Watching
 from dflash_tui.application.requests import Requests
@@ -29,8 +31,9 @@ from dflash_tui.application.session_state import SessionState, decode_state
 NOTE = "attached to {url}, {program}; not from here: measurements (F8, what-if), /serve, /policy reset"
 
 
-class AttachedTurn(WithoutCalls):
-    """An answer of the server, from the lines of its record."""
+class AttachedTurn(Calling):
+    """An answer of the server, from the lines of its record. Where tools are used, the lines have calls as the model
+    wrote them, so text and reasoning are those of the usual stream: what follows the line of a step belongs to it."""
 
     def __init__(
         self,
@@ -38,7 +41,12 @@ class AttachedTurn(WithoutCalls):
         stream: Stream,
         tell: Callable[[str, dict[str, Any]], None],
         on_prefill: OnPrefill | None,
+        *,
+        uses_tools: bool,
     ) -> None:
+        super().__init__()
+        self._uses_tools = uses_tools
+        self._waiting: Piece | None = None  # for its text
         self._conversation, self._stream, self._tell_server = conversation, stream, tell
         self._on_prefill = on_prefill
         self._lines: list[TurnLine] = []
@@ -52,7 +60,13 @@ class AttachedTurn(WithoutCalls):
                 if name != "dflash":
                     self._chunk(data)
                 elif (piece := self._line(decode(data))) is not None:
-                    yield piece
+                    shown: Piece | None = piece
+                    if self._uses_tools:
+                        shown, self._waiting = self._waiting, replace(piece, text="", thinking="")
+                    if shown is not None:
+                        yield shown
+            if self._waiting is not None:
+                yield self._waiting
             if not (self._stream.is_cut or (self._lines and isinstance(self._lines[-1], End))):
                 raise AttachError(CUT_OFF)
         finally:
@@ -61,6 +75,7 @@ class AttachedTurn(WithoutCalls):
                 self.record = next(iter(assemble(self._lines)), None)
                 if self.record is not None and self.record.report is None:
                     self.record = None
+            self.streamed.end(cut=self.report is None or self.report.stop != "stop token")
             self._conversation.ended(self)
 
     def _line(self, line: Line) -> Piece | None:
@@ -71,13 +86,25 @@ class AttachedTurn(WithoutCalls):
             watcher(line)
         if isinstance(line, Start):
             return None
-        self.text += line.text
-        self.thinking += line.thinking
+        if not self._uses_tools:
+            self._add(line.text, line.thinking)
         if isinstance(line, End):
             self.report = line.report
             return None
         self._conversation.texts |= line.texts
         return Piece(line.event, line.text, line.thinking, line.at)
+
+    def _add(self, text: str, thinking: str) -> None:
+        self.text += text
+        self.thinking += thinking
+
+    def _delta(self, delta: Mapping[str, Any]) -> None:
+        """Answer, reasoning and calls of a chunk."""
+        self.streamed.take(objects(delta, "tool_calls"))
+        added, thinking = text(delta, "content"), text(delta, "reasoning_content")
+        self._add(added, thinking)
+        if (it := self._waiting) is not None:
+            self._waiting = replace(it, text=it.text + added, thinking=it.thinking + thinking)
 
     def _chunk(self, data: bytes) -> None:
         """A chunk of the usual stream: how much of the prompt is read, or why nothing more comes."""
@@ -85,6 +112,9 @@ class AttachedTurn(WithoutCalls):
             return
         found = json.loads(data)
         progress, error = found.get("prompt_progress"), found.get("error")
+        if self._uses_tools:
+            for choice in objects(found, "choices"):
+                self._delta(part(choice, "delta"))
         if error is not None:
             raise AttachError(f"the server: {one_line(str(error.get('message', error)))}")
         if progress is not None and self._on_prefill is not None:
@@ -127,9 +157,10 @@ class AttachedConversation(SentConversation):
             "max_tokens": knobs.max_tokens,
             "chat_template_kwargs": {"enable_thinking": knobs.thinking},
             "dflash": _asked(self._limits.within(knobs)[0]) | {"events": True},
+            **self.offered(),
         }
         stream = self._server.stream("/v1/chat/completions", body)
-        return AttachedTurn(self, stream, self._tell, on_prefill)
+        return AttachedTurn(self, stream, self._tell, on_prefill, uses_tools=bool(self.tools))
 
     def _tell(self, path: str, change: dict[str, Any]) -> None:
         with suppress(AttachError):  # it has ended meanwhile, or its stream says that the connection is lost
@@ -137,8 +168,8 @@ class AttachedConversation(SentConversation):
 
     def preview(self, text: str, knobs: Knobs) -> str:
         messages = sent((*self.messages, Message("user", text)))
-        variables = {"enable_thinking": knobs.thinking}
-        found = self._server.post("/apply-template", {"messages": messages, "chat_template_kwargs": variables})
+        body = {"messages": messages, "chat_template_kwargs": {"enable_thinking": knobs.thinking}, **self.offered()}
+        found = self._server.post("/apply-template", body)
         return str(json.loads(found)["prompt"])
 
 

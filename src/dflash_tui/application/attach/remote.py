@@ -20,7 +20,7 @@ from dflash_core.record import End, Line, Start, TurnRecord, line_of
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.turn_stats import FoundRow, TurnReport
 from dflash_core.turns import Turns
-from dflash_tui.application.attach.conversation import SentConversation, WithoutCalls, WithoutDecoder
+from dflash_tui.application.attach.conversation import Calling, SentConversation, WithoutDecoder
 from dflash_tui.application.attach.engine import Chunk, Engine, RemoteModel
 from dflash_tui.application.attach.figures import UNKNOWN, Figures, report
 from dflash_tui.application.attach.prometheus import Metrics
@@ -31,7 +31,7 @@ SILENCE_S = 900.0  # while a long prompt is read, or a model loaded, most engine
 COUNTED_S, LOOK_S = 0.5, 0.05  # how long counters may lag behind the end of a stream; between looks at them
 
 
-class RemoteTurn(WithoutCalls):
+class RemoteTurn(Calling):
     """An answer of another engine, piece by piece as it comes."""
 
     def __init__(
@@ -43,6 +43,7 @@ class RemoteTurn(WithoutCalls):
         *,
         drawn: bool,
     ) -> None:
+        super().__init__()
         self._conversation, self._stream, self._start = conversation, stream, start
         self._on_prefill, self._drawn = on_prefill, drawn
         self._engine = conversation.engine
@@ -73,6 +74,7 @@ class RemoteTurn(WithoutCalls):
             self._end(before, self._stop)
         finally:
             self._release()
+            self.streamed.end(cut=self._stop != "stop token")
             self._conversation.ended(self)
 
     def _read(self, data: bytes) -> Chunk | None:
@@ -96,8 +98,9 @@ class RemoteTurn(WithoutCalls):
         self._count = max(self._count, chunk.count)
         if chunk.read is not None and self._on_prefill is not None and not self._pieces:
             self._on_prefill(*chunk.read)
+        self.streamed.take(chunk.calls)
         inner, text = self._split.push(chunk.text)
-        if text or chunk.thinking or inner:
+        if text or chunk.thinking or inner or chunk.calls:
             yield from self._arrived(text, chunk.thinking + inner)
 
     def _arrived(self, text: str, thinking: str) -> Iterator[Piece]:
@@ -192,7 +195,7 @@ class RemoteConversation(SentConversation):
         system = messages[0].content if messages and messages[0].role == "system" else ""
         created = datetime.now(UTC).isoformat(timespec="seconds")
         start = Start(created, self._model, "", system, messages[-1].content, (), knobs)
-        body = self.engine.body(self._model, messages, knobs)
+        body = self.engine.body(self._model, messages, knobs) | self.offered()
         stream = self._server.stream(self.engine.path, body, SILENCE_S)
         return RemoteTurn(self, stream, start, on_prefill, drawn=drawn)
 

@@ -9,6 +9,7 @@ from typing import Literal
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
 from dflash_tui.application.settings.tool_servers import ALL
 from dflash_tui.application.tools.offered import OfferedTool
+from dflash_tui.application.tools.results import MAX_CHARACTERS
 
 MAX_ROUNDS = 24
 """Answers with calls, one after the other, to one message of the user."""
@@ -95,5 +96,8 @@ def over(rounds: int) -> bool:
 
 
 def result_tokens(capacity: int, used: int, results: int) -> int:
-    """Tokens that each of so many results may have, so that half of what is free is left for the answers."""
+    """Tokens that each of so many results may have, so that half of what is free is left for the answers. `capacity`: 0
+    where another engine does not report its context."""
+    if not capacity:
+        return MAX_CHARACTERS
     return max((capacity - used) // 2 // max(results, 1), 0)
