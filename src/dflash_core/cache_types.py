@@ -132,8 +132,8 @@ docs/notes/precision.md, types of caches."""
 AUTO_PAIRS: Sequence[CachePair] = tuple(map(CachePair.parse, ("f16", "q8_0", "q8_0/q5_0", "q5_0", "q5_0/q4_0", "q4_0")))
 """On a GPU `auto` takes the first of these with which the context fits: by their divergence, without those that others
 beat in fewer bits. Three bits cost more accuracy than rounded activations do, so they are used only on request."""
-RECENT_SHARE = 0.15
-"""Of a packed type's divergence, what is left with 1,024 recent positions as halves: 6.0e-3 of 3.9e-2 nats for q4_0,
+RECENT_SHARE = 0.19
+"""Of a packed type's divergence, what is left with 1,024 recent positions as halves: 7.4e-3 of 4.0e-2 nats for q4_0,
 the last 1,024 of 8,192 positions of SmolLM2-135M (docs/notes/precision.md). The documents that DIVERGENCE was measured
 on are shorter than a window."""
 
