@@ -7,12 +7,14 @@ of two bytes each; models/cache_rows.py says how, kernels/kv_packed.cuh is its t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dflash_core.errors import KnobError
 
 GROUP = 32
 CHUNK_BYTES = 16  # rows are moved in chunks of so many bytes
+RECENT_STEP = 128  # positions: a multiple of every tile of attention
+MIN_RECENT, MAX_RECENT = 256, 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +54,56 @@ TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class CachePair:
-    """The type of the keys and the type of the values."""
+    """The type of the keys and the type of the values. `recent`: how many of the last positions a row reads as halves
+    all the same; 0 for none."""
 
     k: CacheType
     v: CacheType
+    recent: int = 0
 
     @staticmethod
     def parse(text: str) -> CachePair:
-        """`TYPE` or `K/V`. Raises KnobError."""
-        names = text.split("/")
-        types = [TYPES.get(name.strip().lower()) for name in names]
+        """`TYPE` or `K/V`, where packed also with `+N`. Raises KnobError."""
+        names, plus, recent = text.partition("+")
+        types = [TYPES.get(name.strip().lower()) for name in names.split("/")]
         k, v = types[0], types[-1]
-        if len(names) > 2 or k is None or v is None:
-            found = f"cache type {text!r}" if text else "no cache type"
-            raise KnobError(f"{found}: expected auto, or one of {', '.join(TYPES)}, or two as K/V")
-        return CachePair(k, v)
+        found = f"cache type {text!r}" if text else "no cache type"
+        if len(types) > 2 or k is None or v is None:
+            raise KnobError(f"{found}: expected {KV_HELP}")
+        if not plus:
+            return CachePair(k, v)
+        if k.bytes or v.bytes:
+            packed = ", ".join(name for name, one in TYPES.items() if not one.bytes)
+            raise KnobError(f"{found}: expected packed types before +, {packed}, or two of them as K/V")
+        sizes = range(MIN_RECENT, MAX_RECENT + 1, RECENT_STEP)
+        if not recent.strip().isdecimal() or int(recent) not in sizes:
+            limits = f"{MIN_RECENT} to {MAX_RECENT} in steps of {RECENT_STEP}"
+            raise KnobError(f"{found}: expected a number of positions after +, {limits}")
+        return CachePair(k, v, int(recent))
 
     def __str__(self) -> str:
-        return self.k.name if self.k == self.v else f"{self.k.name}/{self.v.name}"
+        names = self.k.name if self.k == self.v else f"{self.k.name}/{self.v.name}"
+        return f"{names}+{self.recent}" if self.recent else names
 
     def row_bytes(self, numbers: int) -> int:
-        """Bytes of the keys and the values of one head at one position."""
+        """Bytes of the keys and the values of one head at one position, without those of the recent window."""
         return self.k.row_bytes(numbers) + self.v.row_bytes(numbers)
+
+    def border(self, position: int) -> int:
+        """The first position that a row at `position` reads as halves, itself included: a multiple of RECENT_STEP, so
+        at least `recent` positions are halves. It depends on the position alone, so plain decoding, chains and trees
+        read the same."""
+        return max(position + 1 - self.recent, 0) // RECENT_STEP * RECENT_STEP
+
+    @property
+    def most_recent(self) -> int:
+        """Positions that are stored as halves between two passes, at most."""
+        return self.recent + 2 * RECENT_STEP if self.recent else 0
+
+    @property
+    def past(self) -> CachePair:
+        """The same types without a recent window."""
+        return CachePair(self.k, self.v)
 
     @property
     def windowed(self) -> CachePair:
@@ -81,8 +111,9 @@ class CachePair:
         return self if self == EXACT else F16
 
 
+KV_HELP = f"auto, or one of {', '.join(TYPES)}, or two as K/V, packed ones also with +N: the last N positions as halves"
 F16 = CachePair.parse("f16")
-EXACT = CachePair(*[CacheType("f32", bytes=4)] * 2)
+EXACT = CachePair(CacheType("f32", bytes=4), CacheType("f32", bytes=4))
 """Floats of the model's own type: the default of the CPU reference; GPUs do not offer it."""
 
 
@@ -101,9 +132,28 @@ docs/notes/precision.md, types of caches."""
 AUTO_PAIRS: Sequence[CachePair] = tuple(map(CachePair.parse, ("f16", "q8_0", "q8_0/q5_0", "q5_0", "q5_0/q4_0", "q4_0")))
 """On a GPU `auto` takes the first of these with which the context fits: by their divergence, without those that others
 beat in fewer bits. Three bits cost more accuracy than rounded activations do, so they are used only on request."""
+RECENT_SHARE = 0.19
+"""Of a packed type's divergence, what is left with 1,024 recent positions as halves: 7.4e-3 of 4.0e-2 nats for q4_0,
+the last 1,024 of 8,192 positions of SmolLM2-135M (docs/notes/precision.md). The documents that DIVERGENCE was measured
+on are shorter than a window."""
 
 
-KV_HELP = f"auto, {', '.join(TYPES)}, or two as K/V"
+def divergence(kv: str) -> float:
+    """The mean KL divergence in nats by DIVERGENCE and RECENT_SHARE; of a pair that was not measured, that of the worse
+    of its types."""
+    names, plus, _ = kv.partition("+")
+    found = DIVERGENCE.get(names)
+    if found is None:
+        found = max(DIVERGENCE.get(name, 0.0) for name in names.split("/"))
+    return found * RECENT_SHARE if plus else found
+
+
+AUTO_RECENT: Sequence[CachePair] = tuple(
+    sorted(
+        (*AUTO_PAIRS, *(replace(pair, recent=1024) for pair in AUTO_PAIRS[2:])), key=lambda pair: divergence(str(pair))
+    )
+)
+"""AUTO_PAIRS for machines that can keep recent positions as halves: with 1,024 of them too, by divergence."""
 
 
 def checked(text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from dflash_core.cache_types import AUTO, AUTO_PAIRS, DIVERGENCE, EXACT
+from dflash_core.cache_types import AUTO, AUTO_PAIRS, DIVERGENCE, EXACT, divergence
 from dflash_core.errors import Code, ContextError, OutOfMemoryError
 from dflash_core.memory import Component, MemoryBreakdown, gib
 
@@ -365,7 +365,7 @@ def cost(option: Setup, setup: Setup) -> float:
 
 
 def _cache_cost(kv: str) -> float:
-    found = DIVERGENCE.get(kv) or max(DIVERGENCE.get(part, 0.0) for part in kv.split("/"))
+    found = divergence(kv)
     if not found:
         return HALVES_COST if kv != str(EXACT) else 0
     return max(2 * HALVES_COST, Q8_COST + TENFOLD_COST * math.log10(found / DIVERGENCE["q8_0"]))

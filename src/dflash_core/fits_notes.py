@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dflash_core.cache_types import DIVERGENCE
+from dflash_core.cache_types import DIVERGENCE, RECENT_SHARE
 from dflash_core.fits import CEILING, MemoryEstimator, Setup, total
 from dflash_core.memory import gib
 
@@ -31,8 +31,12 @@ def trees_end(budget: int) -> str:
 
 def cache_note(kv: str) -> str:
     """What keys and values of this type cost; empty where that is nothing, or was not measured."""
-    found = DIVERGENCE.get(kv)
-    return f"{kv} costs a mean KL divergence of {found:.1e} nats (demo model, against f16)" if found else ""
+    names, plus, _ = kv.partition("+")
+    found = DIVERGENCE.get(names)
+    if not found:
+        return ""
+    note = f"{names} costs a mean KL divergence of {found:.1e} nats (demo model, against f16)"
+    return f"{note}, {kv} about {RECENT_SHARE:.0%} of that" if plus else note
 
 
 def cut_note(wished: int | None, context: int) -> tuple[str, ...]:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from dflash_core.backends.cpu.machine import CpuMachine
 from dflash_core.backends.cpu.memory_estimator import HostMemoryEstimator
+from dflash_core.backends.cuda.sequence import SequenceMemory
 from dflash_core.bench.synthetic_models import DRAFT_27B, SIZE_27B, TARGET_27B, target_types
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, CHUNK_BYTES, DIVERGENCE, TYPES, CachePair, checked
 from dflash_core.engine import _choice
-from dflash_core.errors import KnobError
+from dflash_core.errors import KnobError, UnsupportedError
 from dflash_core.fits import memory_after_load, requested_setup, sequence_bytes
 from dflash_core.models.cache_rows import CODECS, hadamard
 from dflash_core.models.kv_cache import KVCache
@@ -44,6 +45,24 @@ def test_names(text: str, name: str) -> None:
 def test_an_unknown_type_is_refused_with_the_list(text: str) -> None:
     with pytest.raises(KnobError, match=r"expected auto, or one of f16, bf16, q8_0, q5_0, q4_0, tq3_0, or two as K/V"):
         checked(text)
+
+
+@pytest.mark.parametrize("text", ["q4_0+", "q4_0+128", "q4_0+300", "q4_0+8320", "q4_0+x", "f16+1024", "q8_0/bf16+512"])
+def test_a_window_of_halves_has_limits(text: str) -> None:
+    with pytest.raises(KnobError, match=r"expected (a number of positions after \+, 256|packed types before \+)"):
+        checked(text)
+
+
+def test_a_window_of_halves_is_named_and_follows_positions() -> None:
+    assert checked(" Q8_0/q4_0+2048") == "q8_0/q4_0+2048"
+    pair = CachePair.parse("q4_0+256")
+    assert [pair.border(at) for at in (0, 382, 383, 510, 511, 1000)] == [0, 0, 128, 128, 256, 640]
+    assert pair.past == CachePair.parse("q4_0")
+
+
+def test_a_card_refuses_a_window_of_halves_by_name() -> None:
+    with pytest.raises(UnsupportedError, match=r"as q4_0\+1024, expected q4_0 on a card.*; run it on the CPU"):
+        SequenceMemory(cast("Any", None), 4096, (), kv=CachePair.parse("q4_0+1024"))
 
 
 def test_bytes_of_a_27b() -> None:

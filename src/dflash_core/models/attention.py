@@ -11,7 +11,7 @@ from torch import Tensor
 from dflash_core.arch import kinds
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.cache_types import CachePair
-from dflash_core.models.kv_cache import KVCache
+from dflash_core.models.kv_cache import KVCache, RecentCache
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import Rotary, rms_norm
 from dflash_core.models.rows import Inputs, LayerState, NoState
@@ -66,6 +66,8 @@ class Attention:
 
     def new_cache(self, kv: CachePair | None = None) -> KVCache:
         """An empty cache of keys and values of the type `kv`; None: floats of the weights' own type."""
+        if kv is not None and kv.recent:
+            return RecentCache(self.spec.kv_heads, self.spec.head_dim, self.dtype, kv)
         return KVCache(self.spec.kv_heads, self.spec.head_dim, self.dtype, kv)
 
     def queries(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -104,7 +106,10 @@ class Attention:
         window = AttentionWindow(self.spec.window) if self.spec.window else rows.window
         if self.spec.kv_from is None:
             cache.store(rows.length, *self.keys_values(x, angles))
-        keys, values = cache.read(rows.seen(window))
         masked = len(x) > 1 or window.size
         visible = rows.visible(window) if masked else None
-        return self.output(attend(cache.queries(q), keys, values, visible, self.scale, self.attn_sinks), gate)
+        q, mixed = cache.queries(q), x.new_empty(len(x), self.spec.heads * self.spec.head_dim)
+        for some, keys, values in cache.parts(rows.seen(window), rows.positions):
+            seen = None if visible is None else visible[some]
+            mixed[some] = attend(q[:, some], keys, values, seen, self.scale, self.attn_sinks)
+        return self.output(mixed, gate)

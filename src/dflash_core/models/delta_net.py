@@ -43,9 +43,8 @@ class DeltaState:
     rows: DeltaRows | None = None
     component: str = "states"
 
-    def checkpoint(self) -> DeltaState:
-        """A copy of the committed state, without pending rows."""
-        return DeltaState(self.s.clone(), self.conv.clone())
+    def reaches(self, length: int) -> bool:
+        return False
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
         return ()  # no tensors by position
@@ -53,9 +52,11 @@ class DeltaState:
     def put(self, begin: int, rows: Iterator[Tensor]) -> None:
         pass
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.s, self.conv
+    def tensors(self, length: int) -> tuple[Tensor, ...]:
+        return self.s.clone(), self.conv.clone()
+
+    def load(self, length: int, tensors: Iterator[Tensor]) -> None:
+        self.s, self.conv, self.rows = next(tensors).clone(), next(tensors).clone(), None
 
     @property
     def nbytes(self) -> int:

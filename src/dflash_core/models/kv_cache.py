@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from dflash_core.cache_types import EXACT, CachePair
+from dflash_core.cache_types import EXACT, F16, RECENT_STEP, CachePair
 from dflash_core.models.cache_rows import CODECS, Codec, Floats, hadamard
 
 
@@ -70,8 +70,19 @@ class KVCache:
         other.k, other.v = self.k.clone(), self.v.clone()
         return other
 
-    def checkpoint(self) -> None:
-        """None: positions after the committed length are never read, so a cache only needs to be truncated."""
+    def parts(self, runs: Sequence[slice], positions: Tensor) -> Iterator[tuple[Tensor | slice, Tensor, Tensor]]:
+        """What rows at `positions` (n,) read of these runs: groups of rows with their keys and values."""
+        yield slice(None), *self.read(runs)
+
+    def reaches(self, length: int) -> bool:
+        """True: positions after the committed length are never read, so a cache only needs to be truncated."""
+        return True
+
+    def tensors(self, length: int) -> tuple[Tensor, ...]:
+        return ()
+
+    def load(self, length: int, tensors: Iterator[Tensor]) -> None:
+        pass
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
         """Copies of the rows of positions begin..end: keys and values (kv_heads, positions, row)."""
@@ -86,10 +97,6 @@ class KVCache:
         self.k[:, begin:end], self.v[:, begin:end] = k, v
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return ()
-
-    @property
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes
 
@@ -98,3 +105,68 @@ class KVCache:
         new = old.new_empty(old.shape[0], max(end, 2 * old.shape[1], 256), old.shape[2])
         new[:, :length] = old[:, :length]
         return new
+
+
+class RecentCache(KVCache):
+    """A packed cache that also stores its last positions as halves, keys transformed as in the packed rows.
+
+    A row reads positions from its border on (`CachePair.border`) as halves and the others packed. Halves before the
+    border of the committed length, and a step more, are dropped, so the cache cannot be cut back much further than that
+    without a checkpoint.
+    """
+
+    def __init__(self, kv_heads: int, head_dim: int, dtype: torch.dtype, kv: CachePair) -> None:
+        super().__init__(kv_heads, head_dim, dtype, kv)
+        self._pair, self._halves = kv, KVCache(kv_heads, head_dim, dtype, F16)
+        self.first = 0  # the position of the first half
+
+    def store(self, length: int, k: Tensor, v: Tensor) -> None:
+        super().store(length, k, v)
+        halves, begin = self._halves, self._pair.border(length) - RECENT_STEP
+        if begin > self.first and length + k.shape[1] - self.first > halves.k.shape[1]:
+            rows = halves.positions(begin - self.first, length - self.first)
+            halves.put(0, iter(rows))
+            self.first = begin
+        halves.store(length - self.first, self.queries(k), v)
+
+    def parts(self, runs: Sequence[slice], positions: Tensor) -> Iterator[tuple[Tensor | slice, Tensor, Tensor]]:
+        borders = [self._pair.border(position) for position in positions.tolist()]
+        for border in sorted(set(borders)):
+            rows = torch.tensor([one == border for one in borders])
+            yield rows, *self._mixed(runs, border)
+
+    def _mixed(self, runs: Sequence[slice], border: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of runs of positions, as halves from `border` on. A drafter that drafts again from an earlier
+        position reads what is left of them."""
+        border, first = max(border, self.first), self.first
+        past = [slice(run.start, min(run.stop, border)) for run in runs if run.start < border]
+        recent = [slice(max(run.start, border) - first, run.stop - first) for run in runs if run.stop > border]
+        k, v = self._halves.read(recent)
+        if not past:
+            return k, v
+        packed = self.read(past)
+        return torch.cat((packed[0], k), 1), torch.cat((packed[1], v), 1)
+
+    def commit(self, length: int, path: Sequence[int]) -> None:
+        super().commit(length, path)
+        self._halves.commit(length - self.first, path)
+
+    def reaches(self, length: int) -> bool:
+        return self.first <= self._pair.border(length)
+
+    def tensors(self, length: int) -> tuple[Tensor, ...]:
+        """The halves that the next row reads: keys and values (kv_heads, positions, head_dim)."""
+        return self._halves.positions(self._pair.border(length) - self.first, length - self.first)
+
+    def load(self, length: int, tensors: Iterator[Tensor]) -> None:
+        self.first = self._pair.border(length)
+        self._halves.put(0, tensors)
+
+    def copy(self) -> Self:
+        other = super().copy()
+        other._halves = self._halves.copy()
+        return other
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + self._halves.nbytes

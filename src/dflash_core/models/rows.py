@@ -82,18 +82,20 @@ class LayerState(Protocol):
     def commit(self, length: int, path: Sequence[int]) -> None:
         """Commit the rows `path` of the last pass after `length` committed positions."""
 
-    def checkpoint(self) -> LayerState | None:
-        """A copy of the state that cannot be rewound; None where truncating is enough."""
+    def reaches(self, length: int) -> bool:
+        """Whether the state can return to its first `length` positions without a checkpoint."""
+
+    def tensors(self, length: int) -> tuple[Tensor, ...]:
+        """Copies of what cannot be rewound of the state after `length` committed positions, in its stored form."""
+
+    def load(self, length: int, tensors: Iterator[Tensor]) -> None:
+        """Return to `length` positions: `tensors` as the method of that name returned them."""
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
         """Copies of the state of the committed positions begin..end."""
 
     def put(self, begin: int, rows: Iterator[Tensor]) -> None:
         """Restore the tensors that `positions` returned, from position `begin` on."""
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The state that `checkpoint` copies, in its stored form."""
 
     @property
     def nbytes(self) -> int: ...
@@ -103,13 +105,18 @@ class NoState:
     """The state of a layer that stores nothing: implements `LayerState`."""
 
     component = "target KV"
-    tensors: tuple[Tensor, ...] = ()
     nbytes = 0
 
     def commit(self, length: int, path: Sequence[int]) -> None:
         pass
 
-    def checkpoint(self) -> None:
+    def reaches(self, length: int) -> bool:
+        return True
+
+    def tensors(self, length: int) -> tuple[Tensor, ...]:
+        return ()
+
+    def load(self, length: int, tensors: Iterator[Tensor]) -> None:
         pass
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.base import MAX_CHECKPOINTS
+from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK
 from dflash_core.backends.cpu.machine import CpuMachine
-from dflash_core.cache_types import AUTO_PAIRS, EXACT, named
+from dflash_core.cache_types import AUTO_RECENT, EXACT, F16, named
 from dflash_core.config import target_weights
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.fits import KV_TYPES, PREFILL_ROWS, Setup, sequence_bytes, total
@@ -18,6 +18,7 @@ from dflash_core.formats.weights import TensorInfo
 from dflash_core.memory import Component
 
 FLOAT_BYTES = 4
+RECENT_CAPACITY = 2  # of the most halves that a pass has: their buffer grows by doubling
 # Dense weights may take this share of the free memory; above it they stay packed in the file's own types.
 DENSE_SHARE = 0.6
 
@@ -37,7 +38,7 @@ class HostMemoryEstimator:
     total that they may use, 0 for all that this machine has. `packed`: how a loaded target keeps its weights; None for
     what a load would choose."""
 
-    auto = tuple(str(pair) for pair in (EXACT, *AUTO_PAIRS))
+    auto = tuple(str(pair) for pair in (EXACT, *AUTO_RECENT))
     kv_types = tuple(dict.fromkeys((auto[0], *KV_TYPES)))
     base = Setup(0, auto[-1], nodes=0)
     expert_layers = (0,)  # the CPU has one memory
@@ -88,11 +89,15 @@ class HostMemoryEstimator:
 
     def sequence(self, setup: Setup) -> tuple[Component, ...]:
         kv, detail = named(setup.kv), f"{setup.kv}, {setup.context:,} positions at most"
-        found = [Component("target KV", setup.context * self._spec.position_bytes(kv), detail)]
-        # State of layers whatever the length: recurrent and convolution states.
-        if states := sum(layer.mixer.state_numbers for layer in self._spec.layers) * FLOAT_BYTES:
-            found.append(Component("states", states * (1 + MAX_CHECKPOINTS), f"{MAX_CHECKPOINTS} checkpoints"))
+        half = self._spec.position_bytes(F16)
+        copied = min(setup.context, kv.most_recent)
+        recent = min(setup.context, RECENT_CAPACITY * (kv.most_recent + PREFILL_CHUNK)) if kv.recent else 0
+        found = [Component("target KV", setup.context * self._spec.position_bytes(kv) + recent * half, detail)]
+        # State of layers whatever the length: recurrent and convolution states; in checkpoints recent halves too.
+        states = sum(layer.mixer.state_numbers for layer in self._spec.layers) * FLOAT_BYTES
+        if total_states := states + (states + copied * half) * MAX_CHECKPOINTS:
+            found.append(Component("states", total_states, f"{MAX_CHECKPOINTS} checkpoints"))
         draft = self._draft.config if self._draft and setup.drafted else None
         if draft:
-            found.append(Component("drafter KV", setup.context * draft.position_bytes(kv), detail))
+            found.append(Component("drafter KV", setup.context * draft.position_bytes(kv.past), detail))
         return tuple(found)

@@ -28,18 +28,15 @@ from dflash_core.tree import Candidates
 
 @dataclass(slots=True)
 class CpuCheckpoint:
-    """The recurrent states at `length`; keys and values, also a drafter's, are only cut and need no copy."""
+    """The recurrent states and the recent halves at `length`, layer by layer; other keys and values, also a drafter's,
+    are only cut and need no copy."""
 
     length: int
-    states: list[LayerState | None]
+    tensors: tuple[Tensor, ...]
 
     @property
     def nbytes(self) -> int:
-        return sum(state.nbytes for state in self.states if state is not None)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(tensor for state in self.states if state is not None for tensor in state.tensors)
+        return sum(tensor.nbytes for tensor in self.tensors)
 
 
 class CpuSession:
@@ -137,19 +134,18 @@ class CpuSession:
         return Decoder(self, knobs, stop_ids, context_length, policy, constraint)
 
     def checkpoint(self) -> CpuCheckpoint:
-        return CpuCheckpoint(self.length, [state.checkpoint() for state in self.states])
+        return CpuCheckpoint(self.length, self._fixed(self.states, self.length))
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
             self._reset()
             return
         assert isinstance(checkpoint, CpuCheckpoint), "a checkpoint of another backend"
-        copies = [state and state.checkpoint() for state in checkpoint.states]
-        self.states = [copy or state for copy, state in zip(copies, self.states, strict=True)]
+        self._load(checkpoint)
         self._cut(checkpoint.length)
 
     def cut(self, length: int) -> bool:
-        if self.target.spec.recurrent:
+        if not all(state.reaches(length) for state in self.states):
             return False
         self._cut(length)
         return True
@@ -165,12 +161,9 @@ class CpuSession:
         return (*found, *(self.drafter.rows(begin, end) if self.drafter is not None else ()))
 
     def state_of(self, length: int, tensors: Sequence[Tensor]) -> CpuCheckpoint:
-        empty = [state.checkpoint() for state in self.target.new_states()]
-        found = CpuCheckpoint(length, empty)
-        check_tensors(tensors, found.tensors)
-        for mine, theirs in zip(found.tensors, tensors, strict=True):
-            mine.copy_(theirs)
-        return found
+        recent = length - self.kv.border(length) if self.kv is not None and self.kv.recent else None
+        check_tensors(tensors, self._fixed(self.target.new_states(self.kv), 0), recent)
+        return CpuCheckpoint(length, tuple(tensor.clone() for tensor in tensors))
 
     def resume(self, snapshot: Snapshot) -> None:
         self._reset()
@@ -183,8 +176,18 @@ class CpuSession:
                 state.put(page.begin, rows)
             if self.drafter is not None:
                 self.drafter.resume(page.begin, tokens[page.begin : page.end], rows)
-        self.states = [saved or state for saved, state in zip(point.states, self.states, strict=True)]
+        self._load(point)
         self.length = snapshot.length
+
+    @staticmethod
+    def _fixed(states: Sequence[LayerState], length: int) -> tuple[Tensor, ...]:
+        return tuple(tensor for state in states for tensor in state.tensors(length))
+
+    @torch.inference_mode()
+    def _load(self, checkpoint: CpuCheckpoint) -> None:
+        tensors = iter(checkpoint.tensors)
+        for state in self.states:
+            state.load(checkpoint.length, tensors)
 
     def _cut(self, length: int) -> None:
         self.length = length

@@ -87,7 +87,7 @@ class CpuTarget(Target):
         nodes: int = 0,
     ) -> CpuSession:
         assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
-        return CpuSession(self.model, draft.drafter(kv) if draft else None, captured, kv)
+        return CpuSession(self.model, draft.drafter(kv and kv.past) if draft else None, captured, kv)
 
     def step_seconds(self, rows: int) -> float:
         try:

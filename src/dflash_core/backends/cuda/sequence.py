@@ -32,6 +32,7 @@ from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
+from dflash_core.errors import cpu_only
 from dflash_core.fits import MIN_NODES, PREFILL_ROWS
 from dflash_core.snapshots.store import PAGE
 
@@ -59,6 +60,9 @@ class SequenceMemory:
         rows: int = PREFILL_ROWS,
         capacity: int = MAX_NODES,
     ) -> None:
+        """Raises UnsupportedError for a cache type that only the CPU has."""
+        if kv.recent:
+            raise cpu_only(f"keys and values as {kv}, expected {kv.past} on a card, without a window of halves")
         device, hidden = target.device.torch_device, target.spec.embedding_length
         self.capacity, self.slots = capacity, context + MAX_NODES
         partials = PassBuffers.partials(*target.projections(), side_by_side=target.side_by_side)
