@@ -191,6 +191,16 @@ def test_a_missing_file_is_one_line_before_anything_opens(
     assert not opened
 
 
+def test_the_beginning_of_a_pairs_name_as_a_target_names_the_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "--target", "qwen3.8"]) == 1
+    assert "did you mean the pair qwen3.8-27b?" in capsys.readouterr().err
+
+
+def test_an_unknown_option_names_its_command_and_a_parameter_its_form(capsys: pytest.CaptureFixture[str]) -> None:
+    assert usage_error(capsys, "ask", "hi", "--bogus").startswith("dflash-tui ask: unrecognized arguments: --bogus")
+    assert "give it as --set max_tokens=VALUE" in usage_error(capsys, "ask", "hi", "--max-tokens", "9")
+
+
 def test_the_home_folder_is_understood(
     opened: list[LoadRequest], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from dflash_core.demo.smollm2 import smollm2_draft_path
 from dflash_core.drafters.registry import is_named, missing, parts
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.files import check_regular
-from dflash_core.knobs import parse_settings
+from dflash_core.knobs import SPECS, parse_settings
 from dflash_tui import __version__
 from dflash_tui.application import log
 from dflash_tui.application.session import LoadRequest
@@ -46,8 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # How long Textual waits after Esc for the rest of a key. Its default of 100 ms turns a held Alt+K (30/s) into text.
     os.environ.setdefault("ESCDELAY", ESCAPE_MS)
     parser = build_parser()
-    args = _text(parser.parse_args(argv))
+    args, unknown = parser.parse_known_args(argv)
+    args = _text(args)
     parser = _speaking(parser, args)
+    if unknown:
+        parser.error(_unknown(unknown))
     config = _config(parser, args)
     settings = config.settings
     profile = Presets().profile(args.profile) if args.profile else None
@@ -105,6 +108,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         write_err("\ninterrupted")
         return INTERRUPTED
+
+
+def _unknown(arguments: Sequence[str]) -> str:
+    """The error for arguments that the command does not have; a parameter's name as an option is told what to write."""
+    for word in arguments:
+        name = word.partition("=")[0].lstrip("-").replace("-", "_")
+        if word.startswith("--") and any(spec.name == name for spec in SPECS):
+            return f"{word}: no option of this name, {name} is a parameter; give it as --set {name}=VALUE"
+    return f"unrecognized arguments: {' '.join(arguments)}"
 
 
 def _speaking(parser: argparse.ArgumentParser, args: argparse.Namespace) -> argparse.ArgumentParser:
@@ -250,7 +262,9 @@ def _check_files(config: Config, profile: Profile | None, command: str | None) -
             check_regular(path)
         if path is None or path.exists() or (config.settings.target is None and _is_demos(path)):
             continue
-        from dflash_tui.application.hub.catalogue import named as named_pair  # most starts need no catalogue
+        # Most starts need no catalogue.
+        from dflash_tui.application.hub.catalogue import load_catalogue
+        from dflash_tui.application.hub.catalogue import named as named_pair
 
         if name == "target" and named_pair(path) is not None:
             if command == "plan":
@@ -260,7 +274,9 @@ def _check_files(config: Config, profile: Profile | None, command: str | None) -
         if lost is not None:
             origin = config.origins[name]
             named = f"--{name}" if origin == "command line" else f"{origin}: {name}"
-            raise DFlashError(f"{named} {lost}: no such file or folder; check the path")
+            near = load_catalogue().near(lost) if name == "target" else ()
+            hint = f"did you mean the pair {' or '.join(near)}?" if near else "check the path"
+            raise DFlashError(f"{named} {lost}: no such file or folder; {hint}")
 
 
 def _moved(profile: Profile, gone: Path, config: Config) -> str:

@@ -123,10 +123,9 @@ def _form(folder: Path, config: Mapping[str, Any]) -> Form:
         return known[kind]
     found, expected = f"the model_type {shown(str(kind))}", ", ".join(FORMS)
     if kind is None:
-        found, expected = (
-            f"no model_type and the architectures {shown(str(config.get('architectures')))}",
-            f"one of {expected}",
-        )
+        named = config.get("architectures")
+        found = "no model_type" + (f" (architectures: {shown(str(named))})" if named else "")
+        expected = f"one of {expected}"
     raise UnsupportedError(
         f"{folder / CONFIG} has {found}, expected {expected}; use the model's GGUF",
         code=Code.UNKNOWN_ARCHITECTURE,

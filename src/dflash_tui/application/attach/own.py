@@ -28,7 +28,7 @@ from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import OnPrefill
 from dflash_tui.application.session_state import SessionState, decode_state
 
-NOTE = "attached to {url}, {program}; not from here: measurements (F8, what-if), /serve, /policy reset"
+NOTE = "attached to {url}, {program}; F8, /whatif, /serve and /policy reset need a model in this program"
 
 
 class AttachedTurn(Calling):

@@ -89,11 +89,15 @@ class Catalogue:
             for problem in self.problems:
                 if f": {name!r}: " in problem:
                     raise CatalogueError(problem)
-            near = [one for one in self.pairs if one.startswith(name.lower())]
-            near = near or difflib.get_close_matches(name, list(self.pairs), n=1)
+            near = self.near(name)
             hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self.pairs) or 'none'}"
             raise CatalogueError(f"no pair {one_line(name)!r} in the catalogue; {hint}")
         return self.pairs[name]
+
+    def near(self, name: str) -> list[str]:
+        """The pairs whose names begin with `name`, else the one most like it, if any is."""
+        begins = [one for one in self.pairs if name and one.startswith(name.lower())]
+        return begins or difflib.get_close_matches(name, list(self.pairs), n=1)
 
 
 def named(target: Path | None) -> Pair | None:
