@@ -12,9 +12,9 @@ from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.drafters.in_caches import PENDING_ROWS
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import At
-from dflash_core.backends.cuda.layers.attention import Splits
 from dflash_core.backends.cuda.layers.base import PassBuffers
 from dflash_core.backends.cuda.layers.split_attention import SplitOrder
+from dflash_core.backends.cuda.layers.splits import Splits
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.rings import Layer
 from dflash_core.backends.cuda.state import PASS_ROWS

@@ -23,12 +23,13 @@ from dflash_core.backends.cuda.drafters.chains import BLOCK, ChainDrafter, Hidde
 from dflash_core.backends.cuda.drafters.mtp_weights import DeviceMtp
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
-from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, Splits
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.splits import Splits
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP

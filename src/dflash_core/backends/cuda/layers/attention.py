@@ -35,33 +35,19 @@ from dflash_core.backends.cuda.layers.base import (
 )
 from dflash_core.backends.cuda.layers.sink_rows import SINK_DIMS, with_sinks
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.splits import Splits
 from dflash_core.backends.cuda.layers.visible_rows import VisibleRows
 from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.rings import TILE, Empty, Layer, Rings, ring_slots
-from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
+from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.cache_types import F16, CachePair
 
 COMBINE_THREADS = 4 * WARP  # threads of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
 # cuDNN's attention is left out: it plans again for every new prompt length, which takes about 50 ms.
 LIBRARY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-
-class Splits:
-    """Partial results of split attention for the widest pass, carved from `arena`, whose size includes `pieces`."""
-
-    def __init__(self, order: SplitOrder, heads: HeadShape, arena: Arena) -> None:
-        self.order = order
-        self.out, self.stats, self.q = arena.carve(*self.pieces(order, heads))
-
-    @staticmethod
-    def pieces(order: SplitOrder, heads: HeadShape) -> Sequence[TensorSpec]:
-        """Partial sums, softmax statistics and queries."""
-        rows = heads.kv_heads * heads.packed_rows(PASS_ROWS)
-        sizes = order.parts * rows * heads.head_dim, order.parts * rows * 2, rows * heads.head_dim
-        return [((size,), dtype) for size, dtype in zip(sizes, (torch.float32, torch.float32, torch.float16))]
 
 
 class AttentionLayers(MixerLayers):
