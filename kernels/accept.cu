@@ -150,23 +150,35 @@ extern "C" __global__ void __launch_bounds__(ACCEPT_THREADS) accept(
 
 // Rows of 16-byte chunks. A stream is one [slot][chunks] array, such as the keys of one head of one layer; one block
 // moves one stream, a thread one chunk of every row. Node i has been in slot length + i so far. Node numbers
-// grow along the path, so in that order each row is read before it is overwritten; READ rows are read ahead.
-extern "C" __global__ void kv_commit(const StepState* st, const u64* streams, int chunks, u64* stamps) {
+// grow along the path, so in that order each row is read before it is overwritten; READ rows are read ahead. With
+// KV_RING (kv.cuh) slots are counted modulo `slots`.
+#ifdef KV_RING
+#define RING_PARAMETER , int slots
+#else
+#define RING_PARAMETER
+#endif
+extern "C" __global__ void kv_commit(const StepState* st, const u64* streams, int chunks, u64* stamps RING_PARAMETER) {
     constexpr int READ = 8;
     pdl_launch();
     pdl_wait();
     const int accepted = st->accepted, length = st->length - accepted;
+#ifdef KV_RING
+    uint4* const rows = reinterpret_cast<uint4*>(streams[blockIdx.x]);
+    const auto row = [&](int node) { return u64(u32(length + node) % u32(slots)) * chunks; };
+#else
     uint4* const rows = reinterpret_cast<uint4*>(streams[blockIdx.x]) + u64(length) * chunks;
+    const auto row = [&](int node) { return node * chunks; };
+#endif
     for (int chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
         for (int first = 1; first < accepted; first += READ) {
             uint4 held[READ];
 #pragma unroll
             for (int i = 0; i < READ; ++i) {
-                if (first + i < accepted) held[i] = rows[st->path[first + i] * chunks + chunk];
+                if (first + i < accepted) held[i] = rows[row(st->path[first + i]) + chunk];
             }
 #pragma unroll
             for (int i = 0; i < READ; ++i) {
-                if (first + i < accepted) rows[(first + i) * chunks + chunk] = held[i];
+                if (first + i < accepted) rows[row(first + i) + chunk] = held[i];
             }
         }
     }

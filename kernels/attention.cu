@@ -99,21 +99,26 @@ struct SharedView : Window {
 struct NodeView : Window {
     int first, length, keys;
     const u8* path;
+    const KeyValues& cache;
     static constexpr int step0 = 0;
 
-    __device__ NodeView(int first, int length, int keys, const u8* path, const Window& window)
-        : Window(window), first(first), length(length), keys(keys), path(path) {}
+    __device__ NodeView(
+        int first, int length, int keys, const u8* path, const KeyValues& cache, const Window& window
+    ) : Window(window), first(first), length(length), keys(keys), path(path), cache(cache) {}
 
     struct Order {
         static constexpr bool STRAIGHT = false;
         const u8* path;
-        int committed;  // rows of the tile that are committed positions; negative if the tile begins in the tree
-        __device__ int operator()(int row) const { return row < committed ? row : committed + path[row - committed]; }
+        const KeyValues& cache;
+        int begin, committed;  // rows of the tile that are committed positions; negative if it begins in the tree
+        __device__ int operator()(int row) const {
+            return row < committed ? row : cache.after(begin, committed + path[row - committed]);
+        }
         __device__ bool skips(int) const { return false; }
     };
 
     __device__ int tile(int step) const { return first + NEAR * step; }
-    __device__ Order order(int begin) const { return {path, length - begin}; }
+    __device__ Order order(int begin) const { return {path, cache, begin, length - begin}; }
     __device__ bool open(int begin) const { return begin + TILE <= keys && shows(keys - 1, begin); }
     __device__ u64 visible(int, int begin) const {
         return bit_range(0, keys - 1 - begin) & shown(keys - 1, begin);
@@ -205,7 +210,7 @@ __device__ __attribute__((noinline)) void attend_piece(
     for (int tile = tree.common(); tile <= position / TILE; tile++) {
         __syncthreads();  // the path is written, and all threads have finished the previous tile
         const int keys = deal->hides(position, tile * TILE) ? 0 : position + 1;
-        const NodeView view(tile, tree.length, keys, path, *deal);
+        const NodeView view(tile, tree.length, keys, path, cache, *deal);
         attend<NODE_TILES>(view, alone, tile % NEAR, queries, cache, tiles, out, stats);
     }
 }

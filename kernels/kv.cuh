@@ -17,7 +17,7 @@
 //
 // With KV_RING positions share the slots: position p is stored in slot p % slots, which holds the newest of them. A
 // tile of the attention is then contiguous where slots are a whole number of tiles, or more than there are
-// positions.
+// positions. Rows past a tile's end may be before it: see `after`.
 //
 // The host's side is backends/cuda/kv.py, the twin in plain torch models/cache_rows.py.
 
@@ -49,6 +49,14 @@ struct KeyValues {
         const int slot = position;
 #endif
         return u64(kv_head) * slots + slot;
+    }
+    // Where the row `more` after that of `position` is, counted from there.
+    __device__ __forceinline__ int after(int position, int more) const {
+#ifdef KV_RING
+        return int(u32(position) % u32(slots)) + more < slots ? more : more - slots;
+#else
+        return more;
+#endif
     }
     __device__ __forceinline__ u8* key(int kv_head, int position) const {
         return k + row(kv_head, position) * KeyType::BYTES;

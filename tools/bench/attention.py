@@ -28,9 +28,10 @@ from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache, defines
 from dflash_core.backends.cuda.launch import Launch
-from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, Splits, slots_of
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, slots_of
 from dflash_core.backends.cuda.layers.base import acts_for
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder, WarpLayout
+from dflash_core.backends.cuda.layers.splits import Splits
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.runtime import seconds_of

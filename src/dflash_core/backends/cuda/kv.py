@@ -27,12 +27,21 @@ def defines(kv: CachePair) -> dict[str, object]:
 
 
 class KVCache:
-    """Rows of keys and of values, each of shape (layers, kv heads, slots, elements of a row) in its own type."""
+    """Rows of keys and of values, each of shape (layers, kv heads, slots, elements of a row) in its own type. `ring`:
+    position p is in slot p % slots (rings.py)."""
 
     def __init__(
-        self, layers: int, kv_heads: int, slots: int, head_dim: int, device: torch.device, kv: CachePair = F16
+        self,
+        layers: int,
+        kv_heads: int,
+        slots: int,
+        head_dim: int,
+        device: torch.device,
+        kv: CachePair = F16,
+        *,
+        ring: bool = False,
     ) -> None:
-        self.kv, self.head_dim = kv, head_dim
+        self.kv, self.head_dim, self.ring = kv, head_dim, ring
         codecs = CODECS[kv.k.name], CODECS[kv.v.name]
         self.k, self.v = (
             torch.zeros(layers, kv_heads, slots, one.elements(head_dim), dtype=one.dtype, device=device)
@@ -49,7 +58,11 @@ class KVCache:
     @property
     def defines(self) -> dict[str, object]:
         """Defines of kernels that read or write this cache."""
-        return defines(self.kv)
+        return {**defines(self.kv), **self._ring}
+
+    @property
+    def _ring(self) -> dict[str, object]:
+        return {"KV_RING": 1} if self.ring else {}
 
     @property
     def slots(self) -> int:
@@ -74,11 +87,14 @@ class KVCache:
         launches = []
         for streams, count in parts:
             args: list[Argument] = [state.pointer, streams, np.int32(count), stamps]
-            launches.append(Launch("accept.cu", "kv_commit", {}, len(streams), count, args))
+            args += [np.int32(self.slots)] if self.ring else []
+            launches.append(Launch("accept.cu", "kv_commit", self._ring, len(streams), count, args))
         return launches
 
     def fill(self, begin: int, end: int) -> None:
-        """Fill slots begin..end with random rows, for measurements."""
+        """Fill slots begin..end with random rows, for measurements; a ring whole if they are more."""
+        if end > self.slots:
+            begin, end = 0, self.slots
         for tensor, kind in ((self.k, self.kv.k), (self.v, self.kv.v)):
             some = torch.randn(FILLED_AT_ONCE, self.head_dim, generator=torch.Generator().manual_seed(1))
             rows = CODECS[kind.name].pack(some).to(tensor.device)

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dflash_core.arch.kinds import Attention
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.sequence import CAPACITIES
@@ -52,10 +51,7 @@ def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tu
     """The memory of a sequence, with or without a drafter."""
     kv = CachePair.parse(setup.kv)
     need = footprint.sequence(setup.context, drafted=drafted, capacity=setup.nodes, kv=kv, rows=setup.rows)
-    windowed = any(mixer.window for mixer in footprint.target.spec.of(Attention))
-    # A window saves time, not memory: rows of a tree that is not committed yet would have to stay beside it.
-    also = ", in layers with a window too" if windowed else ""
-    positions = f"{kv}, {setup.context:,} positions{also}"
+    positions = f"{kv}, {setup.context:,} positions"
     scratch = Component("scratch", need.scratch, f"a tree of {setup.nodes} nodes, logits, activations")
     components = [Component(name, size, need.details.get(name, positions)) for name, size in need.components.items()]
     return tuple(sorted((*components, scratch), key=lambda one: ORDER.index(one.name)))

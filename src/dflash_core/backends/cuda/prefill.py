@@ -117,7 +117,7 @@ class ChunkPass:
         except (PrefillCancelled, torch.OutOfMemoryError):
             for memory in self.memory.mixers:
                 if length:
-                    memory.undo()
+                    memory.undo(length + n)
                 else:
                     memory.restore(None)
             raise

@@ -73,7 +73,8 @@ class SequenceMemory:
             scratch, Arena.need(draft.pass_buffers(context, kv)) if draft else 0, Arena.need(Head.pieces(target))
         )
         passes = scratch + sum(Arena.need(mixer.row_buffers(capacity)) for mixer in target.mixers)
-        chunk = chunk_needs(target, min(rows, context), draft, context, kv) if target.chunked else None
+        chunk_rows = min(rows, context) if target.chunked else 0
+        chunk = chunk_needs(target, chunk_rows, draft, context, kv) if target.chunked else None
         shared = max(passes, Arena.need(chunk.pieces) if chunk else 0)
         buffers = PassBuffers.lasting(hidden, *target.projections())
         given = [target.per_layer.piece] if target.per_layer else []
@@ -88,7 +89,7 @@ class SequenceMemory:
         self.mixers: list[MixerMemory] = []
         for mixer, lender in zip(target.mixers, target.lenders, strict=True):
             lent = self.mixers[lender.group].layer(lender.place) if lender else None
-            self.mixers.append(mixer.memory(SequenceNeeds(context, capacity, inside, left, kv, lent)))
+            self.mixers.append(mixer.memory(SequenceNeeds(context, capacity, inside, left, kv, lent, chunk_rows)))
             left = left.after(*mixer.row_buffers(capacity))
         self._places = [(block.group, block.place) for block in target.blk]
         self.given = next(lasting_arena.after(*buffers).carve(*given), None)
@@ -122,6 +123,10 @@ class SequenceMemory:
 
     def _reserve(self, sizes: Sequence[int]) -> None:
         self._reserved = [torch.empty(size, dtype=torch.uint8, device=self.one.device) for size in sizes]
+
+    def reaches(self, length: int, before: int) -> bool:
+        """Whether truncating a sequence of `before` positions to `length` restores all that a row there sees."""
+        return all(memory.reaches(length, before) for memory in self.mixers)
 
     def keys(self, layer: int) -> tuple[KVCache, int]:
         """The cache of the keys and values of an attention layer, and the layer's place in it."""

@@ -17,6 +17,7 @@ from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.layers.base import MixerTensors
 from dflash_core.backends.cuda.parts_ahead import PartsAhead
 from dflash_core.backends.cuda.prefill import MIN_ROWS, ChunkPass
+from dflash_core.backends.cuda.rings import copies
 from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS, SequencePasses
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.backends.cuda.step import CudaDecoder
@@ -149,13 +150,13 @@ class CudaSession(SequencePasses):
             self._flush()
             draft = self.drafter.checkpoint(self.device.host.empty) if self.drafter else None
             drafted = self.drafter.tensors_of(draft) if self.drafter else ()
-            kept = [self._to_host(memory.tensors) for memory in self.memory.mixers]
+            kept = [memory.checkpoint(self.length, self.device.host.empty) for memory in self.memory.mixers]
             self.device.synchronize()
             return CudaCheckpoint(self.length, kept, draft, drafted)
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         with self.device.stream():
-            state = self.state.host
+            state, before = self.state.host, self.length
             if checkpoint is None:
                 # This also runs after an aborted turn: then the host's copy is older than the card's state, so none of
                 # its values may be used.
@@ -174,19 +175,19 @@ class CudaSession(SequencePasses):
             state["pending"] = 0
             state["length"] = state["draft_length"] = checkpoint.length
             for memory, kept in zip(self.memory.mixers, checkpoint.kept, strict=True):
-                memory.restore(kept)
+                memory.restore(kept, checkpoint.length, before)
             if self.host_drafter is not None:
                 self.host_drafter.cut(checkpoint.length)
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
         with self.device.stream(), self.memory.workspace():
             self.update_drafter()
-            found = self._to_host(self._positions(begin, end))
+            found = copies(self._positions(begin, end), self.device.host.empty)
             self.device.synchronize()
         return (*found, *(self.host_drafter.rows(begin, end) if self.host_drafter else ()))
 
     def reserve_host_memory(self, spans: Sequence[tuple[int, int]], most: int) -> None:
-        pieces = [tensor for memory in self.memory.mixers for tensor in memory.tensors]
+        pieces = [tensor for memory in self.memory.mixers for tensor in memory.like(self.length)]
         for begin, end in spans:
             pieces += self._positions(begin, end)
         sizes = [piece.nbytes for piece in pieces]
@@ -200,14 +201,9 @@ class CudaSession(SequencePasses):
         tensors = [tensor for memory in self.memory.mixers for tensor in memory.positions(begin, end)]
         return (*tensors, *(self.drafter.positions(begin, end) if self.drafter else ()))
 
-    def _to_host(self, tensors: Sequence[Tensor]) -> MixerTensors:
-        """Copies in host memory, complete once the device is synchronized."""
-        copies = [self.device.host.empty(tensor.shape, tensor.dtype) for tensor in tensors]
-        return tuple(copy.copy_(tensor, non_blocking=True) for copy, tensor in zip(copies, tensors, strict=True))
-
     def state_of(self, length: int, tensors: Sequence[Tensor]) -> CudaCheckpoint:
-        counts = [len(memory.tensors) for memory in self.memory.mixers]
-        like = [tensor for memory in self.memory.mixers for tensor in memory.tensors]
+        counts = [len(memory.like(length)) for memory in self.memory.mixers]
+        like = [tensor for memory in self.memory.mixers for tensor in memory.like(length)]
         check_tensors(tensors[: len(like)], like)
         drafted = tuple(tensors[len(like) :])
         if self.drafter is None:
@@ -236,7 +232,7 @@ class CudaSession(SequencePasses):
         length, tokens = snapshot.length, snapshot.tokens.tolist()
         try:
             for memory, kept in zip(self.memory.mixers, point.kept, strict=True):
-                memory.restore(kept)
+                memory.restore(kept, length)
             if self.drafter is not None:
                 self.drafter.resume(point.draft, length)
             for page in snapshot.pages:
@@ -250,7 +246,8 @@ class CudaSession(SequencePasses):
         self.state.host["length"] = self.state.host["draft_length"] = length
 
     def cut(self, length: int) -> bool:
-        if self.target.spec.recurrent or (self.drafter is not None and not self.drafter.reaches(length)):
+        reached = not self.target.spec.recurrent and self.memory.reaches(length, self.length)
+        if not reached or (self.drafter is not None and not self.drafter.reaches(length)):
             return False
         self.restore(CudaCheckpoint(length, [() for _ in self.memory.mixers]))
         return True

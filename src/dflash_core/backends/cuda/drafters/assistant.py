@@ -22,11 +22,12 @@ from dflash_core.backends.cuda.drafters.caches import DraftCaches
 from dflash_core.backends.cuda.drafters.chains import BLOCK, ChainDrafter, HiddenRing, join_warps
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
-from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, AttentionLayers, Splits, slots_of
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, AttentionLayers, slots_of
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, PassMixer, Upload
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch
+from dflash_core.backends.cuda.layers.splits import Splits
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP

@@ -15,11 +15,12 @@ from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import Launcher
-from dflash_core.backends.cuda.drafters.caches import Layer, ring_slots
+from dflash_core.backends.cuda.drafters.caches import draft_slots
 from dflash_core.backends.cuda.drafters.in_caches import InCaches
 from dflash_core.backends.cuda.launch import NO_INPUTS, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.repack import groups_of
+from dflash_core.backends.cuda.rings import Layer
 from dflash_core.errors import MismatchError
 from dflash_core.knobs import MAX_MTP_DEPTH, Knobs
 
@@ -40,7 +41,7 @@ class HiddenRing:
     position p is in slot p % slots. For sequences of `positions` positions, a draft included."""
 
     def __init__(self, width: int, positions: int, device: torch.device) -> None:
-        slots = ring_slots(HIDDEN_WINDOW, positions)
+        slots = draft_slots(HIDDEN_WINDOW, positions)
         self.hidden = torch.zeros(slots, width, device=device)
         self.tokens = torch.zeros(slots, dtype=torch.int32, device=device)
 

@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, Layer, cache_table, ring_slots
+from dflash_core.backends.cuda.drafters.caches import DraftCaches, cache_table, draft_slots
 from dflash_core.backends.cuda.drafters.convolution import ConvolutionRows
 from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
 from dflash_core.backends.cuda.drafters.in_caches import PENDING_ROWS
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import At
-from dflash_core.backends.cuda.layers.attention import Splits
 from dflash_core.backends.cuda.layers.base import PassBuffers
 from dflash_core.backends.cuda.layers.split_attention import SplitOrder
+from dflash_core.backends.cuda.layers.splits import Splits
 from dflash_core.backends.cuda.products import Arena, TensorSpec
+from dflash_core.backends.cuda.rings import Layer
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
 
@@ -29,7 +30,7 @@ class DFlashMemory:
         self.rows = config.block_size
         self.block = 1 + config.depths  # at least `rows`
         positions = context + self.block  # the block's own rows come after the context
-        slots, heads = [ring_slots(layer.window, positions) for layer in draft.layers], draft.heads
+        slots, heads = [draft_slots(layer.window, positions) for layer in draft.layers], draft.heads
         kinds = [kv.windowed if layer.window else kv for layer in draft.layers]
         sizes = zip(slots, kinds, strict=True)
         self.kv = [KVCache(1, heads.kv_heads, count, heads.head_dim, device, kind) for count, kind in sizes]

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import Launcher
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, Empty, HostRows
+from dflash_core.backends.cuda.drafters.caches import DraftCaches
 from dflash_core.backends.cuda.launch import Launch
+from dflash_core.backends.cuda.rings import Empty, HostRows
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, width_for
 
 PENDING_ROWS = MAX_NODES  # the most committed positions that may be pending: at least the longest path
@@ -41,7 +42,7 @@ class InCaches(ABC):
         return self.caches.checkpoint(self.length, empty)
 
     def checkpoint_sizes(self) -> list[int]:
-        return self.caches.checkpoint_sizes(self.length)
+        return [tensor.nbytes for tensor in self.caches.like(self.length)]
 
     def reaches(self, length: int) -> bool:
         return self.caches.reaches(length, self.length)

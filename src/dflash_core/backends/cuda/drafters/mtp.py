@@ -18,20 +18,22 @@ from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import DraftMemory, TargetSequence
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, Layer, cache_table
+from dflash_core.backends.cuda.drafters.caches import DraftCaches, cache_table
 from dflash_core.backends.cuda.drafters.chains import BLOCK, ChainDrafter, HiddenRing, join_warps
 from dflash_core.backends.cuda.drafters.mtp_weights import DeviceMtp
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
-from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, Splits
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.splits import Splits
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP
+from dflash_core.backends.cuda.rings import Layer
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair

@@ -35,32 +35,19 @@ from dflash_core.backends.cuda.layers.base import (
 )
 from dflash_core.backends.cuda.layers.sink_rows import SINK_DIMS, with_sinks
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, HeadShape, SplitLaunch, SplitOrder
+from dflash_core.backends.cuda.layers.splits import Splits
 from dflash_core.backends.cuda.layers.visible_rows import VisibleRows
 from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
-from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
+from dflash_core.backends.cuda.rings import TILE, Empty, Layer, Rings, ring_slots
+from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.cache_types import F16, CachePair
 
 COMBINE_THREADS = 4 * WARP  # threads of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
 # cuDNN's attention is left out: it plans again for every new prompt length, which takes about 50 ms.
 LIBRARY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-
-class Splits:
-    """Partial results of split attention for the widest pass, carved from `arena`, whose size includes `pieces`."""
-
-    def __init__(self, order: SplitOrder, heads: HeadShape, arena: Arena) -> None:
-        self.order = order
-        self.out, self.stats, self.q = arena.carve(*self.pieces(order, heads))
-
-    @staticmethod
-    def pieces(order: SplitOrder, heads: HeadShape) -> Sequence[TensorSpec]:
-        """Partial sums, softmax statistics and queries."""
-        rows = heads.kv_heads * heads.packed_rows(PASS_ROWS)
-        sizes = order.parts * rows * heads.head_dim, order.parts * rows * 2, rows * heads.head_dim
-        return [((size,), dtype) for size, dtype in zip(sizes, (torch.float32, torch.float32, torch.float16))]
 
 
 class AttentionLayers(MixerLayers):
@@ -116,7 +103,7 @@ class AttentionLayers(MixerLayers):
 
     def memory(self, needs: SequenceNeeds) -> MixerMemory:
         if needs.lender is None:
-            return AttentionMemory(self, needs.context, needs.arena, needs.kv)
+            return AttentionMemory(self, needs)
         assert isinstance(needs.lender, AttentionBranch), "keys and values of a layer without any"
         return BorrowingMemory(self, needs.context, needs.arena, needs.kv, needs.lender)
 
@@ -132,16 +119,21 @@ class AttentionLayers(MixerLayers):
         projected = ((rows, columns), torch.float32)
         gates = [((rows, heads.heads), torch.float32)] if self.spec.gate == "softplus" else []
         queries = ((together, rows * heads.group, heads.head_dim), torch.float16)
-        unpacked = ((together, slots_of(context), heads.head_dim), torch.float16)
+        unpacked = ((together, self._shown(rows, slots_of(context)), heads.head_dim), torch.float16)
         return ((*gates, projected, queries, *(unpacked for kind in (kv.k, kv.v) if kind != F16.k)),)
 
     def chunk_results(self, rows: int, context: int, kv: CachePair = F16) -> int:
         dim = self.heads.head_dim + SINK_DIMS * self.spec.sinks
         q = len(self.turns(kv)[0]), self.heads.group, rows, dim
         copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # the other types are unpacked into the arena
+        seen = self._shown(rows, context)
         if not self.spec.sinks:
-            return windowed_results(q, context, copies)
-        return windowed_results(q, context + 1, copies + 2, more_queries=True)
+            return windowed_results(q, seen, copies)
+        return windowed_results(q, seen + 1, copies + 2, more_queries=True)
+
+    def _shown(self, rows: int, positions: int) -> int:
+        """How many of so many positions a chunk of `rows` rows sees at most."""
+        return min(positions, self.spec.window + rows) if self.spec.window else positions
 
 
 def slots_of(context: int) -> int:
@@ -150,15 +142,24 @@ def slots_of(context: int) -> int:
 
 
 class AttentionMemory(MixerMemory):
-    """Implements `base.MixerMemory`: rewinding only truncates keys and values, so a checkpoint is empty."""
+    """Implements `base.MixerMemory`. Layers with a window have a ring, and a checkpoint holds the window's rows. Of
+    others, rewinding only truncates keys and values, and a checkpoint is empty.
+
+    A chunk's rows and a tree's nodes are written before the rows that they see are read, so a ring has slots for both
+    beyond its window.
+    """
 
     component = "target KV"
 
-    def __init__(self, layers: AttentionLayers, context: int, arena: Arena, kv: CachePair) -> None:
-        self.layers, heads = layers, layers.heads
-        slots, on = slots_of(context), layers.device.torch_device
-        self.kv = KVCache(len(layers.weights), heads.kv_heads, slots, heads.head_dim, on, kv)
-        self.splits = Splits(layers.split_order(context, kv), heads, arena)
+    def __init__(self, layers: AttentionLayers, needs: SequenceNeeds) -> None:
+        self.layers, heads, window = layers, layers.heads, layers.spec.window
+        positions, on = slots_of(needs.context), layers.device.torch_device
+        slots = ring_slots(window, max(needs.chunk_rows, TILE) + needs.capacity, positions)
+        ring = slots < positions
+        self.kv = KVCache(len(layers.weights), heads.kv_heads, slots, heads.head_dim, on, needs.kv, ring=ring)
+        self.rings = Rings([Layer.of(self.kv, window)], needs.capacity, positions)
+        self.splits = Splits(layers.split_order(needs.context, needs.kv), heads, needs.arena)
+        self.detail = f"{needs.kv}, {needs.context:,} positions, {slots:,} in layers with a window" if ring else ""
 
     @property
     def nbytes(self) -> int:
@@ -170,8 +171,31 @@ class AttentionMemory(MixerMemory):
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
         return self.kv.commit(state, stamps)
 
+    def like(self, length: int) -> MixerTensors:
+        return self.rings.like(length)
+
+    def checkpoint(self, length: int, empty: Empty) -> MixerTensors:
+        rows = self.rings.checkpoint(length, empty)
+        return rows.tensors if rows else ()
+
+    def reaches(self, length: int, before: int) -> bool:
+        return self.rings.reaches(length, before)
+
+    def restore(self, saved: MixerTensors | None, length: int = 0, before: int = 0) -> None:
+        if saved is None:
+            self.rings.forget()
+            return
+        rows = self.rings.saved_of(length, saved) if saved else None
+        if before < length:
+            self.rings.resume(rows, length)
+        else:
+            self.rings.restore(rows, length, before)
+
+    def undo(self, end: int) -> None:
+        self.rings.overwritten(end)
+
     def positions(self, begin: int, end: int) -> MixerTensors:
-        return self.kv.positions(begin, end)
+        return () if self.kv.ring else self.kv.positions(begin, end)
 
 
 class BorrowingMemory(MixerMemory):
@@ -299,7 +323,7 @@ class AttentionBranch:
         sizes = {"HEAD_DIM": dim, "ROTARY": heads.rotary, "GROUP": heads.group, "SPLIT_K": 1}
         bias = self._bias_of(together)
         defines = {**sizes, **self._defines, **({} if bias is None else {"BIASED": 1})}
-        sinks, view = self.weights.sinks, chunk.view(spec.window)
+        sinks, view = self.weights.sinks, chunk.view(spec.window, kv.slots if kv.ring else 0)
         # The library's own where it is the usual one.
         scale = spec.score_scale if sinks is not None else spec.scale
         if sinks is not None:

@@ -20,6 +20,7 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import At, HasAddress, Launch
 from dflash_core.backends.cuda.projection import Acts, AnyProjection, Matrix
 from dflash_core.backends.cuda.repack import groups_of
+from dflash_core.backends.cuda.rings import Empty
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
 
@@ -189,13 +190,22 @@ class MixerMemory(Protocol):
         """Commit now what otherwise the next pass commits."""
         return []
 
-    @property
-    def tensors(self) -> MixerTensors:
-        """State that cannot be rewound, in its stored form, of all layers; the first dimension is the layer."""
+    def like(self, length: int) -> MixerTensors:
+        """Tensors of the types and shapes of those that `checkpoint` gives after `length` positions."""
         return ()
 
-    def restore(self, saved: MixerTensors | None) -> None:
-        """Return to a copy of `tensors`, or to the empty state."""
+    def checkpoint(self, length: int, empty: Empty) -> MixerTensors:
+        """Copies of what truncating to the committed `length` positions cannot restore, in host memory that `empty`
+        allocates; complete once the device is synchronized."""
+        return ()
+
+    def reaches(self, length: int, before: int) -> bool:
+        """Whether truncating a sequence of `before` positions to `length` restores all that a row there sees."""
+        return True
+
+    def restore(self, saved: MixerTensors | None, length: int = 0, before: int = 0) -> None:
+        """Go from `before` positions to a checkpoint `saved` at `length`, which may be later; without tensors where the
+        state `reaches` so far. None: to the empty state."""
         return
 
     def positions(self, begin: int, end: int) -> MixerTensors:
@@ -206,8 +216,8 @@ class MixerMemory(Protocol):
         """Save what a chunk of a prompt will change; no pass may run between `keep` and `undo`."""
         return
 
-    def undo(self) -> None:
-        """Restore what `keep` saved."""
+    def undo(self, end: int) -> None:
+        """Restore what `keep` saved; the chunk would have ended at position `end`."""
         return
 
 
@@ -217,7 +227,7 @@ class SequenceNeeds:
 
     `arena`: holds `pass_buffers`; the next layers of a pass reuse it. `rows`: holds `row_buffers`; chunks use it too.
     `kv`: the types of cached keys and values. `lender`: the layer whose keys and values are read by layers that have
-    none.
+    none. `chunk_rows`: the most rows of a prompt's chunk.
     """
 
     context: int
@@ -226,6 +236,7 @@ class SequenceNeeds:
     rows: Arena
     kv: CachePair = F16
     lender: MixerBranch | None = None
+    chunk_rows: int = 0
 
 
 class MixerLayers(Protocol):

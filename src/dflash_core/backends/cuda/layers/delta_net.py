@@ -28,6 +28,7 @@ from dflash_core.backends.cuda.layers.norm import chunk_rows
 from dflash_core.backends.cuda.products import Arena, Op, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import groups_of
+from dflash_core.backends.cuda.rings import Empty, copies
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, WIDTHS
 from dflash_core.cache_types import F16, CachePair
 
@@ -152,11 +153,13 @@ class DeltaMemory(MixerMemory):
             )
         ]  # fmt: skip
 
-    @property
-    def tensors(self) -> MixerTensors:
+    def like(self, length: int) -> MixerTensors:
         return self.s, self.conv
 
-    def restore(self, saved: MixerTensors | None) -> None:
+    def checkpoint(self, length: int, empty: Empty) -> MixerTensors:
+        return copies((self.s, self.conv), empty)
+
+    def restore(self, saved: MixerTensors | None, length: int = 0, before: int = 0) -> None:
         for at, state in enumerate((self.s, self.conv)):
             if saved is None:
                 state.zero_()
@@ -168,7 +171,7 @@ class DeltaMemory(MixerMemory):
         for state, saved in self._pairs():
             saved.copy_(state, non_blocking=True)
 
-    def undo(self) -> None:
+    def undo(self, end: int) -> None:
         for state, saved in self._pairs():
             state.copy_(saved, non_blocking=True)
 

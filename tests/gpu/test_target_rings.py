@@ -1,0 +1,191 @@
+"""Rings of a target's layers with a window: every bit is that of caches with all positions, wherever rings wrap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from dflash_core import load_target
+from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled
+from dflash_core.backends.cuda.activations import CHOICES
+from dflash_core.backends.cuda.layers.attention import AttentionMemory
+from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.cache_types import F16, CachePair
+from dflash_core.snapshots.base import Rows, Snapshot
+from support.device_pairs import device_named
+from support.golden import golden
+from support.on_a_device import bushy, chain
+
+MODELS = ("gemma3-Q8_0", "gemma4-e-F16", "gptoss-MXFP4", "laguna-Q8_0")
+CONTEXT, ROWS, NODES = 600, 64, 24  # rings of 128 slots
+Make = Callable[..., "Both"]
+
+
+@dataclass
+class Both:
+    """Two sessions of a target, with rings and with all positions, that do the same."""
+
+    ours: CudaSession
+    whole: CudaSession
+    tokens: list[int] = field(default_factory=list)
+
+    @staticmethod
+    def of(model: DeviceTarget, kv: CachePair = F16) -> Both:
+        both = Both(
+            CudaSession(model, context=CONTEXT, kv=kv, rows=ROWS, nodes=NODES, chunks_from=ROWS // 2),
+            CudaSession(model, context=CONTEXT, kv=kv, chunks_from=ROWS // 2),
+        )
+        rings = [one.kv.ring for one in memories(both.ours)]
+        assert rings == [bool(one.layers.spec.window) for one in memories(both.ours)]
+        assert any(rings)
+        assert not any(one.kv.ring for one in memories(both.whole))
+        return both
+
+    def __iter__(self) -> Iterator[CudaSession]:
+        return iter((self.ours, self.whole))
+
+    def same(self, run: Callable[[CudaSession], Logits]) -> Logits:
+        ours, whole = map(run, self)
+        assert np.array_equal(ours, whole), f"after {self.whole.length} positions"
+        assert np.isfinite(ours).all()
+        return ours
+
+    def read(self, rng: np.random.Generator, count: int) -> None:
+        """Chunks of up to ROWS rows, or where there are few, a pass."""
+        vocab = self.ours.target.spec.vocab_size
+        for begin in range(0, count, ROWS):
+            part = rng.integers(0, vocab, min(ROWS, count - begin)).tolist()
+            self.same(lambda session, part=part: session.prefill(part))
+            self.tokens += part
+
+    def step(self, rng: np.random.Generator, shape: Callable[[int, np.random.Generator], list[int]]) -> None:
+        """A tree, and a random path through it."""
+        parents = shape(int(rng.integers(1, NODES + 1)), rng)
+        tokens = rng.integers(0, self.ours.target.spec.vocab_size, len(parents)).tolist()
+        self.same(lambda session: session.verify(tokens, parents))
+        path = [int(rng.integers(0, len(parents)))]
+        while parents[path[0]] >= 0:
+            path.insert(0, parents[path[0]])
+        for session in self:
+            session.commit(path)
+        self.tokens += [tokens[node] for node in path]
+
+    def checkpoint(self) -> list[Checkpoint]:
+        return [session.checkpoint() for session in self]
+
+    def restore(self, points: list[Checkpoint]) -> None:
+        for session, point in zip(self, points, strict=True):
+            session.restore(point)
+        del self.tokens[points[0].length :]
+
+
+def memories(session: CudaSession) -> list[AttentionMemory]:
+    return [memory for memory in session.memory.mixers if isinstance(memory, AttentionMemory)]
+
+
+def target_on(device_name: str, name: str) -> DeviceTarget:
+    device, target = device_named(device_name), load_target(golden(f"targets/{name}.gguf"))
+    with device.stream():
+        upload = DeviceUpload(device, target.file)
+        model = DeviceTarget(device, upload, target.config, CHOICES["f16"])
+        upload.close()
+    return model
+
+
+PACKED = "q8_0/q4_0"
+CASES = [
+    ("gemma3-Q8_0", "f16"),
+    ("laguna-Q8_0", PACKED),
+    pytest.param("gptoss-MXFP4", "f16", marks=pytest.mark.full),
+    ("gptoss-MXFP4", PACKED),
+    ("gemma4-e-F16", "f16"),
+    pytest.param("gemma4-e-F16", PACKED, marks=pytest.mark.full),
+    pytest.param("gemma3-Q8_0", "tq3_0", marks=pytest.mark.full),
+    pytest.param("laguna-Q8_0", "bf16", marks=pytest.mark.full),
+]
+
+
+@pytest.mark.parametrize(("name", "kv"), CASES)
+def test_prompts_and_trees_across_the_wrap(device_name: str, name: str, kv: str, rng: np.random.Generator) -> None:
+    """Some 400 positions in rings of 128: chunks whose rows and windows wrap, chains and trees at every place."""
+    both = Both.of(target_on(device_name, name), CachePair.parse(kv))
+    for count in (97, 64, 40):
+        both.read(rng, count)
+        both.step(rng, bushy)
+    both.step(rng, chain)
+    for _ in range(2):
+        both.read(rng, 50)
+        both.step(rng, bushy)
+    both.read(rng, 5)
+    assert both.ours.length > 2 * 128
+
+
+@pytest.mark.parametrize("name", MODELS[:2])
+def test_checkpoints_and_cuts(device_name: str, name: str, rng: np.random.Generator) -> None:
+    both = Both.of(target_on(device_name, name))
+    both.read(rng, 10)
+    points = [both.checkpoint()]
+    for count in (140, 70, 60):
+        both.read(rng, count)
+        points.append(both.checkpoint())
+        both.step(rng, bushy)
+    for place in (3, 1, 2, 0):
+        if place == 2:  # not a prefix of what is committed: made again
+            both.read(rng, 90)
+            points[place] = both.checkpoint()
+            both.read(rng, 90)
+        both.restore(points[place])
+        both.step(rng, bushy)
+        both.step(rng, chain)
+    both.read(rng, 200)
+    near, far = both.ours.length - 20, both.ours.length - 120
+    assert not both.ours.cut(far)
+    assert both.ours.length > far
+    assert all(session.cut(near) for session in both)
+    both.step(rng, bushy)
+    assert not both.ours.cut(near - 75)
+
+
+def test_a_checkpoint_without_the_rows_would_be_seen(device_name: str, rng: np.random.Generator) -> None:
+    both = Both.of(target_on(device_name, "gemma3-Q8_0"))
+    both.read(rng, 100)
+    points = both.checkpoint()
+    both.read(rng, 140)
+    for tensors in points[0].kept:  # type: ignore[attr-defined]
+        for tensor in tensors:
+            tensor.zero_()
+    both.restore(points)
+    with pytest.raises(AssertionError, match="after 100 positions"):
+        both.step(rng, chain)
+
+
+def test_a_cancelled_chunk_leaves_the_window(device_name: str, rng: np.random.Generator) -> None:
+    both = Both.of(target_on(device_name, "gemma3-Q8_0"))
+    both.read(rng, 150)
+    tokens, asked = rng.integers(0, 100, ROWS).tolist(), iter((False, False, True))
+    with pytest.raises(PrefillCancelled):
+        both.ours.prefill(tokens, lambda: next(asked))
+    assert not both.ours.cut(100), "the chunk has overwritten what a row there sees"
+    both.step(rng, bushy)
+    both.read(rng, 100)
+
+
+def test_a_snapshot_has_the_rings(device_name: str, rng: np.random.Generator) -> None:
+    """In another session, of another context."""
+    both = Both.of(target_on(device_name, "gemma4-e-F16"))
+    both.read(rng, 210)
+    both.step(rng, bushy)
+    state, ours = both.ours.checkpoint(), both.ours
+    page = Rows(0, ours.length, ours.rows(0, ours.length))
+    snapshot = Snapshot(np.array(both.tokens, np.int32), (page,), state)
+    other = CudaSession(ours.target, context=CONTEXT - 100, rows=ROWS, nodes=NODES, chunks_from=ROWS // 2)
+    other.prefill(both.tokens[:180])
+    other.resume(snapshot)
+    again = Both(other, both.whole, both.tokens)
+    again.step(rng, bushy)
+    again.read(rng, 70)
