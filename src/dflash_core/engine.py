@@ -99,7 +99,7 @@ class Engine(Runner):
             Snapshots(
                 states if states is not None else SnapshotStore(default_cap()),
                 f"{_space(target, draft)} {self.kv.pair}",
-                cut=not (config.recurrent or self.kv.pair.recent),
+                cut=session.cuts_anywhere,
             ),
         )
 

@@ -22,7 +22,7 @@ from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.bench.family_models import GEMMA_31B, gemma4, gemma4_assistant, own_values
 from dflash_core.bench.synthetic_models import Model
 from dflash_core.cache_types import CachePair
-from dflash_core.errors import MismatchError
+from dflash_core.errors import ContextError, MismatchError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
 from dflash_core.runner import Runner
@@ -71,6 +71,21 @@ def answer(pair: AssistantPair, tokens: int = 14, **knobs: Value) -> tuple[list[
     runner = Runner(pair.sessions()[0], frozenset(), CONTEXT, vocabulary)
     events = list(runner.generate(pair.ids, asked))
     return [token for event in events for token in event.tokens], [one for one in events if isinstance(one, StepEvent)]
+
+
+def test_a_draft_from_where_the_target_has_no_rows_is_refused(
+    device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target's rings hold the newest positions alone; a draft from the end needs no others."""
+    pair = assistant_pair(device_name, PRESENT[0])
+    session = pair.sessions()[0]
+    session.prefill(pair.ids)
+    monkeypatch.setattr(session.drafter, "_reaches", lambda length, before: before - length < 3)
+    drafted = session.draft(pair.ids[-1], 0)
+    assert np.array_equal(session.draft(pair.ids[-1], 0, at=session.length), drafted, equal_nan=True)
+    with pytest.raises(ContextError, match="no longer has its cache of the context before position 4"):
+        session.draft(pair.ids[4], 0, at=4)
+    assert np.array_equal(session.draft(pair.ids[-1], 0), drafted, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", PRESENT)

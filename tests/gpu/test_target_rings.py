@@ -44,6 +44,8 @@ class Both:
         assert rings == [bool(one.layers.spec.window) for one in memories(both.ours)]
         assert any(rings)
         assert not any(one.kv.ring for one in memories(both.whole))
+        assert not both.ours.cuts_anywhere
+        assert both.whole.cuts_anywhere
         return both
 
     def __iter__(self) -> Iterator[CudaSession]:

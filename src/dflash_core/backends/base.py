@@ -88,6 +88,10 @@ class Backend(Protocol):
         False, with nothing done, if some of the state cannot be cut, such as a recurrent state.
         """
 
+    @property
+    def cuts_anywhere(self) -> bool:
+        """Whether `cut` succeeds for every length: all layers hold all positions."""
+
 
 class StepDecoder(Protocol):
     """What a runner needs of a decoder: one answer after the prompt that its backend has just read."""

@@ -144,6 +144,10 @@ class CpuSession:
         self._load(checkpoint)
         self._cut(checkpoint.length)
 
+    @property
+    def cuts_anywhere(self) -> bool:
+        return not self.target.spec.recurrent and not (self.kv and self.kv.recent)
+
     def cut(self, length: int) -> bool:
         if not all(state.reaches(length) for state in self.states):
             return False

@@ -59,7 +59,8 @@ class SequencePasses(ABC):
             self.drafter: DeviceDrafter | None = None
             if draft is not None:
                 assert self.memory.drafting is not None, "the memory of this session has no part for the drafter"
-                sequence = TargetSequence(target.embedding, self.memory.captured, self.state, self.memory.keys)
+                memory = self.memory
+                sequence = TargetSequence(target.embedding, memory.captured, self.state, memory.keys, memory.reaches)
                 self.drafter = draft.drafter(self.memory.drafting, sequence)
         self.window = EVERYTHING
         self._bound: dict[tuple[object, ...], Run] = {}

@@ -245,6 +245,10 @@ class CudaSession(SequencePasses):
             self.device.synchronize()  # the card reads page-locked memory until then
         self.state.host["length"] = self.state.host["draft_length"] = length
 
+    @property
+    def cuts_anywhere(self) -> bool:
+        return not self.target.spec.recurrent and self.memory.reaches(1, self.memory.slots)
+
     def cut(self, length: int) -> bool:
         reached = not self.target.spec.recurrent and self.memory.reaches(length, self.length)
         if not reached or (self.drafter is not None and not self.drafter.reaches(length)):

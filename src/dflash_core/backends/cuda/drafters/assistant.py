@@ -7,6 +7,7 @@ its own it has only the target's hidden state after the newest position.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +18,8 @@ from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.block_pass import block_launches
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.drafters.assistant_weights import DeviceAssistant
-from dflash_core.backends.cuda.drafters.base import DraftMemory, TargetSequence
-from dflash_core.backends.cuda.drafters.caches import DraftCaches
+from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher, TargetSequence
+from dflash_core.backends.cuda.drafters.caches import DraftCaches, overwritten
 from dflash_core.backends.cuda.drafters.chains import BLOCK, ChainDrafter, HiddenRing, join_warps
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
@@ -114,7 +115,7 @@ class Assistant(ChainDrafter):
     ) -> None:
         self.draft, self.target, self.memory = draft, target, memory
         self.captured, self.state, self.caches = sequence.captured, sequence.state, memory.caches
-        self.embedding = sequence.embedding
+        self.embedding, self._reaches = sequence.embedding, sequence.reaches
         self.branches = [
             ReadingBranch(mixer, *sequence.keys(source), splits)
             for mixer, source, splits in zip(draft.mixers, draft.config.sources, memory.splits, strict=True)
@@ -128,6 +129,14 @@ class Assistant(ChainDrafter):
     def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
         """None: what is committed is in the target's cache, and in the ring."""
         return []
+
+    @contextmanager
+    def standing(self, at: int | None, launch: Launcher, **fields: float) -> Iterator[None]:
+        """As for other drafters. Raises ContextError if a ring of the target no longer has what a draft there reads."""
+        if at is not None and not self._reaches(at, self.length):
+            raise overwritten(at)
+        with super().standing(at, launch, **fields):
+            yield
 
     def token_launches(self, head: Head, depth: int) -> list[Launch]:
         return list(self._token(head, depth))

@@ -36,12 +36,14 @@ Launcher = Callable[[tuple[object, ...], Callable[[], list[Launch]]], None]
 @dataclass(frozen=True, slots=True)
 class TargetSequence:
     """What a drafter uses of the target's part of a sequence. `captured`: the outputs of the layers that it names;
-    `keys`: of a layer's index, the cache of its keys and values, and the layer's place in it."""
+    `keys`: of a layer's index, the cache of its keys and values, and the layer's place in it. `reaches`: whether the
+    target's caches of a sequence of so many positions (second) hold all that a row after fewer (first) sees."""
 
     embedding: Embedding
     captured: CapturedLayers
     state: DeviceState
     keys: Callable[[int], tuple[KVCache, int]]
+    reaches: Callable[[int, int], bool]
 
 
 class DraftMemory(Protocol):
