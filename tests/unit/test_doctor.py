@@ -81,6 +81,14 @@ def test_a_good_machine_has_nothing_to_say(good: Computer) -> None:
     assert report(findings).endswith("no problems\n")
 
 
+def test_a_card_that_is_asked_for_has_to_be_there() -> None:
+    assert worst(examine(LAPTOP)) == "ok"
+    assert worst(examine(WORKSTATION, "cuda")) == "ok"
+    missing = examine(LAPTOP, "cuda")
+    assert only(missing, "device").found == "cuda, but this machine has no NVIDIA card and no driver"
+    assert only(missing, "device").verdict == "problem"
+
+
 def test_kernels_that_agree() -> None:
     assert only(examine(WORKSTATION), "kernels").found == "a small pair agrees with the CPU, 7 s"
 

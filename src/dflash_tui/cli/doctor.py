@@ -46,7 +46,7 @@ def run(call: Invocation) -> int:
     """Inspect, judge, report. Returns 1 if there is a problem."""
     notes = Notes()
     notes.progress("looking at this machine")
-    findings = examine(look())
+    findings = examine(look(), call.args.device)
     notes.end_line()
     problems = sum(finding.verdict == "problem" for finding in findings)
     if call.args.json:
@@ -57,8 +57,13 @@ def run(call: Invocation) -> int:
     return 1 if problems else 0
 
 
-def examine(machine: Computer) -> list[Finding]:
-    return [finding for check in CHECKS for finding in check(machine)]
+def examine(machine: Computer, device: str = "auto") -> list[Finding]:
+    """All findings. `device`: what --device asks for; with "cuda" a machine that has no usable card is a problem."""
+    findings = [finding for check in CHECKS for finding in check(machine)]
+    if device == "cuda" and not has_driver(machine) and worst(findings) != "problem":
+        remedy = "leave --device out, and it decodes on the CPU"
+        findings.append(Finding("device", "problem", "cuda, but this machine has no NVIDIA card and no driver", remedy))
+    return findings
 
 
 def worst(findings: list[Finding]) -> Verdict:
