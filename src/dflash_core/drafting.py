@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal, get_args
 
 Mode = Literal["auto", "tree", "chain", "plain"]
@@ -41,6 +42,7 @@ def kind_of(drafting: str) -> str:
     return drafting.rstrip("0123456789 ")
 
 
+@lru_cache(64)  # every step asks
 def nodes_of(drafting: str) -> int | None:
     """The size of a setting; None where it has none."""
     nodes = drafting.rpartition(" ")[2]

@@ -28,8 +28,8 @@ from dflash_core.loading import DEFAULT_CARD, CardOptions, open_target
 from dflash_core.memory import OTHERS, Component, MemoryBreakdown, weights_detail
 from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.auto import AutoPolicy
+from dflash_core.policy.base import FixedPolicy
 from dflash_core.policy.costs import StepCosts
-from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.policy.saved import SavedValues, fingerprint, pair_of, shipped_beside
 from dflash_core.progress import Progress, silent

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dflash_core.errors import not_finite
 from dflash_core.knobs import Knobs
-from dflash_core.ranking import largest
+from dflash_core.tree import largest
 
 PENALTY_WINDOW = 256
 
@@ -54,6 +55,12 @@ def gumbel(
     uniform = (philox(seed, position, token_ids).astype(np.float64) + 0.5) / 2.0**32
     noise: npt.NDArray[np.float64] = -np.log(-np.log(uniform))
     return noise
+
+
+def check_finite(logits: npt.NDArray[np.float32], position: int, model: str = "drafter") -> None:
+    """Raises NumericsError where the best of a row of logits (n, vocab) is NaN; -inf excludes a token."""
+    if not np.isfinite(logits.max(axis=-1)).all():
+        raise not_finite(model, position)
 
 
 def probability(logits: npt.NDArray[np.float32], token: int) -> float:

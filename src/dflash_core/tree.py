@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.ranking import largest
+_GROUP = 16  # of values, whose maxima bound the k-th largest
 
 
 class Given(Protocol):
@@ -102,6 +102,35 @@ def candidates(logits: npt.NDArray[np.float32], width: int, temperature: float =
     width = min(width, logits.shape[-1])
     tokens = np.stack([largest(row, width) for row in scaled]) if len(scaled) else np.zeros((0, width), np.int64)
     return Candidates(tokens.astype(np.int64), np.take_along_axis(scaled, tokens, axis=-1) - log_norm)
+
+
+def largest(values: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.intp]:
+    """Indices of the k largest entries of `values` (1-D), largest first, ties to the lower index."""
+    if k < len(values):
+        # argpartition breaks ties at the border arbitrarily; take every entry that ties with the k-th.
+        border = _kth(values, k)
+        candidates = np.flatnonzero(values >= border)
+        if len(candidates) > 2 * k:  # sorting them all would take long where a whole row is equal
+            above = np.flatnonzero(values > border)
+            candidates = np.concatenate((above, np.flatnonzero(values == border)[: k - len(above)]))
+    else:
+        candidates = np.arange(len(values))
+    order = np.argsort(-values[candidates], kind="stable")
+    return candidates[order[:k]]
+
+
+def _kth(values: npt.NDArray[np.floating], k: int) -> np.floating:
+    """The k-th largest of at least k values."""
+    groups = len(values) // _GROUP
+    if groups > 4 * k:
+        # The k-th largest of the groups' own maxima is not above the k-th of all, so few values are left to partition.
+        maxima = values[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
+        least: np.floating = np.partition(maxima, groups - k)[groups - k]
+        values = values[values > least]
+        if len(values) < k:
+            return least
+    found: np.floating = np.partition(values, len(values) - k)[len(values) - k]
+    return found
 
 
 class _Builder:

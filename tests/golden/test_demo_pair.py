@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from functools import cache
+from pathlib import Path
+from types import FrameType
 
 import pytest
 
+import dflash_core
 from dflash_core import Engine, Knobs
 from dflash_core.arch.kinds import Attention, DeltaNet
 from dflash_core.conversation import Conversation
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.engine import load_pair
+from dflash_core.events import StepEvent
 from dflash_core.messages import Message, build_prompt
 from support import demo_pair
 from support.compare import Comparison, generated
@@ -114,3 +119,34 @@ def test_thinking_comes_apart_from_the_answer() -> None:
     assert turn.report is not None
     assert turn.report.thinking.strip()
     assert "</think>" not in turn.report.text + turn.report.thinking
+
+
+@pytest.mark.parametrize(("drafting", "files"), [("tree 16", 25), ("chain 15", 26), ("auto", 31)])
+def test_a_step_goes_through_few_files(drafting: str, files: int) -> None:
+    """What a reader follows from one step's event to the next: files of the decoder, and calls where a tree is set."""
+    source = str(Path(dflash_core.__file__).parent)
+    events = traced_steps(engine(), prompt(QUESTIONS[2]), Knobs(drafting=drafting, max_tokens=40), source)
+    assert any(len(event.tree.tokens) > 1 for event, _ in events)
+    assert max(len(calls) for _, calls in events) <= files
+    assert drafting == "auto" or max(sum(calls.values()) for _, calls in events) <= 900
+
+
+def traced_steps(pair: Engine, ids: list[int], knobs: Knobs, source: str) -> list[tuple[StepEvent, Counter[str]]]:
+    """Each step of an answer, with the calls of functions of each file under `source`."""
+    calls: Counter[str] = Counter()
+    found = []
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(source):
+            calls[frame.f_code.co_filename] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        for event in pair.generate(ids, knobs):
+            if isinstance(event, StepEvent):
+                found.append((event, Counter(calls)))
+            calls.clear()
+    finally:
+        sys.setprofile(before)
+    return found

@@ -20,9 +20,8 @@ from dflash_core.backends.cuda.drafters.draft import CudaDraft
 from dflash_core.backends.cuda.drafters.mtp import Mtp
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
-from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.arm import Arm, Depths, PairState
 from dflash_core.policy.costs import H200
-from dflash_core.policy.depth import Depths
 from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.runner import Runner
 from support.device_pairs import CONTEXT, TOLERANCE, close, device_named, prompt

@@ -19,9 +19,8 @@ from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.events import Choice, StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Value
 from dflash_core.policy.arm import Arm, PairState
-from dflash_core.policy.base import Decision
+from dflash_core.policy.base import Decision, FixedPolicy
 from dflash_core.policy.costs import H200
-from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.queued import BUILT, CHOICES, FIRST_STEPS, QueuedPolicy
 from dflash_core.policy.values import COPIED, start_weights
 from dflash_core.policy.walked import walked

@@ -9,8 +9,8 @@ import numpy as np
 
 from dflash_core.backends.decoder import Decoder
 from dflash_core.constraints.base import Constraint
-from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.draw_noise import ranked
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Policy
 from dflash_core.tree import Candidates

@@ -14,8 +14,8 @@ from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.decoder import Decoder
 from dflash_core.backends.opened import Target
 from dflash_core.constraints.base import Constraint
-from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.draw_noise import ranked
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.pair_scores import Factors, PairScores

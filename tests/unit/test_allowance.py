@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tools.bench.replay import CONSUMER
 
-from dflash_core.policy.allowance import MAX_CREDIT, SHARE, START_SPARE, Allowance
+from dflash_core.policy.choosing import MAX_CREDIT, SHARE, START_SPARE, Allowance
 from dflash_core.policy.costs import CPU, H200, CostTable
 from dflash_core.policy.queued import START
 from support.drafted import DEPTHS, Waits, policy_for, run

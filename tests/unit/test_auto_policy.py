@@ -14,10 +14,10 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.successors import Successors
 from dflash_core.events import StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Knobs
-from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.arm import Arm, Pace, PairState
 from dflash_core.policy.auto import AFTER, MAX_TREE_NODES, AutoPolicy
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
-from dflash_core.policy.choosing import ALL
+from dflash_core.policy.choosing import ALL, FIRST, Found
 from dflash_core.policy.copying import Copies, chain
 from dflash_core.policy.costs import CPU, H200, KEPT, MIN_STEPS, StepCosts, gains, min_slopes, paying, rising
 from dflash_core.policy.values import CLASSES, COPIED, Learned, Stated, start_weights
@@ -339,3 +339,17 @@ def test_a_card_learns_while_it_has_steps_to_run_and_less_often_the_more_it_know
     apart = np.diff(learned)
     assert apart[0] == 4
     assert apart[-1] == 16
+
+
+@pytest.mark.parametrize(("brings", "mode"), [(2.9, "tree"), (2.5, "plain")])
+def test_a_drafter_has_to_be_faster_than_plain_decoding(brings: float, mode: str) -> None:
+    """However fast the easy places of a text before were: its hard places have to be decoded too."""
+    state = PairState()
+    state.pace = Pace(tokens=9.0, steps=100)
+    state.parts["answer"].drafts = {name: Found(brings * 90, 2.7 * 90, 90) for name in (ALL, FIRST)}
+    policy = AutoPolicy([Arm(Capabilities("counting", 8), state, GivenCosts(CPU))])
+    policy._chooser.allowance(("answer", True), "counting").spare = 0.01
+    policy.begin([1, 2], frozenset())
+    decision = policy.next(Knobs(from_text=False))
+    assert decision.mode == mode
+    assert "tried" not in decision.reason.split(";")[0]

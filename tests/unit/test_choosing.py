@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from dflash_core.policy.allowance import SHARE, START_SPARE
 from dflash_core.policy.base import LATELY
-from dflash_core.policy.choosing import ALL, FIRST, Chooser, Drafts, Expected
+from dflash_core.policy.choosing import ALL, FIRST, SHARE, START_SPARE, Chooser, Drafts, Expected
 
 Brings = Callable[[str], int]
 """Tokens of a drafter's step, by what the previous step was."""

@@ -8,10 +8,10 @@ from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.policy.arm import Arm, PairState
+from dflash_core.policy.arm import FIRST_STEPS, Arm, Depths, PairState
 from dflash_core.policy.auto import AutoPolicy
+from dflash_core.policy.base import Decision
 from dflash_core.policy.costs import CPU, H200
-from dflash_core.policy.depth import FIRST_STEPS, Depths, at_depth
 from dflash_core.policy.queued import QueuedPolicy
 from support.drafted import proven
 
@@ -58,5 +58,5 @@ def test_only_a_head_of_one_token_at_a_time_and_only_where_nobody_set_it(kind: s
         assert policy.next(Knobs(mtp_depth=5)).depth == 0
         assert policy.next(Knobs(drafting="tree 22")).depth == 0
         assert policy.next(Knobs(drafting="auto up to 22", mtp_depth=2)).depth == (2 if kind == "mtp" else 0)
-    assert at_depth(Knobs(), 6).mtp_depth == 6
-    assert at_depth(Knobs(), 0) == Knobs()
+    assert Decision("tree", 3, "", depth=6).drafting(Knobs()).mtp_depth == 6
+    assert Decision("tree", 3, "").drafting(Knobs()) == Knobs()

@@ -16,8 +16,8 @@ from dflash_core.backends.base import Logits
 from dflash_core.backends.cpu.mtp import CpuMtpDrafter
 from dflash_core.backends.decoder import Decoder
 from dflash_core.config import MtpConfig
-from dflash_core.drafters.base import ranked
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.draw_noise import ranked
 from dflash_core.knobs import Knobs, Value
 from dflash_core.models.kv_cache import KVCache
 from dflash_core.policy.arm import Arm, PairState

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dflash_core.drafters.base import likeliest, ranked
-from dflash_core.drafters.draw_noise import RERANKED, SHARE, draw_noise, noise_share, reranked
+from dflash_core.drafters.draw_noise import RERANKED, SHARE, draw_noise, likeliest, noise_share, ranked, reranked
 from dflash_core.knobs import Knobs
 from dflash_core.pair_scores import Factors, PairScores
 from dflash_core.sampling import Sampler, gumbel

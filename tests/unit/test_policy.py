@@ -16,9 +16,8 @@ from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.auto import MAX_TREE_NODES, AutoPolicy, max_nodes
-from dflash_core.policy.base import LATELY, Decision, Policy
+from dflash_core.policy.base import LATELY, Decision, FixedPolicy, Policy
 from dflash_core.policy.costs import CPU, H200, StepCosts
-from dflash_core.policy.fixed import FixedPolicy
 from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.tree import Candidates
 from support.counting import CountingBackend
@@ -120,7 +119,7 @@ def test_nobody_asks_how_certain_the_target_was_where_every_step_drafts(several:
 
 def test_neither_the_policy_nor_what_a_drafter_can_do_brings_torch() -> None:
     code = (
-        "import sys, dflash_core.policy.fixed, dflash_core.drafters.capabilities, dflash_core.drafters.registry\n"
+        "import sys, dflash_core.policy.base, dflash_core.drafters.capabilities, dflash_core.drafters.registry\n"
         "print(*[m for m in ('torch', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

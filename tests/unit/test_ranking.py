@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dflash_core.ranking import largest
+from dflash_core.tree import largest
 
 ROWS: dict[str, Callable[[np.random.Generator, int], npt.NDArray[np.float64]]] = {
     "different": lambda rng, n: rng.standard_normal(n),

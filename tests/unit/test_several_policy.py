@@ -17,9 +17,9 @@ from dflash_core.drafters.ngram import CAPABILITIES as NGRAM
 from dflash_core.drafters.several import together
 from dflash_core.events import StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Knobs
-from dflash_core.policy.allowance import START_SPARE
 from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.auto import AutoPolicy
+from dflash_core.policy.choosing import START_SPARE
 from dflash_core.policy.costs import CPU
 from dflash_core.policy.values import start_weights
 from dflash_core.tree import Candidates

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_core.ranking import largest
-from dflash_core.tree import Candidates, Tree, ancestors, build, candidates, conv_taps, walk
+from dflash_core.tree import Candidates, Tree, ancestors, build, candidates, conv_taps, largest, walk
 
 DEPTHS, VOCAB = 15, 40
 

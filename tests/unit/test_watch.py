@@ -14,9 +14,8 @@ from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.auto import AutoPolicy
+from dflash_core.policy.base import MISSES, FixedPolicy
 from dflash_core.policy.costs import CPU
-from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.policy.watch import MISSES
 from dflash_core.runner import Runner
 from support.counting import STOP, VOCAB, CountingBackend
 

@@ -14,15 +14,12 @@ from dflash_core.backends.base import Backend, Logits
 from dflash_core.constraints.base import Constraint, masked
 from dflash_core.constraints.drafts import within
 from dflash_core.constraints.log_probs import LogProbs
-from dflash_core.drafters.base import check_finite
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import NumericsError
 from dflash_core.events import Choice, GuardEvent, StageTimes, StepDrafts, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
-from dflash_core.policy.base import LATELY, Decision, Policy
-from dflash_core.policy.depth import at_depth
-from dflash_core.policy.fixed import FixedPolicy
-from dflash_core.sampling import Sampler, probability
+from dflash_core.policy.base import LATELY, Decision, FixedPolicy, Policy
+from dflash_core.sampling import Sampler, check_finite, probability
 from dflash_core.tree import NO_CANDIDATES, Candidates, Tree, Walk
 
 FORCED = 16  # tokens that a grammar forces, in a step
@@ -275,7 +272,7 @@ class Decoder:
         """The drafter's best tokens per depth after the root, or none where it is not used."""
         if self.decision.mode == "plain" or not self.decision.drafts:
             return NO_CANDIDATES
-        named, knobs = self.decision.drafter, at_depth(self.knobs, self.decision.depth)
+        named, knobs = self.decision.drafter, self.decision.drafting(self.knobs)
         return self.backend.propose(self.answer[-1], knobs.replace(draft=named) if named else knobs)
 
     def tree(self, drafts: Candidates) -> tuple[Tree, Choice | None]:

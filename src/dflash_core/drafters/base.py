@@ -16,12 +16,9 @@ import numpy.typing as npt
 
 from dflash_core.cache_types import CachePair
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.draw_noise import RERANKED, draw_noise, noise_share, reranked
-from dflash_core.errors import not_finite
 from dflash_core.knobs import Knobs
 from dflash_core.progress import Progress, silent
-from dflash_core.ranking import largest
-from dflash_core.tree import Candidates, candidates
+from dflash_core.tree import Candidates
 
 if TYPE_CHECKING:
     import torch
@@ -218,33 +215,3 @@ class LoadedModel(Generic[Config]):
 DraftOpener = Callable[[str | Path, DraftTarget], OpenedDraft]
 """How a kind of drafter is opened, see drafters/kinds.py: by name or file, and reading no more than the header. Raises
 FormatError, UnsupportedError, MismatchError."""
-
-
-def ranked(logits: DraftLogits, knobs: Knobs, position: int) -> Candidates:
-    """The best tokens of each row of dense draft logits (depths, vocab), drafted after `position` tokens, by what is
-    known of their draws (draw_noise.py).
-
-    Raises NumericsError where a row's best is NaN; -inf excludes a single token.
-    """
-    check_finite(logits, position)
-    width = knobs.tree_width
-    if not noise_share(knobs):
-        return candidates(logits, width, knobs.tree_temperature)
-    best = candidates(logits, max(width, RERANKED), knobs.tree_temperature)
-    return reranked(best, draw_noise(knobs, position, best.tokens)).cut(len(logits), width)
-
-
-def likeliest(logits: DraftLogits, knobs: Knobs | None, position: int) -> int:
-    """The token that `ranked` puts first for logits (vocab,); without knobs the best."""
-    if knobs is None or not noise_share(knobs):
-        return int(logits.argmax())
-    ids = largest(logits, RERANKED).astype(np.int64)
-    noise = draw_noise(knobs, position, ids[None])
-    assert noise is not None, "a share of the noise"
-    return int(ids[(logits[ids] / knobs.tree_temperature + noise[0]).argmax()])
-
-
-def check_finite(logits: DraftLogits, position: int, model: str = "drafter") -> None:
-    """Raises NumericsError where the best of a row of logits (n, vocab) is NaN; -inf excludes a token."""
-    if not np.isfinite(logits.max(axis=-1)).all():
-        raise not_finite(model, position)

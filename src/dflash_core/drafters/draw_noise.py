@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from dflash_core.knobs import Knobs
 from dflash_core.pair_scores import PairScores
-from dflash_core.sampling import gumbel
-from dflash_core.tree import Candidates
+from dflash_core.sampling import check_finite, gumbel
+from dflash_core.tree import Candidates, candidates, largest
 
 SHARE = 0.7
 """Of the noise. With a drafter that equals its target it would be 1, with one that knows nothing 0."""
@@ -53,6 +53,30 @@ def reranked(drafts: Candidates, noise: Array | None) -> Candidates:
     scores = scores - _log_sum(scores) + _log_sum(drafts.log_probs)
     order = np.argsort(-scores, axis=-1, kind="stable")
     return Candidates(np.take_along_axis(drafts.tokens, order, -1), np.take_along_axis(scores, order, -1))
+
+
+def ranked(logits: npt.NDArray[np.float32], knobs: Knobs, position: int) -> Candidates:
+    """The best tokens of each row of dense draft logits (depths, vocab), drafted after `position` tokens, by what is
+    known of their draws.
+
+    Raises NumericsError where a row's best is NaN; -inf excludes a single token.
+    """
+    check_finite(logits, position)
+    width = knobs.tree_width
+    if not noise_share(knobs):
+        return candidates(logits, width, knobs.tree_temperature)
+    best = candidates(logits, max(width, RERANKED), knobs.tree_temperature)
+    return reranked(best, draw_noise(knobs, position, best.tokens)).cut(len(logits), width)
+
+
+def likeliest(logits: npt.NDArray[np.float32], knobs: Knobs | None, position: int) -> int:
+    """The token that `ranked` puts first for logits (vocab,); without knobs the best."""
+    if knobs is None or not noise_share(knobs):
+        return int(logits.argmax())
+    ids = largest(logits, RERANKED).astype(np.int64)
+    noise = draw_noise(knobs, position, ids[None])
+    assert noise is not None, "a share of the noise"
+    return int(ids[(logits[ids] / knobs.tree_temperature + noise[0]).argmax()])
 
 
 def _log_sum(values: Array) -> Array:

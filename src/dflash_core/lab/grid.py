@@ -17,7 +17,7 @@ from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.errors import KnobError
 from dflash_core.knobs import Knobs, Spec, Value, spec_of
 from dflash_core.limits import Limits
-from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.base import FixedPolicy
 
 MAX_VALUES = 12
 """A range without a step gets at most this many values."""

@@ -26,8 +26,7 @@ from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import rms_norm
 from dflash_core.pair_scores import PairScores
-from dflash_core.ranking import largest
-from dflash_core.tree import Candidates
+from dflash_core.tree import Candidates, largest
 
 MARKOV_TOP_K = 16
 """The tokens of a position from which a Markov head's tree chooses."""

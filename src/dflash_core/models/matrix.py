@@ -13,6 +13,8 @@ from dflash_core.formats.weights import WeightFile
 
 # Dequantise at most this many weights at a time, so that a packed 248,320-row head needs no 5 GB of scratch.
 PACKED_CHUNK = 1 << 24
+SLOW_ROWS, FAST_ROWS = (2, 3), 4
+"""Numbers of rows whose products torch takes longer for than for FAST_ROWS (docs/benchmarks.md); they are padded."""
 
 
 class Matrix(Protocol):
@@ -35,6 +37,8 @@ class DenseMatrix:
         self.shape = (weight.shape[0], weight.shape[1])
 
     def __call__(self, x: Tensor) -> Tensor:
+        if x.dim() == 2 and x.shape[0] in SLOW_ROWS:
+            return F.linear(F.pad(x, (0, 0, 0, FAST_ROWS - x.shape[0])), self.weight)[: x.shape[0]]
         return F.linear(x, self.weight)
 
     def rows(self, ids: Sequence[int]) -> Tensor:

@@ -2,24 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
-from dflash_core.knobs import Knobs
+from dflash_core.knobs import MAX_MTP_DEPTH, SPEC, Knobs
+from dflash_core.policy.base import COPIES
 from dflash_core.policy.choosing import Drafts
 from dflash_core.policy.copying import Copies
 from dflash_core.policy.costs import StepCosts
-from dflash_core.policy.depth import Depths, max_depth
-from dflash_core.policy.pace import START_ROWS, Pace
 from dflash_core.policy.values import CHILD, CLASSES, COPIED, DEEPER, SPINE, Learned
-from dflash_core.policy.watch import COPIES
 from dflash_core.turn_stats import FoundRow
 
 Part = Literal["answer", "thinking"]
 PARTS: tuple[Part, ...] = ("answer", "thinking")
+START_TOKENS, START_ROWS = 3.0, 16  # before any step ran: the assumed tokens of a step, and its rows
+MIN_WEIGHT = 0.02
+START_CHANCE, PRIOR_TRIALS = 0.7, 4.0
+FORGET_AT = 200.0
+FIRST_STEPS = 4  # steps with START_DEPTH, before anything is known
+PROBE_EVERY = 32  # one step in so many goes a token deeper
+MIN_PASS_WEIGHT = 0.05  # least weight of a step in the mean time of a pass
+START_DEPTH = SPEC["mtp_depth"].default
+
+
+@dataclass(slots=True)
+class Pace:
+    """Running means of a step's tokens and of its time in units of the cost of START_ROWS rows."""
+
+    tokens: float = START_TOKENS
+    units: float = 1.0
+    steps: int = 0
+
+    def rate(self, unit_ms: float) -> float:
+        """Tokens per millisecond. `unit_ms`: what START_ROWS rows cost now."""
+        return self.tokens / (self.units * unit_ms)
+
+    def add(self, tokens: int, ms: float, unit_ms: float, *, drafted: bool = True, steps: int = 1) -> None:
+        """Count a step that drafted, or `steps` alike that did not."""
+        self.steps += drafted
+        weight = max(MIN_WEIGHT, 1 / (5 + self.steps)) if drafted else 1 - (1 - MIN_WEIGHT) ** steps
+        self.tokens += weight * (tokens - self.tokens)
+        self.units += weight * (ms / unit_ms - self.units)
+
+
+@dataclass(slots=True)
+class Depths:
+    """Counts for depths 1, 2, ..: `trials` of each and `hits` of them; `pass_ms`: mean time of a pass of the drafter, 0
+    until it is known."""
+
+    trials: list[float] = field(default_factory=lambda: [0.0] * MAX_MTP_DEPTH)
+    hits: list[float] = field(default_factory=lambda: [0.0] * MAX_MTP_DEPTH)
+    pass_ms: float = 0.0
+    steps: int = 0
+
+    def chances(self) -> Sequence[float]:
+        """By depth: the chance that it is accepted, given that the depth above it is."""
+        chances, above = list[float](), START_CHANCE
+        for hits, trials in zip(self.hits, self.trials, strict=True):
+            above = (hits + PRIOR_TRIALS * above) / (trials + PRIOR_TRIALS)
+            chances.append(above)
+        return chances
+
+    def add(self, drafted: int, accepted: int, ms: float) -> None:
+        """Count a step that drafted `drafted` tokens in `ms` milliseconds, of which the first `accepted` were kept."""
+        if not drafted:
+            return
+        for at in range(min(accepted + 1, drafted)):
+            self.trials[at] += 1
+            self.hits[at] += accepted > at
+            if self.trials[at] > FORGET_AT:
+                self.trials[at] /= 2
+                self.hits[at] /= 2
+        self.steps += 1
+        self.pass_ms += max(MIN_PASS_WEIGHT, 1 / self.steps) * (ms / drafted - self.pass_ms)
+
+    def best(self, rate: float) -> int:
+        """The tokens to draft at `rate` tokens per millisecond."""
+        if self.steps < FIRST_STEPS:
+            return int(START_DEPTH)
+        depth, reach = 0, 1.0
+        for chance in self.chances():
+            reach *= chance
+            if reach < rate * self.pass_ms:
+                break
+            depth += 1
+        return min(max(depth, 1) + (self.steps % PROBE_EVERY == 0), MAX_MTP_DEPTH)
+
+
+def max_depth(knobs: Knobs) -> int:
+    """The greatest depth that the program may choose; 0 where the user has set one, which is then used as it is. Under
+    `auto up to N` the knob is an upper limit. Its default applies to trees and chains only."""
+    if knobs.cap is not None:
+        return knobs.mtp_depth
+    return MAX_MTP_DEPTH if knobs.mtp_depth == START_DEPTH else 0
 
 
 @dataclass(slots=True)
@@ -60,15 +138,13 @@ class Arm:
     keep: Callable[[PairState], None] | None = None
     depths: dict[Part, Depths] = field(default_factory=lambda: {part: Depths() for part in PARTS})
     news: bool = False
+    kind: str = field(init=False)
+    copies_only: bool = field(init=False)
+    """Whether the drafter only copies text."""
 
-    @property
-    def kind(self) -> str:
-        return self.drafter.kind
-
-    @property
-    def copies_only(self) -> bool:
-        """Whether the drafter only copies text."""
-        return self.drafter.kind == COPIES
+    def __post_init__(self) -> None:
+        self.kind = self.drafter.kind
+        self.copies_only = self.kind == COPIES
 
     @property
     def unit(self) -> float:

@@ -15,14 +15,12 @@ from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.drafters.successors import Successors
 from dflash_core.events import Choice, StepEvent, brings
 from dflash_core.knobs import Knobs
-from dflash_core.policy.arm import Arm, PairState, Part, PartState, copies
-from dflash_core.policy.base import Decision, Policy, StepPlan
+from dflash_core.policy.arm import Arm, Pace, PairState, Part, PartState, copies
+from dflash_core.policy.base import Decision, Policy, StepPlan, as_set
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.choosing import ALL, Chooser, Drafts, Expected, Picked
 from dflash_core.policy.copying import Rest, chain
 from dflash_core.policy.costs import MAX_ROWS, min_slopes, paying
-from dflash_core.policy.fixed import as_set
-from dflash_core.policy.pace import Pace
 from dflash_core.policy.values import Stated
 from dflash_core.tree import Candidates
 from dflash_core.turn_stats import FoundRow
@@ -115,8 +113,9 @@ class AutoPolicy(Policy):
 
     def _observe(self, step: StepEvent, certain: Sequence[float]) -> None:
         done, self._step, self._rest = self._step, None, None
-        self._chooser.said(certain)
         if done is not None:
+            if free(done.knobs):
+                self._chooser.said(certain)
             self._learn(done, step)
         self._extend(step.tokens)
 
@@ -207,7 +206,9 @@ class AutoPolicy(Policy):
         at = {self._drafting.index(arm): arm for arm in arms}
         if not self._pausing:
             return Picked(next(iter(at)))
-        rate = rate or self._rate(home)
+        # Alone, a drafter has to be faster than plain decoding here. At the present rate time would be worth more, but
+        # a hard place in the text is as hard after a plain step: what is saved there does not come at that rate.
+        rate = rate or 1 / home.costs.plain
         none = -math.inf if knobs.mode == "tree" else self._without(knobs, home, rate).brings
         expected = {one: self._expected(arm) for one, arm in at.items()}
         furthest = self._furthest if len(arms) > 1 and self.place == "answer" else None

@@ -1,15 +1,17 @@
-"""The interface between a decoder and the policy that decides what its next step runs."""
+"""The interface between a decoder and the policy that decides what its next step runs, and what every policy does: it
+watches the drafters, and runs what the knobs ask for where they decide."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import NumericsError
 from dflash_core.events import Choice, EffectiveMode, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.policy.watch import Watch
 from dflash_core.turn_stats import FoundRow
 
 if TYPE_CHECKING:
@@ -22,6 +24,13 @@ if TYPE_CHECKING:
 
 LATELY = 16
 """The number of newest tokens by which the target's certainty is measured: about the length of a block."""
+MISSES = 10
+"""Drafts without one accepted token after which a drafter is said not to fit; the first accepted one takes it back. One
+that is right every other time misses its first 10 drafts once in 1,000 times, one that is right one time in three once
+in 60. More would be late: `auto` may take some hundred tokens for each draft that is never right."""
+COPIES = "ngram"
+"""The drafter that copies text and has no model: that nothing repeats itself says nothing about it."""
+SET = "drafting is set"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,10 @@ class Decision:
     drafter: str = ""
     depth: int = 0
 
+    def drafting(self, knobs: Knobs) -> Knobs:
+        """The knobs with which it drafts."""
+        return knobs.replace(mtp_depth=self.depth) if self.depth and self.depth != knobs.mtp_depth else knobs
+
 
 PLAIN = Decision("plain", 0, "no other drafter is loaded")
 
@@ -47,6 +60,69 @@ class StepPlan:
     tree: Tree
     decision: Decision
     choice: Choice | None = None
+
+
+class Watch:
+    """What steps have shown of drafters. `kinds`: of those that are loaded."""
+
+    def __init__(self, kinds: Sequence[str]) -> None:
+        self._kinds = tuple(kinds)
+        self._drafts = Counter[str]()
+        self._right = set[str]()
+        self._said: str | None = None  # what is wrong with drafters, for reasons; None: not put into words yet
+        self.left_out: dict[str, str] = {}
+        """By kind why a drafter is left out."""
+
+    @property
+    def none_left(self) -> bool:
+        """Whether every drafter was left out."""
+        return bool(self.left_out) and self.left_out.keys() >= set(self._kinds)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of the drafters, a line each."""
+        misfits = [
+            f"{_misfit(kind, self._drafts[kind])}; load the drafter that was made for it, or none"
+            for kind in self._misfits
+        ]
+        return (*(f"{kind} is left out: {error}" for kind, error in self.left_out.items()), *misfits)
+
+    @property
+    def _misfits(self) -> list[str]:
+        return [
+            kind for kind, drafts in self._drafts.items()
+            if drafts >= MISSES and kind not in self._right and kind not in self.left_out
+        ]  # fmt: skip
+
+    def reason(self, step: StepEvent) -> str:
+        """A step's reason, with what is wrong with a drafter before it, where the user wants drafts."""
+        if step.knobs.mode == "plain":
+            return step.reason
+        if self._said is None:  # kept: plain steps of a small model are short
+            said = [f"{kind} is left out, its numbers are not finite; " for kind in self.left_out]
+            said += [f"{_misfit(kind, self._drafts[kind])}; " for kind in self._misfits]
+            self._said = "".join(said)
+        return self._said + step.reason
+
+    def leave_out(self, kind: str, error: NumericsError) -> None:
+        """Leave a drafter out."""
+        if kind not in self.left_out:
+            self.left_out[kind], self._said = str(error), None
+
+    def count(self, step: StepEvent) -> None:
+        """Count a step."""
+        kind = step.drafter or (self._kinds[0] if len(self._kinds) == 1 and step.mode != "plain" else "")
+        if not kind or kind == COPIES or kind in self._right or not step.drafts.tokens:
+            return
+        self._drafts[kind] += 1
+        self._said = None
+        # Where no candidate was worth verifying, the target's token shows whether the best was right.
+        if step.drafts.tokens[0][0] == step.tokens[0] or set(step.tree.accepted[1:]) - set(step.tree.copied):
+            self._right.add(kind)
+
+
+def _misfit(kind: str, drafts: int) -> str:
+    return f"{kind} does not fit this target: none of its {drafts} drafts was accepted"
 
 
 class Policy:
@@ -113,3 +189,25 @@ class Policy:
     def found(self) -> tuple[FoundRow, ...]:
         """What was learned so far, one row per kind of candidate that was tried; may be called at any time."""
         return ()
+
+
+class FixedPolicy(Policy):
+    """Implements `policy.base.Policy`. `drafter`: the capabilities of the loaded drafter, None without one."""
+
+    def __init__(self, drafter: Capabilities | None) -> None:
+        super().__init__([one.kind for one in drafter.parts or (drafter,)] if drafter is not None else [])
+        self._drafter = drafter
+
+    def _next(self, knobs: Knobs) -> Decision:
+        return as_set(knobs, self._drafter)
+
+
+def as_set(knobs: Knobs, drafter: Capabilities | None) -> Decision:
+    """What the knobs ask for."""
+    if drafter is None:
+        return Decision("plain", 0, SET if knobs.mode == "plain" else "no drafter is loaded")
+    if knobs.mode == "plain":
+        return Decision("plain", 0, SET)
+    if knobs.mode == "chain":
+        return Decision("chain", min(knobs.budget, drafter.drafted(knobs)), SET)
+    return Decision("tree", knobs.budget, SET if knobs.mode == "tree" else "auto: a drafter is loaded")

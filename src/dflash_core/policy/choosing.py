@@ -6,7 +6,7 @@ after a block that was right to a great depth the next one tends to be right too
 better. If steps of the present answer yield more or fewer tokens than expected, the expectations of all drafters are
 scaled. Only means decide, without a margin for their noise: with one, a drafter that nearly pays would be used forever.
 
-A drafter that is expected to lose time is still tried, when its allowance of time (`allowance.py`) covers the expected
+A drafter that is expected to lose time is still tried, when its allowance of time covers the expected
 loss. So small losses are tried often and large ones rarely. The allowance does not start at zero: most steps yield few
 tokens and some yield many, so one or two steps are not enough to judge. Once what drafts really lost has used it up,
 none runs until time has earned more, whatever is expected of it.
@@ -17,10 +17,9 @@ from __future__ import annotations
 import bisect
 import math
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dflash_core.policy.allowance import SHARE, START_SPARE, Allowance, further
 from dflash_core.policy.base import LATELY
 
 KEEP = 0.99  # factor of a sum of steps at each further step
@@ -34,6 +33,9 @@ NOBODY, FIRST, ALL, QUEUED = "nobody", "first", "all", "queued"
 DOUBTS = (0.03, 0.1, 0.3)
 """Upper bounds of classes for the mean of -log of the target's probability of its newest tokens."""
 MIN_CERTAINTY = 1e-4
+SHARE = 0.01  # of the time, for drafts that may lose some
+START_SPARE = 2.0  # plain steps: a turn that thinks and answers starts three allowances, and may lose 5 % of 256 tokens
+MAX_CREDIT = 12.0  # the most that gains add up to, so that a drafter which was good may not lose for long
 
 Circumstance = str
 """The class of the previous step: its drafter and tokens; without a draft, how certain the target was of its newest
@@ -88,6 +90,44 @@ class Answer:
         """Factor on the tokens expected elsewhere; that of all drafters where this one has few steps here."""
         here = (sum(self.brought.values()) + SHRINK) / (sum(self.expected.values()) + SHRINK)
         return (self.brought[kind] + SHRINK * here) / (self.expected[kind] + SHRINK)
+
+
+@dataclass(slots=True)
+class Allowance:
+    """Of one drafter in one part of the text. `spare`: plain steps that may still be lost by tries, drafts that are
+    expected to lose; `credit`: those that drafts have gained, which others that were expected to pay may lose again."""
+
+    spare: float = START_SPARE
+    credit: float = 0.0
+
+    def earn(self, plain: float, share: float = SHARE) -> None:
+        """Count the time of a step, in plain steps."""
+        self.spare += share * plain
+
+    def settle(self, gained: float, lost: float = 0.0) -> None:
+        """Count the result of a draft: plain steps gained, or lost where negative. `lost`: what it was expected to
+        lose, which a try uses up at least."""
+        self.spare -= lost
+        self.credit = min(self.credit + (gained if gained > 0 else min(gained + lost, 0.0)), MAX_CREDIT)
+        if self.credit < 0:
+            self.spare, self.credit = self.spare + self.credit, 0.0
+
+    def covers(self, lost: float) -> bool:
+        """Whether a draft that is expected to lose that much may be tried."""
+        return lost <= self.spare
+
+    @property
+    def left(self) -> float:
+        """Plain steps that drafts which are expected to pay may still lose."""
+        return self.spare + self.credit
+
+
+def further(others: Collection[Allowance], start: float = START_SPARE) -> Allowance:
+    """That of a drafter in a further part of the text: it starts with nothing where the drafter has used up what it had
+    in one of `others`, and gained nothing in any. `start`: what it starts with elsewhere, in plain steps."""
+    used = any(one.spare < start / 2 for one in others)
+    gained = any(one.credit for one in others)
+    return Allowance(0.0 if used and not gained else start)
 
 
 Place = tuple[str, bool]

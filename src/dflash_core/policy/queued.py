@@ -15,14 +15,12 @@ from dataclasses import replace
 from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.policy.allowance import SHARE, Allowance
-from dflash_core.policy.arm import PARTS, Arm, PairState, Part
+from dflash_core.policy.arm import PARTS, START_ROWS, Arm, PairState, Part
 from dflash_core.policy.auto import AutoPolicy, Step, free, max_nodes
 from dflash_core.policy.base import Decision
 from dflash_core.policy.best_first import Trials
-from dflash_core.policy.choosing import QUEUED, START_TOKENS, Chooser, Found
+from dflash_core.policy.choosing import QUEUED, SHARE, START_TOKENS, Allowance, Chooser, Found
 from dflash_core.policy.costs import MIN_STEPS
-from dflash_core.policy.pace import START_ROWS
 from dflash_core.policy.values import Array
 from dflash_core.policy.walked import shown, walk_trials
 

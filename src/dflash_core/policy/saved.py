@@ -18,10 +18,9 @@ from dflash_core.damaged import DAMAGED
 from dflash_core.drafters.successors import MATCH_CLASSES
 from dflash_core.errors import DFlashError
 from dflash_core.files import read_input, write_whole
-from dflash_core.policy.arm import PARTS, PairState, PartState
+from dflash_core.policy.arm import PARTS, Pace, PairState, PartState
 from dflash_core.policy.choosing import QUEUED, Drafts, Found
 from dflash_core.policy.copying import Copies
-from dflash_core.policy.pace import Pace
 from dflash_core.policy.values import CLASSES, FEATURES, Learned
 
 VERSION = 1  # another one where a number or a name of a circumstance (`choosing.py`) comes to mean something else

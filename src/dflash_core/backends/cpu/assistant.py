@@ -12,7 +12,8 @@ from dflash_core.backends.base import Logits
 from dflash_core.backends.cpu.hidden_rows import HiddenRows
 from dflash_core.cache_types import CachePair
 from dflash_core.drafters.assistant import NEEDS_KEYS, capabilities
-from dflash_core.drafters.base import DraftLogits, LoadedModel, OpenedModel, likeliest, ranked
+from dflash_core.drafters.base import DraftLogits, LoadedModel, OpenedModel
+from dflash_core.drafters.draw_noise import likeliest, ranked
 from dflash_core.errors import MismatchError
 from dflash_core.knobs import Knobs
 from dflash_core.models.assistant import Assistant

@@ -11,15 +11,16 @@ from torch import Tensor
 from dflash_core.backends.base import Logits
 from dflash_core.cache_types import CachePair
 from dflash_core.config import DraftConfig
-from dflash_core.drafters.base import LoadedModel, OpenedModel, check_finite, ranked
+from dflash_core.drafters.base import LoadedModel, OpenedModel
 from dflash_core.drafters.dflash import capabilities, checked_features
-from dflash_core.drafters.draw_noise import draw_noise, reranked
+from dflash_core.drafters.draw_noise import draw_noise, ranked, reranked
 from dflash_core.ids import check_ids
 from dflash_core.knobs import Knobs
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Weights
 from dflash_core.models.target import TargetModel
+from dflash_core.sampling import check_finite
 from dflash_core.tree import Candidates
 
 # Features are kept until there are this many rows or a draft needs them, so that plain decoding rarely pays for them.

@@ -27,14 +27,15 @@ from dflash_core.backends.decoder import Decoder
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.constraints.base import Constraint
 from dflash_core.constraints.log_probs import LogProbs
-from dflash_core.drafters.base import Drafter, check_finite, ranked
+from dflash_core.drafters.base import Drafter
+from dflash_core.drafters.draw_noise import ranked
 from dflash_core.errors import ContextError
 from dflash_core.fits import PREFILL_ROWS
 from dflash_core.knobs import Knobs
-from dflash_core.policy.base import Policy
-from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.base import FixedPolicy, Policy
 from dflash_core.policy.queued import CHOICES
 from dflash_core.progress import Progress
+from dflash_core.sampling import check_finite
 from dflash_core.snapshots.base import Snapshot, SnapshotError, check_rows, check_tensors
 from dflash_core.tree import Candidates
 

@@ -32,16 +32,13 @@ from dflash_core.backends.cuda.state import (
 )
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
 from dflash_core.backends.decoder import injected_step, step_drafts, stop_at
-from dflash_core.drafters.base import check_finite
 from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.errors import Code, NumericsError, UnsupportedError, not_finite
 from dflash_core.events import EffectiveMode, GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
-from dflash_core.policy.base import Decision, Policy
-from dflash_core.policy.depth import at_depth
-from dflash_core.policy.fixed import FixedPolicy
+from dflash_core.policy.base import Decision, FixedPolicy, Policy
 from dflash_core.policy.queued import BUILT
-from dflash_core.sampling import Sampler
+from dflash_core.sampling import Sampler, check_finite
 from dflash_core.tree import Candidates
 
 AHEAD = 2  # steps that run or are queued while the host reads the previous step's result
@@ -265,7 +262,7 @@ class CudaDecoder:
     @property
     def _drafting(self) -> Knobs:
         """The settings with which the next step drafts."""
-        return at_depth(self.knobs, self.decision.depth)
+        return self.decision.drafting(self.knobs)
 
     def _write_knobs(self) -> None:
         knobs, weights, rows = self._drafting, self._weights, self.decision.budget + 1
