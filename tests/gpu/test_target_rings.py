@@ -127,7 +127,7 @@ def test_prompts_and_trees_across_the_wrap(device_name: str, name: str, kv: str,
     assert both.ours.length > 2 * 128
 
 
-@pytest.mark.parametrize("name", MODELS[:2])
+@pytest.mark.parametrize("name", [MODELS[0], pytest.param(MODELS[1], marks=pytest.mark.full)])
 def test_checkpoints_and_cuts(device_name: str, name: str, rng: np.random.Generator) -> None:
     both = Both.of(target_on(device_name, name))
     both.read(rng, 10)
