@@ -5,30 +5,60 @@ A turn may call tools. Its calls are in the message that it adds; the next turn 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import secrets
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dflash_core.answer import Answer, OnPrefill, Reread
-from dflash_core.answer_shape import AnswerShape
 from dflash_core.clean import encodable
-from dflash_core.collected_calls import CollectedCalls
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.events import Piece
 from dflash_core.knobs import READ_AGAIN, SPEC, Knobs
 from dflash_core.messages import Call, Message, Prompt, build_prompt, render, visible_end
 from dflash_core.prefix import common_prefix
-from dflash_core.record import Line, Start
+from dflash_core.record import Line, Start, Turns
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_core.text.tokenizer import Tokenizer
-from dflash_core.text.tool_calls.answer import AnswerParts
-from dflash_core.turns import Turns
+from dflash_core.text.tool_calls.answer import AnswerParts, AnswerShape
+from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart, Malformed, Part, Text, Thinking
 
 if TYPE_CHECKING:
     from dflash_core.runner import Runner
+
+
+class CollectedCalls:
+    """`calls`: the complete ones. `calling`: the tool whose call is being written, or ""."""
+
+    def __init__(self) -> None:
+        self.calls: tuple[Call, ...] = ()
+        self.calling = ""
+        self._arguments = ""
+
+    def take(self, parts: Iterable[Part]) -> tuple[str, str]:
+        """Take the calls out of parts; returns the reasoning and the text that they have beside."""
+        thinking = text = ""
+        for part in parts:
+            if isinstance(part, Text):
+                text += part.text
+            elif isinstance(part, Thinking):
+                thinking += part.text
+            elif isinstance(part, CallStart):
+                self.calling, self._arguments = part.name, ""
+            elif isinstance(part, CallArguments):
+                self._arguments += part.text
+            elif isinstance(part, Malformed):
+                self.calling = ""
+            elif isinstance(part, CallEnd):
+                if part.complete:
+                    call = Call(f"call_{secrets.token_hex(8)}", self.calling, json.loads(self._arguments or "{}"))
+                    self.calls += (call,)
+                self.calling = ""
+        return thinking, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +115,14 @@ class Turn(Answer):
     def _add(self, piece: Piece) -> Piece:
         if self._shape is None:
             return super()._add(piece)
-        thinking, text = self._collected.take(self._shape.push(piece))
+        thinking, text = self._collected.take(self._shape.push(piece.thinking, piece.text))
         if self._shape.over:
             self.stop()
         return super()._add(replace(piece, text=text, thinking=thinking))
 
     def _finish(self, thinking: str, text: str, *, cut: bool) -> None:
         if self._shape is not None:
-            last = [*self._shape.push_text(thinking, text), *self._shape.finish(cut=cut)]
+            last = [*self._shape.push(thinking, text), *self._shape.finish(cut=cut)]
             thinking, text = self._collected.take(last)
         super()._finish(thinking, text, cut=cut)
 

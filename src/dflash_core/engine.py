@@ -34,8 +34,7 @@ from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.policy.saved import SavedValues, fingerprint, pair_of, shipped_beside
 from dflash_core.progress import Progress, silent
 from dflash_core.runner import Runner
-from dflash_core.snapshots.snapshots import Snapshots
-from dflash_core.snapshots.store import SnapshotStore, default_cap
+from dflash_core.snapshots.store import Snapshots, SnapshotStore, default_cap
 
 # What torch starts with: the cores this process may use.
 CORES = torch.get_num_threads()

@@ -15,7 +15,7 @@ from dflash_core.text.reasoning import Effort
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.template_values import JSON, NO_TOOLS, NO_VARIABLES, Messages, Tools, Variables
 from dflash_core.text.tokenizer import Tokenizer
-from dflash_core.text.tool_calls.fitting import fitted, uses_tools
+from dflash_core.text.tool_calls.support import fitted, uses_tools
 from dflash_core.turn_stats import TurnReport
 
 SLOW_TEMPLATE_S = 1.5  # a template slower than this renders only the prompt: the user may be waiting to stop

@@ -27,7 +27,7 @@ from dflash_core.ids import check_ids
 from dflash_core.knobs import MAX_WIDTH, Knobs
 from dflash_core.limits import Limits
 from dflash_core.policy.base import FixedPolicy, Policy
-from dflash_core.snapshots.snapshots import Snapshots
+from dflash_core.snapshots.store import Snapshots
 from dflash_core.tree import Candidates
 from dflash_core.turn_stats import FoundRow
 

@@ -17,7 +17,7 @@ import msgspec
 
 from dflash_core import Engine, Knobs, load_target
 from dflash_core.conversation import Conversation
-from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.dflash import open_drafter
 from dflash_core.drafters.registry import open_draft
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.safetensors import open_safetensors

@@ -20,7 +20,7 @@ from dflash_core.backends.opened import Target
 from dflash_core.config import DraftConfig, check_pair
 from dflash_core.demo import demo_draft
 from dflash_core.drafters.base import Draft
-from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.dflash import open_drafter
 from dflash_core.drafters.registry import open_draft
 from dflash_core.drafters.several import open_several
 from dflash_core.errors import FormatError, KnobError, NumericsError, UnsupportedError

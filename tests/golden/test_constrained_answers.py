@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from dflash_core import Engine, Knobs
-from dflash_core.constraints.after_thinking import AfterThinking
 from dflash_core.constraints.base import Constraint
-from dflash_core.constraints.grammar import Grammar, Grammars
+from dflash_core.constraints.grammar import AfterThinking, Grammar, Grammars
 from dflash_core.errors import GrammarError
 from dflash_core.events import Event, StepEvent
 from dflash_core.guards.turn import TurnGuard

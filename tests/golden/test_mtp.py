@@ -24,7 +24,7 @@ from dflash_core.drafters.several import SeveralDrafts
 from dflash_core.engine import load_pair
 from dflash_core.errors import ContextError, KnobError, MismatchError, UnsupportedError
 from dflash_core.events import StepEvent
-from dflash_core.lab.versus import parse_pair
+from dflash_core.lab.grid import parse_pair
 from dflash_core.tree import Candidates
 from support.compare import generated
 from support.golden import BESIDE, golden, target

@@ -14,7 +14,7 @@ import torch
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.base import PREFILL_CHUNK, Logits
-from dflash_core.backends.cpu.memory_estimator import RECENT_CAPACITY
+from dflash_core.backends.cpu.machine import RECENT_CAPACITY
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.opened import Target

@@ -16,8 +16,7 @@ from dflash_core.backends.base import Session
 from dflash_core.backends.opened import Target
 from dflash_core.events import PrefillEvent
 from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError
-from dflash_core.snapshots.snapshots import LOG
-from dflash_core.snapshots.store import SnapshotStore
+from dflash_core.snapshots.store import LOG, SnapshotStore
 from support.golden import other_targets
 from support.mtp_files import with_head
 from support.shallow import shallow, shallow_draft

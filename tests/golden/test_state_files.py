@@ -14,10 +14,9 @@ import pytest
 
 from dflash_core import Engine, Knobs, load_draft
 from dflash_core.events import PrefillEvent
-from dflash_core.snapshots import files, folder
+from dflash_core.snapshots import folder
 from dflash_core.snapshots.base import SnapshotError
-from dflash_core.snapshots.files import look, read
-from dflash_core.snapshots.folder import StateFolder
+from dflash_core.snapshots.folder import StateFolder, look, read
 from dflash_core.snapshots.store import SnapshotStore
 from support.golden import golden, target
 
@@ -51,7 +50,7 @@ def written(where: Path, keep: int = 2) -> list[Path]:
     for ids in PROMPTS[:2]:
         reused(one, ids)
     one.leave()
-    return files.files(where)
+    return folder.files(where)
 
 
 def test_the_last_conversations_come_back(tmp_path: Path) -> None:
@@ -75,7 +74,7 @@ def test_only_the_last_are_kept_and_each_once(tmp_path: Path) -> None:
     reused(one, PROMPTS[2])
     reused(one, [*PROMPTS[2], 9, 8, 7])
     one.leave()
-    assert len(files.files(tmp_path)) == 2
+    assert len(folder.files(tmp_path)) == 2
     assert reused(engine(tmp_path, 2), PROMPTS[2]) == 50
     held = StateFolder(tmp_path, 2)
     count, nbytes = held.size()
@@ -141,7 +140,7 @@ def test_a_state_of_another_pair_is_left_alone(tmp_path: Path, said: pytest.LogC
     plain = Engine(target(), states=SnapshotStore(1 << 30, 32, StateFolder(tmp_path, 2)))
     assert reused(plain, PROMPTS[0]) == 0
     assert "is of another pair of models" in said.text
-    assert len(files.files(tmp_path)) == 2
+    assert len(folder.files(tmp_path)) == 2
 
 
 def test_a_full_disk_costs_the_state_alone(
@@ -168,7 +167,7 @@ def test_a_full_disk_leaves_older_states(tmp_path: Path, monkeypatch: pytest.Mon
         reused(one, ids, keep=55)
     monkeypatch.setattr("os.replace", full)
     one.leave()
-    assert {path: path.read_bytes() for path in files.files(tmp_path)} == before
+    assert {path: path.read_bytes() for path in folder.files(tmp_path)} == before
     for ids in PROMPTS[:2]:
         assert reused(engine(tmp_path, 2), ids) == 50
 

@@ -13,9 +13,8 @@ from dflash_core import Engine, Knobs
 from dflash_core.conversation import Conversation
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.events import StageTimes, StepEvent
-from dflash_core.lab.cost import MIN_STEPS, StepTimes
 from dflash_core.lab.laboratory import Laboratory
-from dflash_core.lab.whatif import curve, estimate
+from dflash_core.lab.whatif import MIN_STEPS, StepTimes, curve, estimate
 from dflash_core.record import TurnRecord
 from support import demo_pair
 from support.compare import NEAR_TIE, gap

@@ -25,8 +25,7 @@ from dflash_core.errors import OutOfMemoryError
 from dflash_core.knobs import Knobs
 from dflash_core.runner import Runner
 from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError
-from dflash_core.snapshots.snapshots import Snapshots
-from dflash_core.snapshots.store import SnapshotStore
+from dflash_core.snapshots.store import Snapshots, SnapshotStore
 from support.device_pairs import device_named, pair
 from support.golden import other_targets
 from support.grids import full

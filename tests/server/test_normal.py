@@ -13,7 +13,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.messages import Call, Message
 from dflash_core.text.reasoning import Reasoning
-from dflash_core.text.stop_strings import StopStrings
+from dflash_core.text.tool_calls.answer import StopStrings
 from dflash_core.text.tool_calls.support import ToolSupport
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.normal import normalised

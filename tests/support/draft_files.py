@@ -17,8 +17,7 @@ from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.backends.opened import Target
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.base import Draft, OpenedModel
-from dflash_core.drafters.dflash import capabilities
-from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.dflash import capabilities, open_drafter
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.matrix import DenseMatrix, Weights
 from support.formats import write_gguf, write_safetensors

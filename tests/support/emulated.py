@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core import kernel_source, resources
+from dflash_core import nvrtc, resources
 from dflash_core.user_folders import user_folder
 
 EMULATOR = Path(__file__).parent / "emulator"
@@ -101,10 +101,10 @@ class Library:
         definitions = "".join(f"#define {key} {value}\n" for key, value in defines)
         entries = "".join(f"EMULATED_ENTRY({name})\n" for name in names)
         self._wrapper = f'{definitions}#include "{path}"\n{entries}'
-        texts = kernel_source.closure(path, INCLUDE)
+        texts = nvrtc.closure(path, INCLUDE)
         # The emulator's own headers take the place of the kernels' of the same name.
         texts |= {header: header.read_text() for header in sorted(EMULATOR.glob("*.*h"))}
-        self._digest = kernel_source.content_hash(texts, definitions, entries, KERNEL_FLAGS, _runtime_path().name)
+        self._digest = nvrtc.content_hash(texts, definitions, entries, KERNEL_FLAGS, _runtime_path().name)
         self._well = _target(self._stem, self._digest, WELL)
         self.busy = False
         self._left = 0.0  # seconds to run until it is worth compiling well
@@ -210,7 +210,7 @@ def in_front() -> dict[Path, str]:
     texts: dict[Path, str] = {}
     for name in IN_FRONT:
         path = next(folder / name for folder in INCLUDE if (folder / name).is_file())
-        texts |= kernel_source.closure(path, INCLUDE)
+        texts |= nvrtc.closure(path, INCLUDE)
     replaced = {resources.kernels_dir() / file.name for file in EMULATOR.iterdir()}
     return {file: text for file, text in texts.items() if file not in replaced}
 
@@ -220,7 +220,7 @@ def _header(level: tuple[str, ...]) -> Path:
     """What is in front of every kernel, precompiled."""
     options = [*level, *KERNEL_FLAGS]
     text = "".join(f"#include <{name}>\n" for name in IN_FRONT)
-    digest = kernel_source.content_hash(in_front(), text, FLAGS, options)[:24]
+    digest = nvrtc.content_hash(in_front(), text, FLAGS, options)[:24]
     header = BUILDS / f"emulator-{digest}.h"
     compiled = header.with_suffix(".h.gch")
     _compile("the emulator", text, [*options, "-x", "c++-header"], [], compiled)
@@ -232,7 +232,7 @@ def _header(level: tuple[str, ...]) -> Path:
 @functools.cache
 def _runtime_path() -> Path:
     source = EMULATOR / "runtime.cpp"
-    target = _target("runtime", kernel_source.content_hash(kernel_source.closure(source), "runtime"), RUNTIME)
+    target = _target("runtime", nvrtc.content_hash(nvrtc.closure(source), "runtime"), RUNTIME)
     _compile("runtime", f'#include "{source}"\n', RUNTIME, [], target)
     return target
 
@@ -253,7 +253,7 @@ def _runtime() -> ctypes.CDLL:
 
 
 def _target(name: str, digest: str, level: Sequence[str]) -> Path:
-    return BUILDS / f"lib{name}-{kernel_source.content_hash({}, FLAGS, digest, level)[:24]}.so"
+    return BUILDS / f"lib{name}-{nvrtc.content_hash({}, FLAGS, digest, level)[:24]}.so"
 
 
 def _compile(name: str, text: str, options: Sequence[str], libraries: Sequence[str], target: Path) -> None:
@@ -261,7 +261,7 @@ def _compile(name: str, text: str, options: Sequence[str], libraries: Sequence[s
     if target.is_file():
         return
     BUILDS.mkdir(parents=True, exist_ok=True)
-    lock = BUILDS / f"{kernel_source.content_hash({}, target.name)[:2]}.lock"
+    lock = BUILDS / f"{nvrtc.content_hash({}, target.name)[:2]}.lock"
     with lock.open("w") as held, tempfile.TemporaryDirectory(dir=BUILDS) as folder:
         fcntl.flock(held, fcntl.LOCK_EX)
         if target.is_file():

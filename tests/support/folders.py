@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from torch import Tensor
 
-from dflash_core.text.byte_level import LETTERS
+from dflash_core.text.pieces import LETTERS
 from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
 from support import random_family, random_model
 from support.quantised import in_layout

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import gguf
 import numpy as np
 
-from dflash_core.text.byte_level import LETTERS
+from dflash_core.text.pieces import LETTERS
 
 if TYPE_CHECKING:
     import tiktoken

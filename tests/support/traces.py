@@ -11,16 +11,15 @@ from typing import Any
 
 import msgspec
 
+from dflash_core.draft_quality import first_rejection, rejected
 from dflash_core.errors import DFlashError
 from dflash_core.events import StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.lab import plain, whatif
-from dflash_core.lab.cost import StepTimes
+from dflash_core.lab.whatif import StepTimes
 from dflash_core.memory import Component, MemoryBreakdown
-from dflash_core.record import Loaded, encode, lines
-from dflash_core.rejected import first_rejection, rejected
+from dflash_core.record import Loaded, Turns, encode, lines
 from dflash_core.trace import HEADER, Trace
-from dflash_core.turns import Turns
 from dflash_tui.application.figures import deltas, plain_speeds
 from dflash_tui.application.figures.course import course
 from dflash_tui.application.figures.meter import Meter

@@ -18,11 +18,10 @@ from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.messages import Call
-from dflash_core.record import Line, Recorder, Start, TurnRecord
+from dflash_core.record import Line, Recorder, Start, TurnRecord, Turns
 from dflash_core.text.reasoning import Effort, Reasoning
 from dflash_core.text.template_values import Tools
 from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
-from dflash_core.turns import Turns
 from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import ExperimentLike, OnPrefill, Progress, WhatIfLike
 

@@ -10,10 +10,9 @@ from textual.pilot import Pilot
 
 from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.cost import StepTimes
 from dflash_core.lab.grid import Arm
 from dflash_core.lab.results import Result, Trial
-from dflash_core.lab.whatif import Acceptance
+from dflash_core.lab.whatif import Acceptance, StepTimes
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.figures.measurements import MeasuredRow, Measurements
 from dflash_tui.application.hub.files import FileRequest, HubError

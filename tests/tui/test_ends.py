@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.lab.results import ExperimentProgress
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.background import Background
 from dflash_tui.application.conversations.comparing import Comparing

@@ -16,7 +16,7 @@ from textual.widgets import Input
 
 from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
-from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.lab.results import ExperimentProgress
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import user_file

@@ -18,9 +18,8 @@ from dflash_core.demo import demo_draft, demo_draft_path, demo_target_path
 from dflash_core.engine import Engine, load_pair
 from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.cost import StepTimes
-from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.lab.whatif import Acceptance
+from dflash_core.lab.results import ExperimentProgress
+from dflash_core.lab.whatif import Acceptance, StepTimes
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.engine_session import EngineSession

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from dflash_core.knobs import Knobs
-from dflash_core.record import TurnRecord
-from dflash_core.turns import Turns
+from dflash_core.record import TurnRecord, Turns
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import load_session
 from dflash_tui.application.session import LoadRequest

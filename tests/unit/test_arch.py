@@ -33,8 +33,8 @@ NAMED = {
     "qwen35": {"text/pre_tokenizers.py", MADE_UP}, "qwen35moe": {MADE_UP}, "qwen3": {MADE_UP},
     # Tokenizers have the names of the first models that had them.
     "llama": {"text/pieces.py", "text/tool_calls/forms.py", "text/vocabulary.py", FAMILIES},
-    "gemma4": {"text/pieces.py", "text/sentence_pieces.py", FAMILIES}, "gpt-oss": {FAMILIES},
-    "laguna": {"text/pre_tokenizers.py", "drafters/dflash_file.py"},  # the name of a format of drafter files
+    "gemma4": {"text/pieces.py", FAMILIES}, "gpt-oss": {FAMILIES},
+    "laguna": {"text/pre_tokenizers.py", "drafters/dflash.py"},  # the name of a format of drafter files
 }  # fmt: skip
 
 

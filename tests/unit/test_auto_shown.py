@@ -12,8 +12,7 @@ from tools.bench.replay import GivenCosts
 from dflash_core.errors import FormatError
 from dflash_core.events import Choice, Piece, PrefillEvent, StageTimes, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.cost import StepTimes
-from dflash_core.lab.whatif import auto_turn, curve, estimate
+from dflash_core.lab.whatif import StepTimes, auto_turn, curve, estimate
 from dflash_core.policy.arm import KINDS, Arm, PairState
 from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import CPU

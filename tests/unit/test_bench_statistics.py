@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dflash_core.bench.interleave import Slot, interleave
 from dflash_core.bench.statistics import LEVEL, MIN_PAIRS, compare, interval, summary
+from dflash_core.lab.schedule import Slot, interleave
 
 
 def test_a_summary_of_known_values() -> None:

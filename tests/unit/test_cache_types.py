@@ -12,8 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_core.backends.cpu.machine import CpuMachine
-from dflash_core.backends.cpu.memory_estimator import HostMemoryEstimator
+from dflash_core.backends.cpu.machine import CpuMachine, HostMemoryEstimator
 from dflash_core.backends.cuda.sequence import SequenceMemory
 from dflash_core.bench.synthetic_models import DRAFT_27B, SIZE_27B, TARGET_27B, target_types
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, CHUNK_BYTES, DIVERGENCE, TYPES, CachePair, checked

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dflash_core.calibration import by_position, by_probability
+from dflash_core.draft_quality import by_position, by_probability
 from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from support.turns import step_of, tree_of
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_core.constraints.after_thinking import AfterThinking
 from dflash_core.constraints.base import Mask, masked
 from dflash_core.constraints.drafts import within
+from dflash_core.constraints.grammar import AfterThinking
 from dflash_core.tree import Candidates, Tree, build
 from support.masks import ids_of, mask_of
 

@@ -68,7 +68,7 @@ def test_an_installation_asks_for_what_is_imported_and_no_more() -> None:
 
 @pytest.mark.parametrize(
     ("package", "users"),
-    [("matplotlib", {"dflash_core.lab.picture"}), ("llguidance", {"dflash_core.constraints.grammar"})],
+    [("matplotlib", {"dflash_core.lab.export"}), ("llguidance", {"dflash_core.constraints.grammar"})],
 )
 def test_optional_packages(package: str, users: set[str]) -> None:
     assert {name for name, them in imports().items() if package in others(them)} == users

@@ -287,7 +287,7 @@ def test_host_memory_is_plausible() -> None:
 def test_the_predicted_step_adds_up_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that ticks a second per reading: four layers take four seconds, the head its share on top."""
     ticks = itertools.count()
-    monkeypatch.setattr("dflash_core.backends.cpu.speed.time.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("dflash_core.backends.cpu.target.time.perf_counter", lambda: float(next(ticks)))
     predicted = Engine(target(), draft()).predicted_step_seconds(Knobs(drafting="auto"))
     assert predicted is not None
     spec = target().config
@@ -297,7 +297,7 @@ def test_the_predicted_step_adds_up_its_layers(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_fast_step_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dflash_core.backends.cpu.speed.time.perf_counter", lambda: 0.0)
+    monkeypatch.setattr("dflash_core.backends.cpu.target.time.perf_counter", lambda: 0.0)
     assert Engine(target(), draft()).predicted_step_seconds(Knobs()) is None
 
 

@@ -12,7 +12,7 @@ from support.golden import golden
 SHRINK = """
 import os, sys
 from dflash_core.errors import DFlashError
-from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.dflash import open_drafter
 from dflash_core.loading import open_target
 from dflash_core.progress import silent
 sys.path.insert(0, sys.argv[1])

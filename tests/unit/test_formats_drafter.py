@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dflash_core.arch.rope import Linear, Yarn
 from dflash_core.config import DraftConfig
-from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.dflash import open_drafter
 from dflash_core.drafters.mtp import holds_mtp
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import DFlashError, FormatError, UnsupportedError

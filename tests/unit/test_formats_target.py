@@ -20,7 +20,7 @@ from dflash_core.config import (
     target_config,
     unusual,
 )
-from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.dflash import open_drafter
 from dflash_core.errors import DFlashError, FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.groups import types_by_group

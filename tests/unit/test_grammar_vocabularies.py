@@ -14,8 +14,7 @@ from text_data import metadata, tiny
 from dflash_core.constraints import grammar as grammar_file
 from dflash_core.constraints.grammar import MAX_LATE, Grammar, Grammars
 from dflash_core.errors import GrammarError
-from dflash_core.text.detokenizer import Detokenizer
-from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.text.tokenizer import Detokenizer, Tokenizer
 from support.masks import ids_of
 
 pytest.importorskip("llguidance")

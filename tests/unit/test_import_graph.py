@@ -22,7 +22,7 @@ NAMES = {
     "dflash_core/bench/synthetic_models.py": "writes a model of it",
     "dflash_core/config.py": "the name of a format of drafter files",
     "dflash_core/demo/": "is a model of it",
-    "dflash_core/drafters/dflash_file.py": "the name of a format of drafter files",
+    "dflash_core/drafters/dflash.py": "the name of a format of drafter files",
     "dflash_core/models/delta_net.py": "says whose formulas the layer has",
     "dflash_core/text/template.py": "says which published template a hash is of",
     "dflash_core/text/pre_tokenizers.py": "the name of a pre-tokenizer",

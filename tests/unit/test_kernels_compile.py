@@ -20,7 +20,7 @@ from _pytest.mark import ParameterSet
 
 pytest.importorskip("cuda.bindings")
 pytest.importorskip("torch")
-from dflash_core import kernel_source, nvrtc, resources
+from dflash_core import nvrtc, resources
 from dflash_core.backends.cuda.layers.experts import MAX_EXPERTS, MAX_USED
 from dflash_core.backends.cuda.programs import Variant
 from dflash_core.user_folders import user_folder
@@ -61,9 +61,9 @@ Uses = dict[str, kernel_use.KernelUse]
 def report(arch: str, variant: Variant) -> Uses:
     """What the variant's kernels use, from a file of an earlier run where its source is the same."""
     folder = resources.kernels_dir()
-    texts = kernel_source.closure(folder / variant.file, (folder,))
+    texts = nvrtc.closure(folder / variant.file, (folder,))
     fields = [field.name for field in dataclasses.fields(kernel_use.KernelUse)]
-    kept = REPORTS / f"{kernel_source.content_hash(texts, nvrtc.version(), arch, variant, fields)[:32]}.json"
+    kept = REPORTS / f"{nvrtc.content_hash(texts, nvrtc.version(), arch, variant, fields)[:32]}.json"
     if kept.is_file():
         return {name: kernel_use.KernelUse(**use) for name, use in json.loads(kept.read_text()).items()}
     source = texts[folder / variant.file]

@@ -7,8 +7,7 @@ import pytest
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import KnobError
 from dflash_core.knobs import Knobs
-from dflash_core.lab.grid import MAX_SETTINGS, parse_axes, parse_axis, settings
-from dflash_core.lab.versus import parse_pair
+from dflash_core.lab.grid import MAX_SETTINGS, parse_axes, parse_axis, parse_pair, settings
 from dflash_core.limits import Limits
 
 PAIR = Limits(Capabilities("dflash", 16), context_length=4096)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from dflash_core.bench.interleave import Slot
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, Capabilities
 from dflash_core.knobs import Knobs
 from dflash_core.lab.candidates import arms, around, label
 from dflash_core.lab.grid import Arm
-from dflash_core.lab.schedule import ROUND_TOKENS, ROUNDS, Schedule
+from dflash_core.lab.schedule import ROUND_TOKENS, ROUNDS, Schedule, Slot
 from dflash_core.limits import Limits
 
 LIMITS = Limits(Capabilities("dflash", 16), 4096, tree_width=8)

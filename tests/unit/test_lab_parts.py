@@ -10,9 +10,9 @@ import pytest
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.events import StageTimes, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.cost import MIN_STEPS, Cost, StepTimes
 from dflash_core.lab.diff import diff
 from dflash_core.lab.experiment import Case, default_repeats
+from dflash_core.lab.whatif import MIN_STEPS, Cost, StepTimes
 from dflash_tui.application.lab_request import Options, parse_ab, parse_sweep
 from dflash_tui.text.plot import Mark, plot
 from support.measured import PAIR

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_core.text import vocabulary_bytes
+from dflash_core.text import vocabulary
 from dflash_core.text.tokenizer import Tokenizer
 from support import real_vocabulary
 from support.processes import run_python
@@ -73,9 +73,9 @@ tokenizer = Tokenizer.from_metadata(file.metadata)
 memory.give_back()
 print(memory.host_memory().process - before)
 """
-    taken, fixed = int(run_python(code)), vocabulary_bytes.FIXED
-    assert taken == pytest.approx(vocabulary_bytes.vocabulary_bytes(keys) - fixed, abs=12 << 20)
-    assert vocabulary_bytes.vocabulary_bytes({}) == fixed
+    taken, fixed = int(run_python(code)), vocabulary.FIXED
+    assert taken == pytest.approx(vocabulary.vocabulary_bytes(keys) - fixed, abs=12 << 20)
+    assert vocabulary.vocabulary_bytes({}) == fixed
 
 
 @pytest.mark.parametrize("pre", PRES)

@@ -11,8 +11,22 @@ from dflash_core.errors import FormatError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.memory import Component, MemoryBreakdown
-from dflash_core.record import VERSION, End, Line, Loaded, Start, Step, assemble, decode, encode, lines, pack, unpack
-from dflash_core.turns import WHOLE, Turns
+from dflash_core.record import (
+    VERSION,
+    WHOLE,
+    End,
+    Line,
+    Loaded,
+    Start,
+    Step,
+    Turns,
+    assemble,
+    decode,
+    encode,
+    lines,
+    pack,
+    unpack,
+)
 from support.turns import DRAFTS, ROOT, WANTED, step_of, tree_of, turn_of
 
 BRANCHED = tree_of((0, 0), (1, 0), (0, 1), (3, 0), accepted=(0, 3))

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_core import tree as ddtree
+from dflash_core.draft_quality import FirstRejection, Rejected, first_rejection, rejected
 from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
-from dflash_core.rejected import FirstRejection, Rejected, first_rejection, rejected
 from dflash_core.tree import Candidates
 from support.turns import DRAFTS, step_of, tree_of
 

@@ -7,10 +7,9 @@ from text_data import metadata
 
 from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import Knobs
-from dflash_core.text.detokenizer import Detokenizer
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.thinking import ThinkingSplit
-from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.text.tokenizer import Detokenizer, Tokenizer
 
 HARMONY = ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"]
 GEMMA = ["<|channel>", "<channel|>", "<|turn>", "<turn|>"]

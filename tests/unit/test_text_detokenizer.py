@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_data import END_THINK, IM_END, THINK, tiny
 
-from dflash_core.text.detokenizer import Detokenizer
+from dflash_core.text.tokenizer import Detokenizer
 
 TINY = tiny()
 BYTE_IDS = {TINY.token_bytes(id): id for id in range(TINY.vocab_size)}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from text_data import DATA, END_THINK, IM_END, IM_START, THINK, TOKENIZER_JSON, metadata, tiny
 
 from dflash_core.errors import ContextError, DFlashError, FormatError, UnsupportedError
-from dflash_core.text.byte_level import LONGEST_RUN
+from dflash_core.text.pieces import LONGEST_RUN
 from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
 from dflash_core.text.tokenizer import Tokenizer
 from support.golden import goldens

@@ -12,8 +12,7 @@ from test_tool_templates import FORM, template, tokenizer
 
 from dflash_core.constraints.grammar import Grammar, Grammars
 from dflash_core.errors import GrammarError
-from dflash_core.text.tool_calls.forms import FORMS, Form
-from dflash_core.text.tool_calls.grammars import tool_grammar
+from dflash_core.text.tool_calls.forms import FORMS, Form, tool_grammar
 from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart, Malformed
 from dflash_core.text.tool_calls.schemas import Schemas
 from support.masks import ids_of

@@ -13,7 +13,7 @@ from dflash_core.arch.architecture import Head
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import check_pair, target_config, unusual
-from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.dflash import open_drafter
 from dflash_core.drafters.kinds import KINDS
 from dflash_core.drafters.mtp import find_head
 from dflash_core.errors import UnsupportedError

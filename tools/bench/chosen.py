@@ -15,10 +15,10 @@ from pathlib import Path
 
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.family_models import MODELS
-from dflash_core.bench.interleave import interleave
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
+from dflash_core.lab.schedule import interleave
 from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.base import Decision
 from dflash_core.policy.costs import H200

@@ -29,9 +29,9 @@ from dflash_core.backends.cuda.repack import blocks_of, groups_of, packed_bytes,
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.target import open_device
-from dflash_core.bench.interleave import interleave
 from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
 from dflash_core.errors import OutOfMemoryError
+from dflash_core.lab.schedule import interleave
 from dflash_core.progress import Progress
 from dflash_tui.terminal.output import Notes
 from tools.bench.tool import report, run_tool

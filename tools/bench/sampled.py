@@ -12,9 +12,9 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-from dflash_core.bench.interleave import interleave
 from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs, Value
+from dflash_core.lab.schedule import interleave
 from dflash_core.user_folders import user_folder
 from tools.bench.engines import synthetic_engine
 from tools.bench.step_bench import MAX_TOKENS, StepBench, StepCase

@@ -20,13 +20,13 @@ from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.step import CudaDecoder
 from dflash_core.backends.cuda.target import CudaTarget
-from dflash_core.bench.interleave import interleave
 from dflash_core.bench.plain_loop import plain_loop_ms
 from dflash_core.bench.statistics import Summary, summary
 from dflash_core.engine import Engine
 from dflash_core.errors import Code, UnsupportedError
 from dflash_core.events import STAGES, StepEvent
 from dflash_core.knobs import Knobs
+from dflash_core.lab.schedule import interleave
 from dflash_core.policy.base import Policy
 
 DEPTH = 200  # committed positions that most steps run after

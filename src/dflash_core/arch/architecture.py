@@ -10,8 +10,7 @@ from typing import Any
 from dflash_core.arch.kinds import ROUTER
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.formats.gguf import GGUFFile
-from dflash_core.formats.metadata import Settings
-from dflash_core.formats.unread import check_unread
+from dflash_core.formats.metadata import Settings, check_unread
 from dflash_core.formats.weights import TensorInfo
 
 FILE_TYPES = {
@@ -46,7 +45,7 @@ class Architecture:
     read: settings (under the architecture's prefix) -> model; raises FormatError or UnsupportedError. facts: a model's
     sizes under the names of the settings. check: errors more specific than a missing tensor. notes: what is
     unusual about a file. models: its models, for lists. harmless: names of settings that `read` does not need, in
-    addition to those of `formats/unread.py`; a file with any other that `read` did not ask for is refused.
+    addition to those of `formats/metadata.py`; a file with any other that `read` did not ask for is refused.
     """
 
     name: str

@@ -10,8 +10,7 @@ from typing import Any
 
 from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.cpu.machine import CpuMachine
-from dflash_core.backends.cpu.memory_estimator import HostMemoryEstimator
+from dflash_core.backends.cpu.machine import CpuMachine, HostMemoryEstimator
 from dflash_core.backends.cuda.activations import activations
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator

@@ -15,8 +15,7 @@ from dflash_core.drafters.base import DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
 from dflash_core.errors import FormatError, MismatchError
 from dflash_core.formats.gguf import GGUFFile, architecture_of
-from dflash_core.formats.metadata import Settings
-from dflash_core.formats.unread import check_unread
+from dflash_core.formats.metadata import Settings, check_unread
 from dflash_core.formats.weights import check_tensors
 from dflash_core.knobs import MAX_MTP_DEPTH
 

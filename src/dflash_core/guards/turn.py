@@ -8,9 +8,8 @@ from dflash_core.events import GuardEvent
 from dflash_core.guards.base import LAG, Intervention
 from dflash_core.guards.loops import COVERAGE, WINDOW, find_loop
 from dflash_core.knobs import Knobs
-from dflash_core.text.detokenizer import Detokenizer
 from dflash_core.text.thinking import ThinkingSplit
-from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.text.tokenizer import Detokenizer, Tokenizer
 
 CHECKED_EVERY = 32  # tokens
 MIN_THINKING = 1024  # tokens of reasoning before loops are searched

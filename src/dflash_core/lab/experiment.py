@@ -8,28 +8,29 @@ clocks. A prompt with an empty answer cannot be measured; it is left out and cou
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from dflash_core.bench.interleave import Slot
+from dflash_core.answer import Answer
 from dflash_core.bench.prompts import Task
 from dflash_core.bench.scoring import is_right
 from dflash_core.bench.statistics import MIN_PAIRS
+from dflash_core.conversation import Conversation
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.lab.grid import Arm
-from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.lab.results import Excluded, Result, Trial
-from dflash_core.lab.schedule import Schedule
+from dflash_core.lab.results import Excluded, ExperimentProgress, Result, Trial
+from dflash_core.lab.schedule import Schedule, Slot
 from dflash_core.lab.table import ranked
 from dflash_core.messages import Message, Prompt
+from dflash_core.record import Start
+from dflash_core.runner import Runner
+from dflash_core.text.template import ChatTemplate
+from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.turn_stats import TurnReport
-
-if TYPE_CHECKING:
-    from dflash_core.bench.answering import Answerer
 
 WARM_UP_TOKENS = 16
 PLAIN_REPEATS, PLAIN_TOKENS = 2, 64
@@ -87,6 +88,56 @@ def plain_design(case: Case, knobs: Knobs) -> Design:
 def default_repeats(prompts: int) -> int:
     """The fewest repeats that can show a difference; one if there are enough prompts."""
     return math.ceil(MIN_PAIRS / prompts)
+
+
+class Answerer:
+    """Answers prompts on an engine, each as a conversation of its own. One at a time; `stop` from any thread."""
+
+    def __init__(self, engine: Runner, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+        self.engine, self.tokenizer, self.template = engine, tokenizer, template
+        self._lock = threading.RLock()  # a signal handler may call `stop` on the thread that has the lock
+        self._turn: Answer | None = None
+        self._stopped = threading.Event()
+
+    def answer(self, asked: Sequence[Message] | Prompt, knobs: Knobs) -> TurnReport | None:
+        """The answer to a prompt, or to the last of some messages, a user's; None where it was stopped before its end.
+
+        Raises TemplateError, ContextError, and what the engine raises.
+        """
+        turn: Answer
+        if isinstance(asked, Prompt):
+            turn = Answer(self.engine, self.tokenizer, asked, knobs.fixed(), _start)
+        else:
+            conversation = Conversation(self.engine, self.tokenizer, self.template)
+            conversation.set_messages(asked[:-1])
+            turn = conversation.ask(asked[-1].content, knobs.fixed())
+        with self._lock:
+            self._turn = turn
+            if self._stopped.is_set():
+                return None
+        try:
+            for _ in turn:
+                pass
+        finally:
+            with self._lock:
+                self._turn = None
+        if self._stopped.is_set():
+            return None
+        if turn.report is None:
+            raise DFlashError("the engine ended an answer before its first token; expected at least one")
+        return turn.report
+
+    def stop(self) -> None:
+        """End the running answer after its step, and every later one before it begins."""
+        with self._lock:
+            self._stopped.set()
+            if self._turn is not None:
+                self._turn.stop()
+
+
+def _start(prompt: Prompt, knobs: Knobs) -> Start:
+    """The beginning of a record that nobody reads."""
+    return Start("", "", "", "", "", prompt.ids, knobs)
 
 
 class Experiment:

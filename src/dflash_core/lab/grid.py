@@ -1,4 +1,4 @@
-"""The settings of a sweep: axes as a user types them, all their combinations, checks before anything runs.
+"""The arms of an experiment as a user types them, checked before anything runs: a pair, or all combinations of axes.
 
 budget=4,15,22      these values
 budget=4..63        from 4 to 63 in round steps, both ends included
@@ -15,7 +15,7 @@ from typing import Literal
 
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.errors import KnobError
-from dflash_core.knobs import Knobs, Spec, Value, spec_of
+from dflash_core.knobs import Knobs, Spec, Value, described, parse_settings, spec_of
 from dflash_core.limits import Limits
 from dflash_core.policy.base import FixedPolicy
 
@@ -167,3 +167,38 @@ def _nice_step(spec: Spec, span: float) -> float:
             if span / step <= MAX_VALUES - 1:
                 return step
     raise AssertionError("unreachable")
+
+
+TREE_OR_CHAIN = "drafting=chain | drafting=tree"
+"""The preset: the tree against the chain."""
+
+
+def parse_pair(text: str, base: Knobs, limits: Limits) -> tuple[Arm, Arm]:
+    """Two settings from `name=value ... | name=value ...`; without a bar, `base` against the given one.
+
+    For an empty text, the preset. Both draw with the same seed where it is to be random. Raises KnobError: unknown or
+    impossible settings, or two that are the same.
+    """
+    base = base.fixed()
+    left, bar, right = (text.strip() or TREE_OR_CHAIN).partition("|")
+    if not bar:
+        left, right = "", left
+    a, b = (_setting(side.split(), base, limits) for side in (left, right))
+    if not bar:
+        names = [word.partition("=")[0] for word in right.split()]
+        a = Arm(", ".join(described(base, names)) + " (now)", base)
+    if a.knobs == b.knobs:
+        raise KnobError(f"both settings are the same ({a.label}); give two that differ, for example {TREE_OR_CHAIN}")
+    return a, b
+
+
+def _setting(words: list[str], base: Knobs, limits: Limits) -> Arm:
+    changes: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise KnobError(f"{word}: expected NAME=VALUE, for example {TREE_OR_CHAIN}")
+        changes[name] = value
+    arm = Arm(" ".join(words) or "now", base.replace(**parse_settings(changes)))
+    check(arm, frozenset(changes), limits)
+    return arm

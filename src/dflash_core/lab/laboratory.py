@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dflash_core.bench.answering import Answerer
-from dflash_core.lab.experiment import Design, Experiment
+from dflash_core.lab.experiment import Answerer, Design, Experiment
 from dflash_core.lab.whatif import ExactReplay, drafted_by
 from dflash_core.limits import Limits
 from dflash_core.record import TurnRecord

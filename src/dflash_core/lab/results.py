@@ -1,4 +1,4 @@
-"""The measured runs of an experiment, as data."""
+"""The measured runs of an experiment, and its progress, as data."""
 
 from __future__ import annotations
 
@@ -47,3 +47,13 @@ class Result:
     about: tuple[tuple[str, str], ...] = ()
     base: int | None = None
     left: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentProgress:
+    """`done` of `total` parts; `left_s`: estimated seconds for the others, None until known."""
+
+    done: int
+    total: int
+    left_s: float | None
+    doing: str

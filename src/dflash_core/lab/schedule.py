@@ -1,6 +1,6 @@
 """Which run of an experiment comes next: every arm on every prompt, or sequential halving of the arms.
 
-Runs are interleaved (`bench/interleave.py`), so any two arms that are left have the same prompts.
+Runs are interleaved (`lab/schedule.py`), so any two arms that are left have the same prompts.
 
     grid        every arm has every pair (prompt and repeat)
     halving     the same, but after each round the slower half of the arms is out (Karnin, Koren and Somekh, 2013)
@@ -12,10 +12,36 @@ them. Nothing here depends on a model or a screen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from dflash_core.bench.interleave import Slot, interleave
 from dflash_core.lab.grid import Arm, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One run to make: which setting, on which prompt, and its repetition. All count from 0."""
+
+    setting: int
+    prompt: int
+    repeat: int
+
+
+def interleave(settings: int, prompts: int, repeats: int) -> Iterator[Slot]:
+    """Every combination once. All settings run on a prompt before the next prompt; repeats come last.
+
+    Each block of settings is followed by its mirror image, which cancels a drift that is linear in time, and every
+    second block begins one setting later, so that none is always the first. Two settings: AB BA BA AB ...
+    """
+    block = 0
+    for repeat in range(repeats):
+        for prompt in range(prompts):
+            shift, mirrored = divmod(block, 2)
+            order = [(place + shift) % settings for place in range(settings)]
+            for setting in reversed(order) if mirrored else order:
+                yield Slot(setting, prompt, repeat)
+            block += 1
+
 
 ROUND_PAIRS, ROUND_TOKENS = 4, 128
 ROUNDS = 3

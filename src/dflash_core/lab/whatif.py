@@ -16,7 +16,9 @@ would have drafted by itself.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+import math
+import statistics
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,9 +27,60 @@ import numpy as np
 from dflash_core.errors import DFlashError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.cost import Cost, Source, StepTimes
-from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.lab.results import ExperimentProgress
 from dflash_core.tree import Candidates, build, deepest_draft, walk
+
+MIN_STEPS = 5
+"""The least number of steps with the same count of nodes whose median counts as measured."""
+
+Source = Literal["measured", "interpolated", "extrapolated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Milliseconds per step, and how they were obtained."""
+
+    ms: float
+    source: Source
+
+
+class StepTimes:
+    """Times of a session's steps by the nodes that they verified, without the root. Plain decoding is left out."""
+
+    def __init__(self, steps: Iterable[StepEvent] = ()) -> None:
+        self._times: dict[int, list[float]] = {}
+        for step in steps:
+            self.add(step)
+
+    def add(self, step: StepEvent) -> None:
+        """Count one step; it drafts whatever its tree then holds, so only steps without a drafter are others."""
+        if step.mode != "plain":
+            self._times.setdefault(len(step.tree.tokens) - 1, []).append(step.stages.total)
+
+    @property
+    def measured(self) -> dict[int, float]:
+        """Median milliseconds by nodes, where there are enough steps; ascending."""
+        enough = ((nodes, times) for nodes, times in sorted(self._times.items()) if len(times) >= MIN_STEPS)
+        return {nodes: statistics.median(times) for nodes, times in enough}
+
+    def at(self, nodes: float) -> Cost | None:
+        """The cost of a step of `nodes`; None where the measurements do not suffice, such as a single count."""
+        measured = self.measured
+        if nodes in measured:
+            return Cost(measured[int(nodes)], "measured")
+        if len(measured) < 2:
+            return None
+        below = max((n for n in measured if n < nodes), default=None)
+        above = min((n for n in measured if n > nodes), default=None)
+        if below is not None and above is not None:
+            share = (nodes - below) / (above - below)
+            return Cost(measured[below] + share * (measured[above] - measured[below]), "interpolated")
+        least, most = min(measured), max(measured)
+        near = nodes * most >= least * least and nodes * least <= most * most
+        slope, start = statistics.linear_regression(list(measured), list(measured.values()))
+        ms = start + slope * nodes
+        return Cost(ms, "extrapolated") if near and slope > 0 and ms > 0 and math.isfinite(ms) else None
+
 
 Kind = Literal["estimate", "exact"]
 Propose = Callable[[Sequence[int], int, Knobs], Candidates]

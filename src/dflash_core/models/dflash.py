@@ -19,8 +19,7 @@ from dflash_core.arch import kinds
 from dflash_core.cache_types import CachePair
 from dflash_core.config import DraftConfig, draft_tokens
 from dflash_core.models.attention import Attention, attend
-from dflash_core.models.convolution import Around, Convolution
-from dflash_core.models.draft_heads import MarkovHead, Selector, best
+from dflash_core.models.draft_heads import Around, Convolution, MarkovHead, Selector, best
 from dflash_core.models.feed_forward import SwiGLU
 from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Matrix, Weights

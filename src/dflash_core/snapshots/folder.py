@@ -1,17 +1,194 @@
-"""States of the last conversations on disk: lists the files, finds one for a prompt, deletes old ones."""
+"""States of the last conversations on disk: one safetensors file each, written under a temporary name and then renamed.
+
+A tensor of a page is called BEGIN.END.INDEX by its positions, one of the state "state.INDEX". The metadata names the
+version and the pair, and has the tokens and a digest of everything: a file is read only if each agrees.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import logging
-from collections.abc import Iterable
+import math
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
 
 from dflash_core.errors import InputError
-from dflash_core.snapshots.base import Snapshot, SnapshotError, Tokens, common
-from dflash_core.snapshots.files import Stored, files, look, read, same_conversation, write
+from dflash_core.files import open_input, writing
+from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError, State, Tokens, common
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VERSION = "2"
+SUFFIX = ".safetensors"
+# safetensors' names of the types that states have, by torch's.
+TYPES = {
+    "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64",
+    "uint8": "U8", "int8": "I8", "int32": "I32", "int64": "I64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file, as described by its metadata. `names`: of its tensors."""
+
+    path: Path
+    space: str
+    tokens: Tokens
+    digest: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedState:
+    """Implements `base.State` with the tensors that were read, not yet checked by a session."""
+
+    length: int
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
+def write(folder: Path, space: str, snapshot: Snapshot) -> Path:
+    """Write a snapshot. Raises OSError; then no partial file is left.
+
+    The library's own writer would first copy every tensor, and a snapshot may take gigabytes.
+    """
+    named = list(_named(snapshot.pages, snapshot.state.tensors))
+    digest = _digest(space, snapshot.tokens, named)
+    metadata = {"version": VERSION, "space": space, "tokens": _listed(snapshot.tokens), "digest": digest}
+    header: dict[str, object] = {"__metadata__": metadata}
+    at = 0
+    for name, tensor in named:
+        kind = TYPES[_kind(tensor)]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
+        at += tensor.nbytes
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    path = folder / (hashlib.blake2b(space.encode() + snapshot.tokens.tobytes(), digest_size=12).hexdigest() + SUFFIX)
+    with writing(path, mode=0o600) as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for _, tensor in named:
+            file.write(_bytes(tensor).data)
+    return path
+
+
+def look(path: Path, space: str) -> Stored:
+    """A file's metadata. Raises SnapshotError for one that is damaged, or was not written for `space`; InputError,
+    OSError."""
+    with _opened(path) as file:
+        found, names = file.metadata() or {}, tuple(file.keys())
+    if (version := found.get("version")) != VERSION:
+        raise SnapshotError(f"{path.name} is of version {version}, expected {VERSION}")
+    if found.get("space") != space:
+        raise SnapshotError(f"{path.name} is of another pair of models")
+    try:
+        tokens = np.array([int(token) for token in found["tokens"].split(",")], np.int32)
+        return Stored(path, space, tokens, found["digest"], names)
+    except (ValueError, KeyError, OverflowError):
+        raise SnapshotError(f"{path.name} is damaged: its tokens cannot be read") from None
+
+
+def read(stored: Stored) -> Snapshot:
+    """Read it completely. Raises SnapshotError where the digest is wrong; InputError, OSError."""
+    spans: dict[tuple[int, int], list[Tensor]] = {}
+    state: list[Tensor] = []
+    named: list[tuple[str, Tensor]] = []
+    with _opened(stored.path) as file:
+        try:
+            for name, begin, end in _places(stored.names):
+                tensor = file.get_tensor(name)
+                named.append((name, tensor))
+                (state if begin < 0 else spans.setdefault((begin, end), [])).append(tensor)
+        except (ValueError, KeyError, SafetensorError):
+            raise SnapshotError(f"{stored.path.name} is damaged: its tensors cannot be read") from None
+    if _digest(stored.space, stored.tokens, named) != stored.digest:
+        raise SnapshotError(f"{stored.path.name} is damaged: its sum is another")
+    pages = tuple(Rows(begin, end, tuple(tensors)) for (begin, end), tensors in spans.items())
+    found: State = LoadedState(len(stored.tokens), tuple(state))
+    return Snapshot(stored.tokens, pages, found)
+
+
+def files(folder: Path) -> list[Path]:
+    """Every file of a state, the newest first."""
+    found = []
+    for path in folder.glob(f"*{SUFFIX}"):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode):
+                found.append((status.st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def same_conversation(a: Tokens, b: Tokens) -> bool:
+    """Whether one of two states is a continuation of the other."""
+    count = min(len(a), len(b))
+    return bool(np.array_equal(a[:count], b[:count]))
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file, with its tensors on the CPU."""
+    open_input(path).close()  # refuses what is no regular file
+    try:
+        file = safe_open(path, "pt")
+    except SafetensorError as error:
+        raise SnapshotError(f"{path.name} is damaged: {error}") from None
+    with file:
+        yield file
+
+
+def _named(pages: Iterable[Rows], state: Iterable[Tensor]) -> Iterator[tuple[str, Tensor]]:
+    for page in pages:
+        yield from ((f"{page.begin}.{page.end}.{index}", tensor) for index, tensor in enumerate(page.tensors))
+    yield from ((f"state.{index}", tensor) for index, tensor in enumerate(state))
+
+
+def _places(names: Iterable[str]) -> list[tuple[str, int, int]]:
+    """Names of tensors in the order in which they were written, each with its positions; -1 for the state."""
+
+    def key(name: str) -> tuple[float, int, int]:
+        *span, index = name.split(".")
+        return (math.inf, -1, int(index)) if span == ["state"] else (int(span[0]), int(span[1]), int(index))
+
+    placed = [(key(name), name) for name in names]
+    return [(name, -1 if begin == math.inf else int(begin), end) for (begin, end, _), name in sorted(placed)]
+
+
+def _listed(tokens: Tokens) -> str:
+    return ",".join(map(str, tokens.tolist()))
+
+
+def _digest(space: str, tokens: Tokens, named: Iterable[tuple[str, Tensor]]) -> str:
+    """A sum of everything that a file says."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(f"{VERSION}\n{space}\n{_listed(tokens)}\n".encode())
+    for name, tensor in named:
+        digest.update(f"{name} {_kind(tensor)} {tuple(tensor.shape)}\n".encode())
+        digest.update(_bytes(tensor).data)
+    return digest.hexdigest()
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _bytes(tensor: Tensor) -> npt.NDArray[np.uint8]:
+    import torch
+
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy()
+
 
 LOG = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash_core.errors import LateTemplateError, TemplateError
-from dflash_core.text.frames import HEAD, MAX_BYTES, packed, unpacked
+from dflash_core.text.template_worker import HEAD, MAX_BYTES, packed, unpacked
 
 if TYPE_CHECKING:
     from dflash_core.text.template_values import Messages, Tools, Variables

@@ -10,12 +10,11 @@ from dataclasses import replace
 
 from dflash_core.errors import TemplateError
 from dflash_core.knobs import EFFORTS, Knobs
-from dflash_core.text.channels import Channels
 from dflash_core.text.reasoning import Reasoning, reasoning_of
 from dflash_core.text.render_process import RenderProcess
 from dflash_core.text.sandbox import Compiled
 from dflash_core.text.template_values import NO_TOOLS, NO_VARIABLES, Messages, Tools, Variables
-from dflash_core.text.thinking import opens_thinking
+from dflash_core.text.thinking import Channels, opens_thinking
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.support import ToolSupport, tool_support
 

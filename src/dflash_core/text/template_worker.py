@@ -1,5 +1,7 @@
 """The worker of `render_process`: compiles and renders one chat template, and does nothing else.
 
+Messages are JSON objects, each after its length in eight bytes.
+
 `main` runs in a separate process, which has Jinja loaded and no model. The process ends when its input is closed,
 which also happens when the program that started it ends or is killed.
 """
@@ -7,15 +9,32 @@ which also happens when the program that started it ends or is killed.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import resource
+import struct
 import sys
 import time
 from typing import IO, Any
 
 from dflash_core.errors import TemplateError
-from dflash_core.text.frames import HEAD, packed, unpacked
 from dflash_core.text.sandbox import Compiled
+
+HEAD = struct.Struct(">Q")
+MAX_BYTES = 2**28  # of one message: a prompt at its limit has 2^24 characters, an escaped one up to six bytes each
+
+
+def packed(message: dict[str, Any]) -> bytes:
+    """The bytes of a message. ASCII: lone surrogates, which UTF-8 has no bytes for, pass as escapes."""
+    body = json.dumps(message, ensure_ascii=True).encode("ascii")
+    return HEAD.pack(len(body)) + body
+
+
+def unpacked(body: bytes) -> dict[str, Any]:
+    """The opposite of `packed`, without the head."""
+    message: dict[str, Any] = json.loads(body)
+    return message
+
 
 MEMORY = 2**30  # bytes of address space; a prompt of the longest allowed length needs a few hundred MiB
 CPU_SECONDS = 5  # per request; the program kills a slow worker before that, unless it has itself been killed

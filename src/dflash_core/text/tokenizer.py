@@ -7,15 +7,15 @@ therefore not contain one, whatever was typed.
 
 from __future__ import annotations
 
+import codecs
 import functools
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from dflash_core.clean import joined
-from dflash_core.text.channels import CHANNEL_TOKENS, ChannelReader, channels_of
 from dflash_core.text.pieces import pieces_of
-from dflash_core.text.thinking import CLOSE, OPEN
+from dflash_core.text.thinking import CHANNEL_TOKENS, CLOSE, OPEN, ChannelReader, channels_of
 from dflash_core.text.vocabulary import CONTROL, UNKNOWN, UNUSED, USER_DEFINED, Vocabulary
 
 # Tokens that end an answer by their name, whether or not the file's eos key says so (llama.cpp's list).
@@ -203,3 +203,23 @@ def _cut(text: str, pattern: re.Pattern[str] | None, ids: Mapping[str, int]) -> 
         start = match.end()
     if start < len(text):
         yield text[start:]
+
+
+class Detokenizer:
+    """Turns ids into text piece by piece; all pieces together are what `Tokenizer.decode` gives for all the ids.
+
+    Bytes that may still become a character are buffered. Bytes that cannot are replaced by U+FFFD as soon as that is
+    certain. `shown`: names of special tokens that become text, although they are hidden otherwise.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, shown: Collection[str] = ()) -> None:
+        self._read = tokenizer.reader(shown)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that has become certain with `ids`."""
+        return self._decoder.decode(self._read(ids))
+
+    def finish(self) -> str:
+        """The buffered text; no more ids follow."""
+        return self._decoder.decode(b"", final=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dflash_tui.application.background import Background
 
 if TYPE_CHECKING:
-    from dflash_core.lab.progress import ExperimentProgress
+    from dflash_core.lab.results import ExperimentProgress
     from dflash_tui.application.decoder_use import DecoderUse
 
 UNDER_WAY = "a measurement is running: Esc stops it"

@@ -12,8 +12,7 @@ from dflash_core.bench.prompts import SAMPLES, read_prompts, sample
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_core.lab.experiment import Case, default_repeats
-from dflash_core.lab.grid import Arm, Axis, joined, parse_axes
-from dflash_core.lab.versus import TREE_OR_CHAIN, parse_pair
+from dflash_core.lab.grid import TREE_OR_CHAIN, Arm, Axis, joined, parse_axes, parse_pair
 from dflash_core.limits import Limits
 
 OPTIONS = ("repeats", "prompts", "samples")

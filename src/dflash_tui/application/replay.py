@@ -21,11 +21,10 @@ from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Call, Message
 from dflash_core.progress import Progress
-from dflash_core.record import Line, TurnRecord
+from dflash_core.record import Line, TurnRecord, Turns
 from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_core.trace import Trace
 from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
-from dflash_core.turns import Turns
 from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import OnPrefill
 

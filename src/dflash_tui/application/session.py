@@ -18,17 +18,15 @@ if TYPE_CHECKING:
     from dflash_core.events import Piece
     from dflash_core.fits import MemoryEstimator, Setup
     from dflash_core.lab.experiment import Design
-    from dflash_core.lab.progress import ExperimentProgress
-    from dflash_core.lab.results import Result
+    from dflash_core.lab.results import ExperimentProgress, Result
     from dflash_core.lab.whatif import Acceptance
     from dflash_core.limits import Limits
     from dflash_core.memory import MemoryBreakdown
     from dflash_core.messages import Call, Message, Role
-    from dflash_core.record import Line, TurnRecord
+    from dflash_core.record import Line, TurnRecord, Turns
     from dflash_core.snapshots.store import SnapshotStore
     from dflash_core.text.template_values import Tools
     from dflash_core.turn_stats import FoundRow, TurnReport
-    from dflash_core.turns import Turns
     from dflash_tui.application.requests import Requests
 
 

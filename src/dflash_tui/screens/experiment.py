@@ -24,8 +24,7 @@ from dflash_core.lab.experiment import Case, Design, last_prompts
 from dflash_core.lab.export import ENDINGS, check_path, write
 from dflash_core.lab.grid import Arm
 from dflash_core.lab.plain import of_result
-from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.lab.results import Result, Trial
+from dflash_core.lab.results import ExperimentProgress, Result, Trial
 from dflash_core.lab.table import best, rows
 from dflash_tui.application import experiment as background
 from dflash_tui.application.amounts import counted

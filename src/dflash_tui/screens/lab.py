@@ -14,7 +14,7 @@ from textual.widget import Widget
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import Value, spec_of
 from dflash_core.lab.grid import show
-from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.lab.results import ExperimentProgress
 from dflash_tui.application import advice
 from dflash_tui.application.experiment import Experiment
 from dflash_tui.application.faults import fault, keep_trace

@@ -13,8 +13,8 @@ from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import Screen
 
-from dflash_core.calibration import by_position, by_probability
 from dflash_core.clean import one_line
+from dflash_core.draft_quality import by_position, by_probability
 from dflash_core.events import STAGES, StepEvent
 from dflash_core.knobs import LIVE, SPEC
 from dflash_core.record import TurnRecord

@@ -15,14 +15,14 @@ from textual.widget import Widget
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC, Value
 from dflash_core.lab.candidates import BUDGETS, P_MINS
-from dflash_core.lab.cost import StepTimes
-from dflash_core.lab.progress import ExperimentProgress
+from dflash_core.lab.results import ExperimentProgress
 from dflash_core.lab.whatif import (
     Acceptance,
     AutoTurn,
     Curve,
     Kind,
     Point,
+    StepTimes,
     auto_turn,
     curve,
     estimate,

@@ -7,8 +7,7 @@ from dflash_core.constraints.grammar import Grammar, Grammars
 from dflash_core.errors import CompilerBusyError, GrammarError
 from dflash_core.messages import Prompt
 from dflash_core.text.tokenizer import Tokenizer
-from dflash_core.text.tool_calls.forms import Form
-from dflash_core.text.tool_calls.grammars import tool_grammar
+from dflash_core.text.tool_calls.forms import Form, tool_grammar
 from dflash_tui.server.asked import GRAMMAR, Asked
 from dflash_tui.server.request_error import busy, invalid
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_core.constraints.log_probs import Drawn, LogProbs
-from dflash_core.text.detokenizer import Detokenizer
 from dflash_core.text.thinking import ThinkingSplit
-from dflash_core.text.tokenizer import THINK_TAGS, Tokenizer
+from dflash_core.text.tokenizer import THINK_TAGS, Detokenizer, Tokenizer
 from dflash_core.text.tool_calls.parts import Part, Text, Thinking
 
 MAX_TOP = 20

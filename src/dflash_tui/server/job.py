@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dflash_core.answer import Answer
-from dflash_core.answer_shape import AnswerShape
 from dflash_core.constraints.base import Constraint
 from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.engine import Engine
@@ -17,7 +16,7 @@ from dflash_core.messages import Call, Message, Prompt, arguments_of
 from dflash_core.record import Line, Start, encode
 from dflash_core.text.template_values import Tools
 from dflash_core.text.tokenizer import Tokenizer
-from dflash_core.text.tool_calls.answer import AnswerParts
+from dflash_core.text.tool_calls.answer import AnswerParts, AnswerShape
 from dflash_core.text.tool_calls.forms import Form
 from dflash_core.text.tool_calls.parts import Part
 from dflash_core.turn_stats import TurnReport
@@ -152,7 +151,7 @@ class Job:
         read = piece.event if isinstance(piece.event, PrefillEvent) else None
         if read is not None:
             self._ttft_ms = (time.perf_counter() - self._made) * 1e3
-        self._send_parts(self._shape.push(piece), read)
+        self._send_parts(self._shape.push(piece.thinking, piece.text), read)
         if self._shape.over:
             answer.stop()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from textual.content import Content
 
-from dflash_core.calibration import by_position, by_probability
+from dflash_core.draft_quality import by_position, by_probability
 from dflash_core.events import StepEvent
 from dflash_tui.application.amounts import chance, short
 from dflash_tui.text.bars import bar

@@ -8,8 +8,7 @@ from dflash_core.bench.statistics import MIN_PAIRS, Comparison, Summary
 from dflash_core.drafting import kind_of
 from dflash_core.knobs import SPEC, spec_of
 from dflash_core.lab.grid import show
-from dflash_core.lab.progress import ExperimentProgress
-from dflash_core.lab.results import Result
+from dflash_core.lab.results import ExperimentProgress, Result
 from dflash_core.lab.table import ArmRow, best, rows
 from dflash_core.lab.whatif import AutoTurn, Curve, Point
 from dflash_tui.application.amounts import change, counted, percent, seconds, speed

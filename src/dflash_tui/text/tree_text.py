@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from dflash_core.clean import token_label
-from dflash_core.rejected import FirstRejection, Rejected, first_rejection, rejected
+from dflash_core.draft_quality import FirstRejection, Rejected, first_rejection, rejected
 from dflash_tui.application.amounts import chance
 from dflash_tui.text.bars import clip
 

@@ -22,9 +22,8 @@ from dflash_core.files import folder_name, read_input
 from dflash_core.formats.folders.file import FolderFile, folder_file
 from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.gguf import GGUFFile, open_gguf
-from dflash_core.formats.metadata import Settings
+from dflash_core.formats.metadata import Settings, check_unread
 from dflash_core.formats.safetensors import MAX_JSON, open_safetensors, read_json
-from dflash_core.formats.unread import check_unread
 from dflash_core.formats.weights import shown
 from dflash_core.text.tokenizer_json import tokenizer_settings
 

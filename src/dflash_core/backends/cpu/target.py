@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,9 @@ from typing import Any
 import torch
 
 from dflash_core import memory
-from dflash_core.backends.cpu.machine import CpuMachine
-from dflash_core.backends.cpu.memory_estimator import DENSE_SHARE, HostMemoryEstimator, stays_packed, stored_bytes
+from dflash_core.arch.spec import LayerSpec
+from dflash_core.backends.cpu.machine import DENSE_SHARE, CpuMachine, HostMemoryEstimator, stays_packed, stored_bytes
 from dflash_core.backends.cpu.session import CpuSession
-from dflash_core.backends.cpu.speed import time_step
 from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, CachePair
 from dflash_core.config import target_weights
@@ -24,9 +24,36 @@ from dflash_core.fits import PREFILL_ROWS
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, MemoryBreakdown, gib
 from dflash_core.models.matrix import Weights
+from dflash_core.models.rows import Rows
 from dflash_core.models.target import TargetModel
 from dflash_core.progress import Progress
-from dflash_core.text.vocabulary_bytes import vocabulary_bytes
+from dflash_core.text.vocabulary import vocabulary_bytes
+
+
+@torch.inference_mode()
+def time_step(model: TargetModel, rows: int) -> float:
+    """Predicted seconds of one target pass of `rows` rows: one timed layer per kind, times their number, plus the
+    head in proportion to its weights. Rows are of different tokens, so that they choose different experts."""
+    spec = model.spec
+    tokens = [row % spec.vocab_size for row in range(rows)]
+    batch = Rows.of(tokens, range(-1, rows - 1), 0)
+    x = model.embed(tokens)
+    given = model.given(tokens, x)
+    seconds: dict[LayerSpec, float] = {}
+    for index, block in enumerate(model.blk):
+        if block.spec not in seconds:
+            for _ in range(2):  # the first pass pays for page faults and thread pools that no later one sees
+                states = model.new_states()
+                if (source := model.state_of(index)) != index:
+                    model.layer(source, x, batch, states, given)  # whose keys it reads
+                started = time.perf_counter()
+                model.layer(index, x, batch, states, given)
+                seconds[block.spec] = time.perf_counter() - started
+    total = sum(seconds[block.spec] for block in model.blk)
+    hidden = spec.embedding_length
+    weights = {layer: layer.active_numbers(hidden) for layer in seconds}
+    return total + min(seconds[layer] / weights[layer] for layer in seconds) * spec.vocab_size * hidden
+
 
 Loader = Callable[[OpenedModel[Any], Weights, TargetModel, int], Draft]
 """Makes a drafter of its opened file, its weights (these take so many bytes) and the target's model; see `loaders` in

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from dflash_core import kernel_source, nvrtc, resources
+from dflash_core import nvrtc, resources
 from dflash_core.files import write_whole
 from dflash_core.user_folders import user_folder
 
@@ -40,9 +40,9 @@ class CubinCache:
     def get(self, file: str, arch: str, defines: Mapping[str, str]) -> bytes:
         """Machine code of kernels/`file`. Raises the same errors as nvrtc.compile_cubin."""
         folder = resources.kernels_dir()
-        texts = kernel_source.closure(folder / file, (folder,))
+        texts = nvrtc.closure(folder / file, (folder,))
         settings = (FORMAT, nvrtc.version(), arch, sorted(defines.items()))
-        key = f"{Path(file).stem}-{kernel_source.content_hash(texts, *settings)[:32]}"
+        key = f"{Path(file).stem}-{nvrtc.content_hash(texts, *settings)[:32]}"
         code = self._memory.get(key) or self._read(key)
         if code is None:
             code = nvrtc.compile_cubin(texts[folder / file], file, arch, defines=defines, include=[folder])

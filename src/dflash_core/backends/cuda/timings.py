@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import msgspec
 
-from dflash_core import kernel_source, nvrtc, resources
+from dflash_core import nvrtc, resources
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.layers.experts import ExpertProjection
@@ -74,9 +74,9 @@ def identity(device: CudaDevice) -> Identity:
     folder = resources.kernels_dir()
     texts: dict[Path, str] = {}
     for file in TIMED_FILES:
-        texts |= kernel_source.closure(folder / file, (folder,))
+        texts |= nvrtc.closure(folder / file, (folder,))
     facts = device.runtime.card
-    hashed = kernel_source.content_hash(texts, nvrtc.version(), facts.arch)[:32]
+    hashed = nvrtc.content_hash(texts, nvrtc.version(), facts.arch)[:32]
     return Identity(facts.name, facts.processors, driver_version(), hashed)
 
 

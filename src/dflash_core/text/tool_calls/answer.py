@@ -1,4 +1,4 @@
-"""The parts of an answer whose reasoning was separated from its text before.
+"""The parts of an answer, as reasoning, text and calls, up to a stop string or the last call asked for.
 
 Models forget to close their reasoning and call from within it. A call there counts, and ends the reasoning, if it is
 complete and one of a known tool. Until that is certain it is not passed on.
@@ -6,12 +6,44 @@ complete and one of a known tool. Until that is certain it is not passed on.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+
 from dflash_core.text.template_values import Tools
 from dflash_core.text.tool_calls.forms import Form
-from dflash_core.text.tool_calls.parser import Parser
-from dflash_core.text.tool_calls.parts import CallEnd, CallStart, Malformed, Part, Thinking
-from dflash_core.text.tool_calls.reader import partial_match_length
+from dflash_core.text.tool_calls.parser import Parser, partial_match_length
+from dflash_core.text.tool_calls.parts import CallEnd, CallStart, Malformed, Part, Text, Thinking
 from dflash_core.text.tool_calls.schemas import Schemas
+
+
+class StopStrings:
+    """Passes text on up to the first stop string. What may be the beginning of one waits for more text."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self._strings = tuple(strings)
+        self._pending = ""
+        self.found = ""
+        self.dropped = 0
+        """Bytes of text from the stop string on."""
+
+    def push(self, text: str) -> str:
+        """The text that is certain to come before any stop string."""
+        if self.found:
+            self.dropped += len(text.encode())
+            return ""
+        text = self._pending + text
+        at, found = min(((text.find(one), one) for one in self._strings if one in text), default=(-1, ""))
+        if found:
+            self.found, self._pending = found, ""
+            self.dropped = len(text[at:].encode())
+            return text[:at]
+        end = len(text) - partial_match_length(text, self._strings)
+        self._pending = text[end:]
+        return text[:end]
+
+    def finish(self) -> str:
+        """The text that waited; no more follows, or something other than text."""
+        pending, self._pending = self._pending, ""
+        return pending
 
 
 class AnswerParts:
@@ -85,3 +117,72 @@ class AnswerParts:
     def _give_up(self) -> list[Part]:
         pending, self._pending, self._trial = self._pending, "", None
         return [Thinking(pending)] if pending else []
+
+
+class AnswerShape:
+    """An answer as reasoning, text and calls, up to a stop string or the last call asked for.
+
+    `parser`: finds calls of tools; None: all is text. `parallel`: there may be more than one. The parts, joined, do
+    not depend on how the answer was cut into pieces.
+    """
+
+    def __init__(
+        self, stops: Sequence[str], parser: AnswerParts | None, *, parallel: bool = True, ends: Sequence[str] = ()
+    ) -> None:
+        """`ends`: texts after a call that begin what is no longer the model's own, such as the result of the call."""
+        self._stops, self._parser, self._parallel = StopStrings(stops), parser, parallel
+        self._ends = StopStrings(ends)
+        self.calls = 0
+        """Complete ones."""
+        self.notes: list[str] = []
+        self._one_is_enough = False
+
+    @property
+    def over(self) -> bool:
+        """Nothing that follows belongs to the answer."""
+        return bool(self._stops.found or self._ends.found) or self._one_is_enough
+
+    @property
+    def stop_string(self) -> str:
+        """The stop string that ended it."""
+        return self._stops.found
+
+    @property
+    def dropped(self) -> int:
+        """Bytes of text from the stop string on."""
+        return self._stops.dropped
+
+    def push(self, thinking: str, text: str) -> list[Part]:
+        """The parts of the next reasoning, and of text after it."""
+        if self._parser is not None:
+            return [*self._passed(self._parser.push(thinking, text))]
+        thought = [Thinking(thinking)] if thinking and not self.over else []
+        return [*thought, *self._passed([Text(text)])]
+
+    def finish(self, *, cut: bool) -> list[Part]:
+        """What waited for more text. `cut`: a limit ended the answer, not the model."""
+        parts = [*self._passed(self._parser.finish(cut=cut))] if self._parser is not None else []
+        pending = self._pending()
+        return [*parts, Text(pending)] if pending else parts
+
+    def _pending(self) -> str:
+        """The text that is no stop string after all."""
+        return self._stops.push(self._ends.finish()) + self._stops.finish()
+
+    def _passed(self, parts: Iterable[Part]) -> Iterator[Part]:
+        for part in parts:
+            if isinstance(part, Text):
+                own = self._ends.push(part.text) if self.calls else part.text
+                if not self._one_is_enough and (text := self._stops.push(own)):
+                    yield Text(text)
+                continue
+            if self.over:
+                continue
+            if pending := self._pending():
+                yield Text(pending)
+            yield part
+            if isinstance(part, Malformed):
+                self.notes.append(part.reason)
+            elif isinstance(part, CallEnd) and part.complete:
+                self.calls += 1
+                self._one_is_enough = not self._parallel

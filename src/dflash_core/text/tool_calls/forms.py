@@ -1,17 +1,19 @@
-"""The forms in which models write calls: a row each."""
+"""The forms in which models write calls, a row each, and the grammar of an answer that must call, or whose calls must
+follow their schemas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dflash_core.text.template_values import JSON
-from dflash_core.text.tool_calls import gemma, harmony, hermes, llama, xml
-from dflash_core.text.tool_calls.lark import Lark
+from dflash_core.errors import GrammarError
+from dflash_core.text.template_values import JSON, Tools
+from dflash_core.text.tool_calls import gemma, harmony, json_call, llama, xml
+from dflash_core.text.tool_calls.lark import Lark, either
 from dflash_core.text.tool_calls.parser import Parser
-from dflash_core.text.tool_calls.schemas import Schemas
+from dflash_core.text.tool_calls.schemas import Schemas, mapping
 
-_TAGS = frozenset({hermes.HermesParser.open, hermes.HermesParser.close})
+_TAGS = frozenset({json_call.HermesParser.open, json_call.HermesParser.close})
 _RESPONSE = ("<tool_response>",)
 
 
@@ -34,7 +36,7 @@ class Form:
 
 
 FORMS = (
-    Form("hermes", hermes.HermesParser, hermes.grammar, hermes.HermesParser.open, _TAGS, _RESPONSE),
+    Form("hermes", json_call.HermesParser, json_call.grammar, json_call.HermesParser.open, _TAGS, _RESPONSE),
     Form("qwen xml", xml.XmlParser, xml.grammar, xml.XmlParser.open, _TAGS, _RESPONSE),
     Form(
         "gemma",
@@ -55,3 +57,33 @@ FORMS = (
 )
 """In the order in which they are tried."""
 HERMES = FORMS[0]
+
+
+def tool_grammar(
+    form: Form | None,
+    tools: Tools,
+    special: Mapping[str, int],
+    *,
+    name: str = "",
+    several: bool = True,
+    free: bool = False,
+) -> str:
+    """The grammar, in Lark's syntax, of an answer that calls one of `tools`, `several` times if it wants. `name`: the
+    only one that it may call. `free`: it may also write text, and need not call any. `special`: the special tokens of
+    the vocabulary.
+
+    Raises GrammarError where the form of calls is not known, `name` is no tool, or free text could hold a call.
+    """
+    if form is None:
+        raise GrammarError("the form of this model's tool calls is not known, so none can be required")
+    functions = [mapping(tool.get("function")) for tool in tools]
+    offered = [one for one in functions if not name or one.get("name") == name]
+    if not offered:
+        raise GrammarError(f"no tool has the name {name!r}" if name else "a tool call without tools")
+    if free and form.begins not in special:
+        raise GrammarError(f"calls of the form {form.name} may begin anywhere in a text, so they cannot be constrained")
+    lark = Lark(special)
+    call = lark.rule(either([form.grammar(lark, str(one["name"]), mapping(one.get("parameters"))) for one in offered]))
+    if free:
+        return lark.source(f"{lark.text()} ({call} {lark.text()})*")
+    return lark.source(f'{call} ("\\n" {call})*' if several and form.several else call)

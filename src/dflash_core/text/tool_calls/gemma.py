@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from dflash_core.text.template_values import JSON
-from dflash_core.text.tool_calls.json_values import ENDED, expect, separated
+from dflash_core.text.tool_calls.json_call import ENDED, expect, separated
 from dflash_core.text.tool_calls.lark import Lark, either, literal
-from dflash_core.text.tool_calls.parser import BrokenCallError
-from dflash_core.text.tool_calls.reader import Reading
+from dflash_core.text.tool_calls.parser import SPACE, BrokenCallError, Reading, TaggedParser
 from dflash_core.text.tool_calls.schemas import MAX_NESTING, kinds_of, mapping, quoted, resolved, typed
-from dflash_core.text.tool_calls.tagged import SPACE, TaggedParser
 
 QUOTE = '<|"|>'
 _SCALAR_ENDS = (",", "}", "]", "<")

@@ -7,12 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 
 from dflash_core.text.template_values import JSON
-from dflash_core.text.tool_calls.json_call import arguments_grammar
-from dflash_core.text.tool_calls.json_values import read_arguments
+from dflash_core.text.tool_calls.json_call import arguments_grammar, read_arguments
 from dflash_core.text.tool_calls.lark import Lark, literal
-from dflash_core.text.tool_calls.parser import BrokenCallError, Parser
+from dflash_core.text.tool_calls.parser import BrokenCallError, Parser, Reading
 from dflash_core.text.tool_calls.parts import Thinking
-from dflash_core.text.tool_calls.reader import Reading
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"

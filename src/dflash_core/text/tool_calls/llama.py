@@ -7,12 +7,9 @@ import json
 from collections.abc import Mapping
 
 from dflash_core.text.template_values import JSON
-from dflash_core.text.tool_calls.json_call import json_call, read_call
-from dflash_core.text.tool_calls.json_values import pass_on
+from dflash_core.text.tool_calls.json_call import json_call, pass_on, read_call
 from dflash_core.text.tool_calls.lark import Lark
-from dflash_core.text.tool_calls.parser import BrokenCallError, Parser
-from dflash_core.text.tool_calls.reader import Reading
-from dflash_core.text.tool_calls.tagged import SPACE
+from dflash_core.text.tool_calls.parser import SPACE, BrokenCallError, Parser, Reading
 
 TAG = "<|python_tag|>"
 _MAX_EXPRESSION = 2**14  # characters

@@ -1,13 +1,121 @@
-"""What the parsers of all forms share: pieces in, parts out, and what becomes of a call that is none."""
+"""What the parsers of all forms share: pieces in, parts out, and what becomes of a call that is none.
+
+A parser is a generator, written as if all of the text were there: it yields wherever it needs more, and is resumed when
+there is more. What it reads does not depend on where the text was cut.
+"""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
 
 from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart, Malformed, Part, Text
-from dflash_core.text.tool_calls.reader import Reader, Reading
 from dflash_core.text.tool_calls.schemas import Schemas
+
+T = TypeVar("T")
+Reading = Generator[None, None, T]
+"""What a step of a parser is: it yields for more text, and returns a T."""
+
+
+class Reader:
+    """The text that has arrived and was not read yet."""
+
+    def __init__(self) -> None:
+        self._text, self._at = "", 0
+        self.ended = False
+        self._mark: int | None = None
+
+    def put(self, text: str) -> None:
+        """More text has arrived."""
+        begin = self._at if self._mark is None else self._mark
+        self._text = self._text[begin:] + text
+        self._at -= begin
+        self._mark = None if self._mark is None else 0
+
+    def end(self) -> None:
+        """No more text will arrive."""
+        self.ended = True
+
+    def mark(self) -> None:
+        """From here on what is read can be read again."""
+        self._mark = self._at
+
+    def release(self) -> None:
+        """What was read need not be read again."""
+        self._mark = None
+
+    def take_back(self) -> str:
+        """What was read since the mark, which is released; nothing is read again."""
+        assert self._mark is not None, "no mark"
+        text, self._mark = self._text[self._mark : self._at], None
+        return text
+
+    def peek(self, count: int) -> Reading[str]:
+        """The next `count` characters, fewer only at the end."""
+        while len(self._text) - self._at < count and not self.ended:
+            yield
+        return self._text[self._at : self._at + count]
+
+    def take(self, count: int) -> Reading[str]:
+        """Read `count` characters, fewer only at the end."""
+        text = yield from self.peek(count)
+        self._at += len(text)
+        return text
+
+    def comes(self, text: str) -> Reading[bool]:
+        """Whether `text` comes next."""
+        for count in range(1, len(text) + 1):  # a first character decides without waiting for the others
+            if (yield from self.peek(count)) != text[:count]:
+                return False
+        return True
+
+    def skip(self, text: str) -> Reading[bool]:
+        """Read `text` if it comes next; reads nothing otherwise."""
+        found = yield from self.comes(text)
+        self._at += len(text) if found else 0
+        return found
+
+    def space(self) -> Reading[str]:
+        """Read white space."""
+        begun = ""
+        while (character := (yield from self.peek(1))) and character.isspace():
+            begun += character
+            self._at += 1
+        return begun
+
+    def until(self, ends: tuple[str, ...], emit: Callable[[str], None], trailing: str = "") -> Reading[tuple[str, str]]:
+        """Pass on text up to the first of `ends`, which is not read, as it arrives. Returns the end that was found, ""
+        at the end of the text, and the white space before it, which is not passed on: characters of `trailing`. None
+        of `ends` occurs in another."""
+        spaces = ""
+        while True:
+            rest = self._text[self._at :]
+            found = [(place, end) for end in ends if (place := rest.find(end)) >= 0]
+            sure, end = min(found, default=(len(rest), ""))
+            if not end and not self.ended:
+                sure -= partial_match_length(rest, ends)
+            body = rest[:sure]
+            shown = body.rstrip(trailing) if trailing else body
+            if shown:
+                emit(spaces + shown)
+                spaces = ""
+            spaces += body[len(shown) :]
+            self._at += sure
+            if end or self.ended:
+                return end, spaces
+            yield
+
+    @property
+    def rest(self) -> str:
+        """All that has arrived and was not read."""
+        return self._text[self._at :]
+
+
+def partial_match_length(text: str, ends: Sequence[str]) -> int:
+    """How many characters at the end of `text` may be the beginning of one of `ends`."""
+    begins = range(max(len(text) - max(map(len, ends), default=0) + 1, 0), len(text))
+    return len(text) - next((n for n in begins if any(end.startswith(text[n:]) for end in ends)), len(text))
 
 
 class BrokenCallError(Exception):
@@ -100,3 +208,48 @@ class Parser(abc.ABC):
             return False
         self.reader.release()
         return True
+
+
+SPACE = " \n\r\t"
+
+
+class TaggedParser(Parser):
+    """Text and blocks. White space before a call is layout, and goes; after the last call as well.
+
+    `bare`: what a block without an opening tag begins with, "" for nothing.
+    """
+
+    open, close = "<tool_call>", "</tool_call>"
+    bare = ""
+
+    @abc.abstractmethod
+    def read_block(self) -> Reading[None]:
+        """Read one block, from what it begins with. Raises BrokenCallError."""
+
+    def accepts(self, begin: str, before: str) -> Reading[bool]:
+        """Whether a block may begin here: the text `before` it ends so."""
+        yield from ()
+        return True
+
+    def parse(self) -> Reading[None]:
+        line = ""  # the end of the text so far
+        after_call = False
+
+        def emit(text: str) -> None:
+            nonlocal line, after_call
+            line, after_call = text[-1:], False
+            self.text(text)
+
+        ends = (self.open, self.close, *([self.bare] if self.bare else []))
+        while True:
+            begin, space = yield from self.reader.until(ends, emit, SPACE)
+            if begin == self.close and after_call:  # closed twice
+                yield from self.reader.take(len(begin))
+            elif not begin:
+                self.text("" if after_call else space)
+                return
+            elif begin != self.close and (yield from self.accepts(begin, line + space)):
+                after_call = yield from self.block(space, self.read_block)
+                line = "" if after_call else ">"
+            else:
+                emit(space + (yield from self.reader.take(len(begin))))

@@ -6,12 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from dflash_core.text.template_values import JSON
-from dflash_core.text.tool_calls.json_values import ENDED, expect
+from dflash_core.text.tool_calls.json_call import ENDED, expect
 from dflash_core.text.tool_calls.lark import Lark, either, literal
-from dflash_core.text.tool_calls.parser import BrokenCallError
-from dflash_core.text.tool_calls.reader import Reading
+from dflash_core.text.tool_calls.parser import BrokenCallError, Reading, TaggedParser
 from dflash_core.text.tool_calls.schemas import kinds_of, mapping, quoted, resolved, typed
-from dflash_core.text.tool_calls.tagged import TaggedParser
 
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"

@@ -9,9 +9,8 @@ from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.lab.experiment import Design
 from dflash_core.messages import Call, Message
-from dflash_core.record import Line, TurnRecord
+from dflash_core.record import Line, TurnRecord, Turns
 from dflash_core.text.template_values import NO_TOOLS, Tools
-from dflash_core.turns import Turns
 from dflash_tui.application.attach.calls import StreamedCalls
 from dflash_tui.application.attach.server import AttachError
 from dflash_tui.application.requests import Requests

@@ -17,9 +17,8 @@ from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
-from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, TurnRecord, assemble, decode
+from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, TurnRecord, Turns, assemble, decode
 from dflash_core.turn_stats import FoundRow, TurnReport
-from dflash_core.turns import Turns
 from dflash_tui.application.attach.conversation import Calling, SentConversation, WithoutDecoder, sent
 from dflash_tui.application.attach.engine import objects, part, text
 from dflash_tui.application.attach.server import CUT_OFF, AttachedServer, AttachError, Stream

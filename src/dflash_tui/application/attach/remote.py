@@ -16,10 +16,9 @@ from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
-from dflash_core.record import End, Line, Start, TurnRecord, line_of
+from dflash_core.record import End, Line, Start, TurnRecord, Turns, line_of
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.turn_stats import FoundRow, TurnReport
-from dflash_core.turns import Turns
 from dflash_tui.application.attach.conversation import Calling, SentConversation, WithoutDecoder
 from dflash_tui.application.attach.engine import Chunk, Engine, RemoteModel
 from dflash_tui.application.attach.figures import UNKNOWN, Figures, report

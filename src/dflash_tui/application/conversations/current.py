@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from dflash_core.clean import encodable
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
-from dflash_core.record import Start, TurnRecord, pack, unpack
-from dflash_core.turns import Turns
+from dflash_core.record import Start, TurnRecord, Turns, pack, unpack
 from dflash_tui.application.conversations.branches import Branches, Node, new_id
 from dflash_tui.application.conversations.journal import Journal, Left, Place
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation, StoreError, title_of

@@ -12,7 +12,7 @@ import msgspec
 from dflash_core.arch.folders.opening import ASSISTANTS, FORMS, is_drafter, open_folder
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.config import DRAFT_ARCHITECTURES, target_config
-from dflash_core.drafters.dflash_file import open_drafter
+from dflash_core.drafters.dflash import open_drafter
 from dflash_core.drafters.mtp import has_head
 from dflash_core.errors import DFlashError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
