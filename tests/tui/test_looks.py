@@ -15,10 +15,10 @@ from dflash_core.errors import DFlashError
 from dflash_core.resources import themes_dir
 from dflash_tui.app import DFlashApp
 from dflash_tui.settings.themes import load_themes
+from dflash_tui.widgets.dialogs import TextScreen
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Flash, stays_s
 from dflash_tui.widgets.key_line import Hint, KeyLine, fitting
-from dflash_tui.widgets.text_dialog import TextScreen
 
 from .fake import FakeSession
 from .gallery import walk

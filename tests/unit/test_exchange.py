@@ -17,8 +17,8 @@ from dflash_core.record import pack
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.exchange import file_name, from_json, import_file, to_json
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation
-from dflash_tui.application.conversations.store.card import LONGEST_TITLE
 from dflash_tui.application.conversations.store.conversations import ENDING
+from dflash_tui.application.conversations.store.rows import LONGEST_TITLE
 from dflash_tui.text.pages import to_markdown, to_svg
 from support.stored import a_report, a_turn
 

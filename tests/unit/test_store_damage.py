@@ -15,7 +15,7 @@ from dflash_core.errors import FormatError
 from dflash_core.record import pack
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation, StoreError
-from dflash_tui.application.conversations.store.card import LONGEST_TITLE
+from dflash_tui.application.conversations.store.rows import LONGEST_TITLE
 from support.stored import a_turn, stored_file, talk, titles
 
 FILE = "conversations.db"
