@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from dflash_core.messages import Call
-from dflash_tui.application.conversations.branches import Node
+from dflash_tui.application.conversations.branches import Node, messages
 from dflash_tui.application.conversations.tool_messages import (
     NO_RESULT,
     ToolCall,
     ToolResult,
     calls_of,
-    messages,
     stored,
 )
 from dflash_tui.application.settings.config import load_config
