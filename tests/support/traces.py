@@ -20,13 +20,12 @@ from dflash_core.lab.whatif import StepTimes
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Loaded, Turns, encode, lines
 from dflash_core.trace import HEADER, Trace
-from dflash_tui.application.figures import deltas, plain_speeds
-from dflash_tui.application.figures.course import course
-from dflash_tui.application.figures.meter import Meter
+from dflash_tui.application.figures import deltas, measurements
+from dflash_tui.application.figures.meter import Meter, course
 from dflash_tui.application.replay import ReplaySession, reported
 from dflash_tui.cli.replay import summary
-from dflash_tui.text import calibration, step_text, tree_text
-from dflash_tui.widgets import memory, scrubber, stats
+from dflash_tui.text import step_text, tree_text
+from dflash_tui.widgets import panels, scrubber, stats
 from support.stored import a_turn
 from support.turns import ROOT, step_of, tree_of, turn_of
 
@@ -52,13 +51,13 @@ def write(path: Path, told: list[dict[str, Any]]) -> Path:
 def look_at(trace: Trace) -> None:
     """Open every view that shows turns, their steps or what they ran on."""
     session = ReplaySession(trace, Path("a.trace"))
-    memory.drawn(session.memory(), 40)
+    panels.drawn(session.memory(), 40)
     session.count("text")
     json.dumps(summary(trace), allow_nan=False)
     for record in map(reported, trace.turns):
         speed = plain.of_turn(record)
         if speed is not None:
-            plain_speeds.when(speed.taken, datetime.now(UTC))
+            measurements.when(speed.taken, datetime.now(UTC))
         meter = Meter.of(record)
         shown = [stats.of_meter(meter, None, speed, running=True)]
         if record.report is not None:
@@ -71,7 +70,7 @@ def look_at(trace: Trace) -> None:
         deltas.measured(record)
         deltas.along_the_steps(record)
         text = step_text.StepText(record, 40)
-        calibration.drawn(record.steps, 60, "this turn")
+        step_text.drawn_calibration(record.steps, 60, "this turn")
         for number, step in enumerate(record.steps, 1):
             text.drawn(number, "depth")
             text.line_of(number)

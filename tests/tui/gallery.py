@@ -26,13 +26,10 @@ from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.tour import TourScreen
 from dflash_tui.screens.whatif import WhatIfScreen
-from dflash_tui.widgets.call_dialog import CallScreen
-from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.calls import CallScreen
+from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen, TextScreen
 from dflash_tui.widgets.find_bar import FindBar
-from dflash_tui.widgets.flash import Flash
-from dflash_tui.widgets.line_dialog import LineScreen
-from dflash_tui.widgets.note import Note
-from dflash_tui.widgets.text_dialog import TextScreen
+from dflash_tui.widgets.flash import Flash, Note
 from support.measured import report_of, sweep_of
 from support.turns import step_of, tree_of
 

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_tui.application import amounts
 from dflash_tui.text import bars
-from dflash_tui.widgets import memory
+from dflash_tui.widgets import panels
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_bars_of_the_memory_panel_share_one_scale() -> None:
     """That of what the program holds: beside the free memory of a large device no component would have a bar."""
     gib = 1 << 30
     components = Component("target", 3 * gib), Component("program", gib)
-    shown = memory.drawn(MemoryBreakdown("A card", components, 141 * gib, 130 * gib), 60).plain
+    shown = panels.drawn(MemoryBreakdown("A card", components, 141 * gib, 130 * gib), 60).plain
     length = {line.split()[0]: line.count("━") for line in shown.splitlines() if "━" in line}
     assert length["predicted"] == 34
     assert (length["target"], length["program"]) == (25, 8)

@@ -14,10 +14,10 @@ from textual.pilot import Pilot
 from dflash_core.errors import ContextError
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.amounts import ago
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import load_config, user_file
 from dflash_tui.screens.full import FullScreen
-from dflash_tui.text.ago import ago
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.strip import TitleRow

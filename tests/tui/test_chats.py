@@ -21,8 +21,7 @@ from dflash_tui.application.conversations.store import Card, Store, StoredConver
 from dflash_tui.chat import files
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.text.pages import render
-from dflash_tui.widgets.confirm_dialog import ConfirmScreen
-from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen
 from dflash_tui.widgets.strip import TitleRow
 from support.stored import a_report, killed_app, talk, titles
 from support.turns import step_of, turn_of

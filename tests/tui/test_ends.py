@@ -18,10 +18,9 @@ from textual.screen import Screen
 
 from dflash_core.lab.results import ExperimentProgress
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.background import Background
+from dflash_tui.application.background import Background, Experiment
 from dflash_tui.application.conversations.comparing import Comparing
 from dflash_tui.application.conversations.store import Store
-from dflash_tui.application.experiment import Experiment
 from dflash_tui.application.hub import find
 from dflash_tui.application.lab_request import AB
 from dflash_tui.chat import background_plain

@@ -17,8 +17,7 @@ from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.conversations.store import StoreError, database
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.launch import run_app
-from dflash_tui.widgets.flash import Flash
-from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.flash import Flash, Note
 
 from .fake import ANSWER, FakeSession
 from .support import ask, idle, loaded, screen_text, shows, smallest, wait_until

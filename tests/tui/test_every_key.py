@@ -38,11 +38,9 @@ from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.replay import ReplayScreen
 from dflash_tui.settings.keys import is_nowhere
-from dflash_tui.widgets.call_dialog import CallScreen
-from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.calls import CallScreen
+from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen, TextScreen
 from dflash_tui.widgets.inspector import TABS
-from dflash_tui.widgets.line_dialog import LineScreen
-from dflash_tui.widgets.text_dialog import TextScreen
 from support.reckoned import estimator
 
 from .fake import FakeSession

@@ -17,7 +17,7 @@ from dflash_core.progress import Progress
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import load_config
-from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.strip import TitleRow
 from support.golden import golden
 from support.grids import full

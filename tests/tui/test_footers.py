@@ -15,9 +15,8 @@ from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.steps import StepsScreen
 from dflash_tui.screens.tour import TourScreen
-from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.dialogs import ConfirmScreen, KeyHints
 from dflash_tui.widgets.flash import Flash
-from dflash_tui.widgets.key_hints import KeyHints
 from dflash_tui.widgets.key_line import KeyLine
 
 from .fake import FakeSession

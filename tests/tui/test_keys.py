@@ -25,7 +25,7 @@ from dflash_tui.settings.keys import ACTIONS, MOVES
 from dflash_tui.slash import table as slash
 from dflash_tui.terminal.key_order import as_move
 from dflash_tui.text.commands import is_command
-from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.dialogs import ConfirmScreen
 from dflash_tui.widgets.key_line import KeyLine
 
 from .fake import FakeSession

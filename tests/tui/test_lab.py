@@ -29,8 +29,8 @@ from dflash_tui.screens.experiment import ExperimentScreen
 from dflash_tui.screens.experiments import ABScreen, SweepScreen
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.whatif import WhatIfScreen
+from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.flash import Flash
-from dflash_tui.widgets.line_dialog import LineScreen
 from support.measured import PAIR, report_of, sweep_of
 from support.turns import step_of, tree_of
 

@@ -11,7 +11,7 @@ from textual.color import Color
 from dflash_tui.app import DFlashApp
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.inspector import TABS
-from dflash_tui.widgets.panel import Panel
+from dflash_tui.widgets.panels import Panel
 
 from .fake import FakeSession
 from .scenes import answered

@@ -14,7 +14,7 @@ from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.text.tree_text import drawn, legend
-from dflash_tui.widgets.dotted import Flowed
+from dflash_tui.widgets.answer import Flowed
 from dflash_tui.widgets.literal import Static
 from support.grids import full
 from support.turns import step_of, tree_of

@@ -14,8 +14,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application.settings.config import Config, Settings, config_folder
 from dflash_tui.application.settings.presets import OLD_NAME, Presets, Profile
 from dflash_tui.screens.models import ModelsScreen
-from dflash_tui.widgets.confirm_dialog import ConfirmScreen
-from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen
 from dflash_tui.widgets.model_list import is_path
 from dflash_tui.widgets.model_rows import FILE, PAIR, PROFILE
 

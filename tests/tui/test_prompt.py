@@ -24,9 +24,9 @@ from dflash_tui.application.conversations.history import History
 from dflash_tui.application.session import Progress
 from dflash_tui.screens.full import FullScreen
 from dflash_tui.terminal.pasting import PasteParser
+from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.knob_row import KnobRow
-from dflash_tui.widgets.line_dialog import LineScreen
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.prompt import Prompt
 from support.grids import full

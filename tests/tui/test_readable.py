@@ -14,10 +14,9 @@ from dflash_tui.screens.experiments import ABScreen, SweepScreen
 from dflash_tui.screens.help import NAMES, HelpScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.widgets.curve import CurveView
+from dflash_tui.widgets.dialogs import LineScreen, TextScreen
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.key_line import KeyLine
-from dflash_tui.widgets.line_dialog import LineScreen
-from dflash_tui.widgets.text_dialog import TextScreen
 from support.grids import full
 
 from .gallery import SHOWN

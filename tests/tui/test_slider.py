@@ -11,9 +11,8 @@ from textual.widgets import Input
 
 from dflash_core.knobs import SPEC, SPEC_FORMER, SPECS, Value, spec_of
 from dflash_tui.app import DFlashApp
-from dflash_tui.widgets.drafting_row import KINDS, DraftingRow
 from dflash_tui.widgets.knob_row import LEFT, ChoiceRow, KnobRow
-from dflash_tui.widgets.slider import Slider
+from dflash_tui.widgets.slider import KINDS, DraftingRow, Slider
 from support.grids import full
 
 from .support import loaded, screen_text, shows, wait_until

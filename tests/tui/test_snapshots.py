@@ -13,7 +13,7 @@ from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import load_session
 from dflash_tui.application.session import LoadRequest
-from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.flash import Note
 
 from .conftest import SIZES
 from .fake import FakeSession

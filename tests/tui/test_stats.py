@@ -22,10 +22,8 @@ from dflash_core.record import TurnRecord
 from dflash_core.turn_stats import FoundRow, PartTotals
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import load_session
-from dflash_tui.application.figures.course import course
-from dflash_tui.application.figures.measurements import Measurements
-from dflash_tui.application.figures.meter import Meter
-from dflash_tui.application.figures.plain_speeds import ENOUGH_STEPS, PlainSpeeds, when
+from dflash_tui.application.figures.measurements import ENOUGH_STEPS, Measurements, PlainSpeeds, when
+from dflash_tui.application.figures.meter import Meter, course
 from dflash_tui.application.figures.speeds import Verdict, verdict
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.widgets import stats

@@ -19,8 +19,7 @@ from dflash_tui.application.settings.config import Config, Settings, load_config
 from dflash_tui.application.settings.tool_servers import ToolServer
 from dflash_tui.application.tools.rounds import DENIED
 from dflash_tui.screens.tools import ToolsScreen
-from dflash_tui.widgets.call_dialog import CallScreen
-from dflash_tui.widgets.calls import CallsBlock
+from dflash_tui.widgets.calls import CallsBlock, CallScreen
 from support.scripted import ScriptedEngine
 from support.tool_server import COMMAND
 

@@ -22,7 +22,7 @@ from dflash_tui.application.figures.measurements import MeasuredRow, Measurement
 from dflash_tui.screens.experiments import TuneScreen
 from dflash_tui.screens.past import PastScreen
 from dflash_tui.widgets import literal as widgets
-from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.literal import Static
 
 from .fake import FakeSession

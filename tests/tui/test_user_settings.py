@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.settings.config import Config, Settings, load_config, user_file
 from dflash_tui.settings.key_rules import KEY_RULES
-from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.flash import Note
 
 from .scenes import answered
 from .support import idle, loaded, screen_text, shows, wait_until

@@ -10,8 +10,8 @@ import pytest
 
 from dflash_tui.application.hub.find import look
 from dflash_tui.application.hub.found import Found
+from dflash_tui.application.hub.header import Shelf
 from dflash_tui.application.hub.places import Place
-from dflash_tui.application.hub.shelf import Shelf
 from dflash_tui.cli.command_line import main
 from support.folders import in_shards, quantised, saved, wide
 

@@ -17,8 +17,8 @@ from dflash_core.record import pack
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.exchange import file_name, from_json, import_file, to_json
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation
-from dflash_tui.application.conversations.store.card import LONGEST_TITLE
 from dflash_tui.application.conversations.store.conversations import ENDING
+from dflash_tui.application.conversations.store.rows import MAX_TITLE
 from dflash_tui.text.pages import to_markdown, to_svg
 from support.stored import a_report, a_turn
 
@@ -182,7 +182,7 @@ def test_an_id_that_no_command_could_name_is_replaced(tmp_path: Path, id: str) -
 
 def test_a_long_title_is_cut(tmp_path: Path) -> None:
     [read] = from_json(spoilt(lambda file: first(file)["card"].update(title="word\n" * 1_000_000)))
-    assert len(read.card.title) == LONGEST_TITLE
+    assert len(read.card.title) == MAX_TITLE
     assert import_file(Store(tmp_path), read).title == read.card.title
     [read] = from_json(spoilt(lambda file: first(file)["card"].update(title=" \n")))
     assert read.card.title == "Why *trees*?"

@@ -42,7 +42,7 @@ from dflash_core.loading import CardOptions, load_target
 from dflash_core.memory import parse_bytes
 from dflash_tui.application import fits as words
 from dflash_tui.cli.command_line import main
-from dflash_tui.text.fits import lines as page
+from dflash_tui.cli.plan import lines as page
 from support.golden import draft, golden, target
 from support.made_up_card import MadeUpCard
 from support.plans import plan_pair

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from dflash_tui.chat.flow import Flow
-from dflash_tui.chat.frames import FIRST_S, LOOK_S, SHARE, SLOWEST_S, Frames, next_look
+from dflash_tui.chat.flow import FIRST_S, LOOK_S, SHARE, SLOWEST_S, Flow, Frames, next_look
 from dflash_tui.chat.state import ShownTurn
 
 

@@ -22,9 +22,9 @@ from dflash_tui.application.hub import pairing
 from dflash_tui.application.hub.find import look
 from dflash_tui.application.hub.fitting import fit_check
 from dflash_tui.application.hub.found import Found, PassedOver
+from dflash_tui.application.hub.header import Shelf
 from dflash_tui.application.hub.pairing import likeness
 from dflash_tui.application.hub.places import Place, places
-from dflash_tui.application.hub.shelf import Shelf
 from dflash_tui.application.hub.walk import of_name, walk
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.command_line import main

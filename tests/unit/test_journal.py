@@ -19,13 +19,12 @@ import pytest
 
 from dflash_core.knobs import Knobs
 from dflash_core.record import encode, lines
+from dflash_tui.application.background import DecoderUse, Running
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.current import CUT_OFF, CurrentConversation, Rescued
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.conversations.journal import Journal, Left, Place, Typed
 from dflash_tui.application.conversations.store import Card, Store
-from dflash_tui.application.decoder_use import DecoderUse
-from dflash_tui.application.running import Running
 from support.kept import conversation
 from support.stored import a_turn, kill, killed_app, titles
 

@@ -23,8 +23,7 @@ from dflash_core.messages import Message, build_prompt
 from dflash_core.text import render_process
 from dflash_core.text.render_process import RenderProcess
 from dflash_core.text.template import CHATML, ChatTemplate
-from dflash_tui.application.decoder_use import DecoderUse
-from dflash_tui.application.running import Running
+from dflash_tui.application.background import DecoderUse, Running
 from dflash_tui.application.session import OnPrefill, TurnLike
 
 SOURCE_FOLDER = str(Path(render_process.__file__).parents[2])

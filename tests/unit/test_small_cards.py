@@ -19,7 +19,7 @@ from dflash_core.fits_notes import shrunk_note
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.memory import gib
 from dflash_tui.application import fits
-from dflash_tui.text.fits import lines
+from dflash_tui.cli.plan import lines
 from support.golden import golden
 from support.published import FILES_27B, PublishedFile
 from support.reckoned import estimator

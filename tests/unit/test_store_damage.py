@@ -15,7 +15,7 @@ from dflash_core.errors import FormatError
 from dflash_core.record import pack
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation, StoreError
-from dflash_tui.application.conversations.store.card import LONGEST_TITLE
+from dflash_tui.application.conversations.store.rows import MAX_TITLE
 from support.stored import a_turn, stored_file, talk, titles
 
 FILE = "conversations.db"
@@ -328,4 +328,4 @@ def test_a_text_that_is_larger_than_a_database_takes(tmp_path: Path) -> None:
     assert store.problem() == ""
     assert titles(store) == ["before"]
     store.rename(card.id, "t" * 200_000)
-    assert len(titles(store)[0]) == LONGEST_TITLE
+    assert len(titles(store)[0]) == MAX_TITLE

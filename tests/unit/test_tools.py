@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from dflash_core.messages import Call
-from dflash_tui.application.conversations.branches import Node
-from dflash_tui.application.conversations.prompting import messages
-from dflash_tui.application.conversations.tool_messages import NO_RESULT, ToolCall, ToolResult, calls_of, stored
+from dflash_tui.application.conversations.branches import Node, messages
+from dflash_tui.application.conversations.tool_messages import (
+    NO_RESULT,
+    ToolCall,
+    ToolResult,
+    calls_of,
+    stored,
+)
 from dflash_tui.application.settings.config import load_config
 from dflash_tui.application.settings.schema import BadValueError
 from dflash_tui.application.settings.toml_file import TomlError

@@ -22,10 +22,9 @@ from dflash_core.bench.prompts import PROMPTS
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import change
-from dflash_tui.application.decoder_use import DecoderUse
+from dflash_tui.application.background import DecoderUse, Running
 from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.application.figures.meter import Meter
-from dflash_tui.application.running import Running
 from dflash_tui.application.session import OnPrefill, TurnLike
 from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.state import AppState, ShownTurn

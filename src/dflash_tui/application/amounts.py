@@ -1,6 +1,12 @@
-"""Counts, speeds, shares and durations in short form. Pure functions."""
+"""Counts, speeds, shares, durations and times in short form, and a finished turn in a line."""
 
 from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dflash_core.turn_stats import TurnReport
 
 
 def short(count: float) -> str:
@@ -51,3 +57,36 @@ def seconds(value: float) -> str:
     if value < 60:
         return f"{value:.1f} s"
     return f"{int(value // 60)} m {int(value % 60):02d} s"
+
+
+def ago(seconds: float, now: float) -> str:
+    """A time in the past in everyday form: 5 min ago, 3 h ago, yesterday 14:05, Tue 09:30, 2026-01-31."""
+    past = now - seconds
+    if past < 0 or past >= 7 * 86_400:
+        return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d")
+    if past < 3600:
+        return f"{int(past // 60)} min ago" if past >= 60 else "just now"
+    there, here = datetime.fromtimestamp(seconds), datetime.fromtimestamp(now)
+    if there.date() == here.date():
+        return f"{int(past // 3600)} h ago"
+    if (here.date() - there.date()).days == 1:
+        return f"yesterday {there:%H:%M}"
+    return f"{there:%a %H:%M}"
+
+
+def figures(report: TurnReport) -> str:
+    """The turn in one line: what ran, how long it took, how well drafts were accepted."""
+    stats = report.stats
+    untold = bool(report.source)  # another engine does not tell every figure
+    parts = [
+        f"{stats.tokens} tokens",
+        *([] if untold and not stats.tokens_per_second else [f"{stats.tokens_per_second:.1f} tok/s"]),
+        f"first after {stats.ttft_ms:.0f} ms",
+    ]
+    if stats.read_again:
+        parts.append(f"{stats.read_again:,} tokens read again ({stats.read_why})")
+    if report.mode != "plain" and not (untold and not stats.steps):
+        parts.append(f"acceptance length {stats.acceptance_length:.2f}")
+    parts += filter(None, [report.draws])
+    why = f" ({report.reason})" if report.reason else ""
+    return f"[{report.mode}{why}: {', '.join(parts)}; {report.stop}]"

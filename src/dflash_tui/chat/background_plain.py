@@ -8,7 +8,7 @@ from typing import Any
 from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
-from dflash_tui.application.experiment import Experiment
+from dflash_tui.application.background import Experiment
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import ExperimentLike, messages_of
 from dflash_tui.chat.controller import Controller

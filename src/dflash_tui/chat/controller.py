@@ -1,9 +1,11 @@
-"""What every controller of the chat has: the state, and the screen with the widgets that it changes."""
+"""What every controller of the chat has: state, screen, and the messages that it sends to the screen and the app."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from textual.message import Message
 from textual.screen import Screen
 
 from dflash_tui.chat.state import AppState
@@ -11,6 +13,34 @@ from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.transcript import Transcript
+
+
+class PairLoaded(Message):
+    """The requested pair is loaded, and the conversation continues with it."""
+
+
+class TurnEnded(Message):
+    """An answer is complete, stopped or refused."""
+
+
+@dataclass
+class Copy(Message):
+    """Copy `text`, and show where it went; `what` names it."""
+
+    text: str
+    what: str
+
+
+@dataclass
+class LongTaskEnded(Message):
+    """A task that took `seconds` has ended; `what` says how. The user may be elsewhere."""
+
+    seconds: float
+    what: str
+
+
+class Restart(Message):
+    """End the program, and start it again with the present pair and conversation."""
 
 
 class Controller:

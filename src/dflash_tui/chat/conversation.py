@@ -13,12 +13,12 @@ from dflash_core.clean import one_line
 from dflash_core.errors import ContextError, DFlashError, FormatError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import counted
+from dflash_tui.application.background import UNDER_WAY
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.comparing import Comparing
 from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.conversations.store import StoredConversation
 from dflash_tui.application.conversations.tool_messages import tool_lines
-from dflash_tui.application.experiment import UNDER_WAY
 from dflash_tui.application.mentions import collapse
 from dflash_tui.application.session import LAST, LISTED, OnPrefill, TurnLike
 from dflash_tui.chat.branching import Branching
@@ -28,9 +28,9 @@ from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.widgets.calls import CallsBlock
-from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.dialogs import ConfirmScreen
 from dflash_tui.widgets.find_bar import FindBar
-from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.transcript import SHOWN, TurnBlock
 
 if TYPE_CHECKING:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
-from dflash_core.files import write_whole
 from dflash_tui.application.fetching import Fetching
 from dflash_tui.application.hub.catalogue import Pair, load_catalogue
 from dflash_tui.application.hub.places import downloads
+from dflash_tui.application.json_store import JsonFile
 from dflash_tui.application.log import LOG
-from dflash_tui.chat.controller import Controller
-from dflash_tui.chat.messages import LongTaskEnded
+from dflash_tui.chat.controller import Controller, LongTaskEnded
 from dflash_tui.chat.state import AppState
 from dflash_tui.settings.keys import retold
 from dflash_tui.widgets.flash import Flash
@@ -105,31 +102,24 @@ class Downloads(Controller):
             one.join(max(end - time.monotonic(), 0.0))
 
     @property
-    def _saved(self) -> Path:
-        return self.state.past.folder / "downloads.json"
+    def _saved(self) -> JsonFile[list[str]]:
+        return JsonFile(self.state.past.folder / "downloads.json", list[str])
 
     def hand_over(self) -> None:
         """The program is about to restart in a new process, which continues the unfinished downloads."""
         names = tuple(one.pair.name for one in self.under_way if not one.stopping)
-        with suppress(OSError):  # then they stop, as at every exit
-            if names:
-                write_whole(self._saved, json.dumps(names).encode())
+        if not names or self._saved.write([*names]):  # else they stop, as at every exit
             self.handed_over = names
 
     def take_over(self) -> None:
         """Continue those that the previous process handed over; the user had agreed to them."""
-        try:
-            written = self._saved.read_bytes()
-        except OSError:  # usually there are none
-            return
-        names: object = None
-        with suppress(OSError, ValueError):
-            self._saved.unlink()
-            names = json.loads(written)
-        if not isinstance(names, list):
+        names = self._saved.read()
+        with suppress(OSError):  # usually there are none
+            self._saved.path.unlink()
+        if not names:
             return
         pairs = load_catalogue().pairs
-        found = [pairs[name] for name in names if isinstance(name, str) and name in pairs]
+        found = [pairs[name] for name in names if name in pairs]
         for pair in found:
             it = self.new(pair)
             it.start()

@@ -18,7 +18,7 @@ from dflash_tui.application.new_file import new_path, unwritable, why
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.state import AppState
 from dflash_tui.text.pages import KINDS, render
-from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.strip import TitleRow
 
 Say = Callable[[str | Exception], None]

@@ -16,7 +16,7 @@ from dflash_tui.widgets.strip import Status, StatusStrip, TitleRow
 if TYPE_CHECKING:
     from dflash_core.lab.plain import PlainSpeed
     from dflash_core.turn_stats import TurnReport
-    from dflash_tui.application.figures.plain_speeds import PlainSpeeds
+    from dflash_tui.application.figures.measurements import PlainSpeeds
     from dflash_tui.application.figures.speeds import Verdict
     from dflash_tui.widgets.stats import Figures
 
@@ -33,7 +33,7 @@ class Gauges(Controller):
 
     @cached_property
     def _plain(self) -> PlainSpeeds:
-        from dflash_tui.application.figures.plain_speeds import PlainSpeeds  # with the first model
+        from dflash_tui.application.figures.measurements import PlainSpeeds  # with the first model
 
         return PlainSpeeds(self.state.past.folder)
 

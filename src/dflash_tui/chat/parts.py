@@ -8,10 +8,10 @@ from typing import Any
 from textual.screen import Screen
 
 from dflash_tui.chat.background_plain import BackgroundPlain
+from dflash_tui.chat.branching import Copying
 from dflash_tui.chat.context import ContextKeeper
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.conversation import ConversationController
-from dflash_tui.chat.copying import Copying
 from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import ChatLayout

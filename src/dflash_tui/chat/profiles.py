@@ -17,8 +17,7 @@ from dflash_tui.application.settings.presets import PresetError, Presets, Profil
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.chat.state import AppState
-from dflash_tui.widgets.confirm_dialog import ConfirmScreen
-from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen
 
 Say = Callable[[str], None]
 

@@ -20,17 +20,15 @@ from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import ConfigError, remember
 from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.background_plain import BackgroundPlain
-from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.controller import Controller, PairLoaded, Restart
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.loading import Loading, behind
-from dflash_tui.chat.messages import PairLoaded, Restart
 from dflash_tui.chat.sending import Sending
 from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.widgets.loading_line import LoadingLine
-from dflash_tui.widgets.note import Note
-from dflash_tui.widgets.strip import TitleRow
+from dflash_tui.widgets.flash import Note
+from dflash_tui.widgets.strip import LoadingLine, TitleRow
 
 FIRST_LOOK_S, LOOK_S = 0.05, 0.1
 KEYS = "Ctrl+R loads again, /load another. Ctrl+Q quits; dflash-tui doctor looks at the machine."

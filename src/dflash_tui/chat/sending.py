@@ -13,17 +13,16 @@ from dflash_core.clean import blank
 from dflash_core.errors import ContextError
 from dflash_core.knobs import RANDOM_SEED
 from dflash_tui.application import collector
+from dflash_tui.application.background import UNDER_WAY
 from dflash_tui.application.conversations.tool_messages import stored
-from dflash_tui.application.experiment import UNDER_WAY
-from dflash_tui.application.here import here
 from dflash_tui.application.log import LOG
 from dflash_tui.application.mentions import MentionError, files
+from dflash_tui.application.new_file import here
 from dflash_tui.chat.background_plain import BackgroundPlain
-from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.controller import Controller, LongTaskEnded, TurnEnded
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.messages import LongTaskEnded, TurnEnded
 from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning

@@ -23,7 +23,7 @@ from dflash_tui.chat.state import AppState, ShownTurn
 
 if TYPE_CHECKING:
     from dflash_core.engine import Engine
-    from dflash_tui.application.decoder_use import DecoderUse
+    from dflash_tui.application.background import DecoderUse
     from dflash_tui.application.requests import Requests
     from dflash_tui.server.beside import ServerBeside
     from dflash_tui.server.sampling import ClientDefaults, Defaults

@@ -9,23 +9,21 @@ from typing import TYPE_CHECKING
 
 from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.knobs import Knobs
+from dflash_tui.application.background import UNDER_WAY
 from dflash_tui.application.conversations.history import History
-from dflash_tui.application.experiment import UNDER_WAY
+from dflash_tui.application.json_store import Remembered
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Settings
-from dflash_tui.application.settings.remembered import Remembered
-from dflash_tui.text.notices import Notices
+from dflash_tui.widgets.flash import Notices
 
 if TYPE_CHECKING:
     from dflash_core.messages import Call
     from dflash_core.record import TurnRecord
     from dflash_core.turn_stats import TurnReport
+    from dflash_tui.application.background import DecoderUse, Experiment, Running
     from dflash_tui.application.conversations.current import CurrentConversation
-    from dflash_tui.application.decoder_use import DecoderUse
-    from dflash_tui.application.experiment import Experiment
     from dflash_tui.application.figures.meter import Meter
     from dflash_tui.application.requests import Requests
-    from dflash_tui.application.running import Running
     from dflash_tui.widgets.answer import Answer
     from dflash_tui.widgets.transcript import TurnBlock
 
@@ -113,7 +111,7 @@ class AppState:
     @cached_property
     def decoder(self) -> DecoderUse:
         """The queue before the decoder."""
-        from dflash_tui.application.decoder_use import DecoderUse
+        from dflash_tui.application.background import DecoderUse
 
         return DecoderUse()
 

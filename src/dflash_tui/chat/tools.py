@@ -32,11 +32,9 @@ from dflash_tui.application.tools.rounds import (
     plan,
     result_tokens,
 )
-from dflash_tui.chat.controller import Controller
-from dflash_tui.chat.messages import LongTaskEnded
+from dflash_tui.chat.controller import Controller, LongTaskEnded
 from dflash_tui.chat.state import AppState
-from dflash_tui.widgets.call_dialog import CallScreen
-from dflash_tui.widgets.calls import CallFold, CallsBlock
+from dflash_tui.widgets.calls import CallFold, CallsBlock, CallScreen
 from dflash_tui.widgets.transcript import TurnBlock
 
 if TYPE_CHECKING:

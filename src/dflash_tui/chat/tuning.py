@@ -19,8 +19,8 @@ from dflash_tui.application.settings.presets import Preset, Presets, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.state import AppState
-from dflash_tui.widgets.drafting_row import DraftingRow
 from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.slider import DraftingRow
 
 ANNOUNCED_FROM = 64  # tokens: fewer are read again at once
 

@@ -12,8 +12,8 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input, TextArea
 
-from dflash_tui.application.here import here
 from dflash_tui.application.mentions import MentionError, files, offers
+from dflash_tui.application.new_file import here
 from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from dflash_core.clean import blank, clean
 from dflash_core.errors import ContextError
+from dflash_tui.application.amounts import figures
 from dflash_tui.application.conversations.tool_messages import result_messages, stored
-from dflash_tui.application.here import here
 from dflash_tui.application.mentions import ON_COMMAND_LINE, attached
+from dflash_tui.application.new_file import here
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.tools.offered import for_template
-from dflash_tui.application.turn import figures
 from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_json, write_out

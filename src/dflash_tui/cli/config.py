@@ -8,10 +8,10 @@ from typing import Any
 from textual.theme import BUILTIN_THEMES
 
 from dflash_core.knobs import SPECS
-from dflash_tui.application.here import here
 from dflash_tui.application.hub import catalogue
 from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.log import log_file
+from dflash_tui.application.new_file import here
 from dflash_tui.application.settings.config import PLAIN, PROJECT_NAME, Config, config_folder, user_file
 from dflash_tui.application.settings.presets import FOLDER_NAME, Presets
 from dflash_tui.application.settings.schema import SERVERS

@@ -13,8 +13,8 @@ from dflash_tui.application.hub.files import begun, begun_words
 from dflash_tui.application.hub.find import look
 from dflash_tui.application.hub.fitting import FitCheck, fit_check
 from dflash_tui.application.hub.found import Found, PassedOver, counted_others
+from dflash_tui.application.hub.header import Shelf
 from dflash_tui.application.hub.places import downloads, places
-from dflash_tui.application.hub.shelf import Shelf
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Settings
 from dflash_tui.application.settings.presets import Presets

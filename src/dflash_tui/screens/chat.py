@@ -31,12 +31,11 @@ from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.loading_line import LoadingLine
 from dflash_tui.widgets.params import ParamsPanel
 from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.start import StartPage
-from dflash_tui.widgets.strip import StatusStrip, TitleRow
+from dflash_tui.widgets.strip import LoadingLine, StatusStrip, TitleRow
 from dflash_tui.widgets.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -360,7 +359,7 @@ class ChatScreen(Screen[None]):
 
     def action_notices(self) -> None:
         """Show the earlier messages that have disappeared."""
-        from dflash_tui.widgets.text_dialog import TextScreen
+        from dflash_tui.widgets.dialogs import TextScreen
 
         self.app.push_screen(TextScreen("Notices", self.state.notices.page()))
 

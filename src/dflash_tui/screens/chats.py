@@ -18,15 +18,14 @@ from textual.widgets import Input
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import clean, one_line
-from dflash_tui.application.amounts import counted
+from dflash_tui.application.amounts import ago, counted
 from dflash_tui.application.conversations.store import Entry, StoredConversation
 from dflash_tui.application.conversations.tool_messages import tool_lines
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import bindings
-from dflash_tui.text.ago import ago
-from dflash_tui.widgets.confirm_dialog import ConfirmScreen
+from dflash_tui.widgets.dialogs import ConfirmScreen
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import OptionList, Static

@@ -26,8 +26,8 @@ from dflash_core.lab.grid import Arm
 from dflash_core.lab.plain import of_result
 from dflash_core.lab.results import ExperimentProgress, Result, Trial
 from dflash_core.lab.table import best, rows
-from dflash_tui.application import experiment as background
 from dflash_tui.application.amounts import counted
+from dflash_tui.application.background import Experiment
 from dflash_tui.application.figures.measurements import MeasuredRow, What
 from dflash_tui.application.lab_request import adopted
 from dflash_tui.application.new_file import new_path
@@ -38,7 +38,7 @@ from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text import lab as lab_text
 from dflash_tui.widgets.curve import HIGHEST, CurveView
-from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 REDRAW_S = 0.5
@@ -156,7 +156,7 @@ class ExperimentScreen(LabScreen):
             self._drawn_at = now
             self._take()
 
-    def _ended(self, experiment: background.Experiment) -> None:
+    def _ended(self, experiment: Experiment) -> None:
         self._take()
         result, past = self.result, self.measurements
         if result is None or not result.trials:

@@ -16,8 +16,7 @@ from dflash_core.lab.plain import of_result
 from dflash_core.lab.results import Result
 from dflash_core.messages import Prompt
 from dflash_tui.application.amounts import counted, short, speed
-from dflash_tui.application.figures.measurements import What
-from dflash_tui.application.figures.plain_speeds import when
+from dflash_tui.application.figures.measurements import What, when
 from dflash_tui.application.lab_request import AB, SWEEP, parse_ab, parse_options, parse_sweep
 from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.parts import ChatParts

@@ -11,8 +11,8 @@ from textual.events import Key, Paste
 from dflash_core.knobs import SPEC, Spec
 from dflash_tui.terminal.key_order import TakesText, is_text
 from dflash_tui.text.glossary import GLOSSARY, PAGES
+from dflash_tui.widgets.dialogs import TextScreen
 from dflash_tui.widgets.params import WHEN
-from dflash_tui.widgets.text_dialog import TextScreen
 
 
 class ExplainScreen(TextScreen):

@@ -10,7 +10,7 @@ from textual.app import App
 from dflash_core.errors import DFlashError
 from dflash_core.lab.export import ROWS, check_path, write_rows
 from dflash_tui.application.new_file import new_path
-from dflash_tui.widgets.line_dialog import LineScreen
+from dflash_tui.widgets.dialogs import LineScreen
 
 
 def export_rows(

@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 from dflash_tui.chat.context import Choice
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.terminal.key_order import is_text
-from dflash_tui.widgets.key_hints import BACK, KeyHints
+from dflash_tui.widgets.dialogs import BACK, KeyHints
 from dflash_tui.widgets.literal import OptionList, Static
 
 

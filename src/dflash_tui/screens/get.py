@@ -19,8 +19,8 @@ from dflash_tui.application.hub.fitting import by_size
 from dflash_tui.chat.downloads import KEY, in_background
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import bar
+from dflash_tui.widgets.dialogs import BACK, KeyHint, KeyHints
 from dflash_tui.widgets.flash import Saying
-from dflash_tui.widgets.key_hints import BACK, KeyHint, KeyHints
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.model_rows import at_home
 

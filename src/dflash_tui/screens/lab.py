@@ -16,7 +16,7 @@ from dflash_core.knobs import Value, spec_of
 from dflash_core.lab.grid import show
 from dflash_core.lab.results import ExperimentProgress
 from dflash_tui.application import advice
-from dflash_tui.application.experiment import Experiment
+from dflash_tui.application.background import Experiment
 from dflash_tui.application.faults import fault, keep_trace
 from dflash_tui.application.figures.measurements import Measurements
 from dflash_tui.application.session import SessionLike

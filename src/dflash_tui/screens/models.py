@@ -23,7 +23,7 @@ from dflash_tui.application.finding import Finding
 from dflash_tui.application.hub.catalogue import Catalogue, Pair, load_catalogue
 from dflash_tui.application.hub.fitting import fit_check, machine
 from dflash_tui.application.hub.places import places
-from dflash_tui.application.hub.typed_pair import typed_pair
+from dflash_tui.application.new_file import typed_pair
 from dflash_tui.chat.offered import Offered
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.chat.profiles import attempt
@@ -37,9 +37,8 @@ from dflash_tui.terminal.key_order import is_text
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import OptionList, Static
-from dflash_tui.widgets.model_list import DraftField, ModelField, ModelList
+from dflash_tui.widgets.model_list import DraftField, ModelField, ModelList, Paths
 from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, TYPED, option
-from dflash_tui.widgets.paths import Paths
 
 FIRST = "Welcome. Which model should answer?"
 LOOK_S = 0.15

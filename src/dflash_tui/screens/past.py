@@ -12,12 +12,11 @@ from textual.containers import Vertical
 from textual.widget import Widget
 
 from dflash_core.errors import KnobError
-from dflash_tui.application.amounts import speed
+from dflash_tui.application.amounts import ago, speed
 from dflash_tui.application.figures.measurements import MeasuredRow, Measurement, Measurements
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
-from dflash_tui.text.ago import ago
 from dflash_tui.text.bars import clip
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 

@@ -23,7 +23,7 @@ from dflash_tui.application.hub.catalogue import Pair
 from dflash_tui.application.hub.fitting import estimator_of
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import fit
-from dflash_tui.widgets.key_hints import BACK, KeyHints
+from dflash_tui.widgets.dialogs import BACK, KeyHints
 from dflash_tui.widgets.literal import Static
 
 COLOURS = ("$primary", "$secondary", "$success", "$foreground", "$primary 60%", "$secondary 60%", "$foreground 60%")

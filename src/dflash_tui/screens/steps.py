@@ -25,10 +25,9 @@ from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import bindings
-from dflash_tui.text import calibration
 from dflash_tui.text.bars import clip
 from dflash_tui.text.blocks import DOT, Block, content, dotted, line, wrapped
-from dflash_tui.text.step_text import LEGENDS, By, StepText
+from dflash_tui.text.step_text import LEGENDS, By, StepText, drawn_calibration
 from dflash_tui.text.tree_text import drawn, legend, rejection_line
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
@@ -234,7 +233,7 @@ class StepsScreen(Passing, Screen[None]):
         of = f"{counted(len(steps), 'step')} of {which}"
         if len({step.knobs.tree_temperature for step in steps}) > 1:
             of += ", at several tree temperatures"
-        body.update(calibration.drawn(steps, width, of))
+        body.update(drawn_calibration(steps, width, of))
 
     # Actions
 

@@ -24,8 +24,8 @@ from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import retold
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.text.tour import STEPS
+from dflash_tui.widgets.dialogs import KeyHints
 from dflash_tui.widgets.inspector import TabRow
-from dflash_tui.widgets.key_hints import KeyHints
 from dflash_tui.widgets.literal import Static
 
 LIT = "-lit"

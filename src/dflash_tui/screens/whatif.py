@@ -32,7 +32,7 @@ from dflash_core.lab.whatif import (
 from dflash_core.record import TurnRecord
 from dflash_tui.application import advice
 from dflash_tui.application.amounts import change, counted, percent
-from dflash_tui.application.experiment import Experiment
+from dflash_tui.application.background import Experiment
 from dflash_tui.application.session import WhatIfLike
 from dflash_tui.screens.exporting import export_rows
 from dflash_tui.screens.lab import LabScreen

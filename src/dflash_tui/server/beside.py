@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 
 from dflash_core.engine import Engine
-from dflash_tui.application.decoder_use import DecoderUse
+from dflash_tui.application.background import DecoderUse
 from dflash_tui.application.requests import Requests
 from dflash_tui.server.sampling import ClientDefaults, Defaults
 from dflash_tui.server.service import Served, Service

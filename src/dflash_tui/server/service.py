@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from dflash_core.clean import encodable
 from dflash_core.engine import Engine
-from dflash_tui.application.decoder_use import DecoderUse
+from dflash_tui.application.background import DecoderUse
 from dflash_tui.application.requests import Requests, client_name
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.server.asked import Asked

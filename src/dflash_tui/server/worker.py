@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from dflash_core.engine import Engine
 from dflash_core.errors import GrammarError, KernelError
-from dflash_tui.application.decoder_use import DecoderUse
+from dflash_tui.application.background import DecoderUse
 from dflash_tui.application.log import LOG
 from dflash_tui.server.job import Job
 from dflash_tui.server.request_error import RequestError, busy, ending

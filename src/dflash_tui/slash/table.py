@@ -9,16 +9,14 @@ from collections.abc import Mapping
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, TYPES, checked
 from dflash_core.errors import KnobError
 from dflash_core.knobs import CONTEXT, SPEC, SPEC_FORMER, SPECS, described, parse_settings, spec_of
-from dflash_tui.application.hub.typed_pair import typed_pair
+from dflash_tui.application.new_file import typed_pair
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.settings.keys import ACTIONS
-from dflash_tui.slash.attach import ATTACH
 from dflash_tui.slash.chats import CHATS
 from dflash_tui.slash.command import Slash, SlashError, does, knob_words
 from dflash_tui.slash.lab import LAB_SLASH
 from dflash_tui.slash.models import MODELS
-from dflash_tui.slash.serving import SERVING
-from dflash_tui.slash.tools import TOOLS
+from dflash_tui.slash.programs import PROGRAMS
 from dflash_tui.text.commands import COMMAND
 from dflash_tui.widgets.completions import Completion
 
@@ -207,9 +205,7 @@ SLASH: dict[str, Slash] = {
         Slash("theme", "/theme [NAME]", "other colours, also after the next start", _theme, _theme_names),
         Slash("kv", "/kv TYPE|K/V", "the cache type of keys and values, from the next load on", _kv, _kv_types),
         *MODELS,
-        *SERVING,
-        *TOOLS,
-        *ATTACH,
+        *PROGRAMS,
         Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
         Slash("reload", "/reload [CONTEXT]", "load the model again, with so many positions of context", _reload),
         Slash("system", "/system [TEXT]", "the system message of this conversation", _system, _system_words),

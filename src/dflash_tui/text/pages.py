@@ -12,11 +12,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from dflash_core.clean import clean, one_line
+from dflash_tui.application.amounts import figures
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.exchange import to_json
 from dflash_tui.application.conversations.store import StoredConversation
 from dflash_tui.application.conversations.tool_messages import tool_lines
-from dflash_tui.application.turn import figures
 
 KINDS = ("md", "json", "svg")
 WIDTH = 100  # columns of a picture

@@ -2,30 +2,88 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.css.styles import RulesMap
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+from textual.visual import RenderOptions, Visual
 from textual.widget import MountError
 
-from dflash_core.clean import clean
+from dflash_core.clean import clean, marked
 from dflash_core.events import DRAFTED
 from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import chance, speed
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.log import LOG
-from dflash_tui.text.blocks import DOT
-from dflash_tui.text.stray import stray_close
-from dflash_tui.widgets.blank import Stack
-from dflash_tui.widgets.dotted import Dotted
+from dflash_tui.text.blocks import DOT, dotted
+from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
+from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.markdown import Streamed
-from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.mixins import Stack
 
 if TYPE_CHECKING:
     from dflash_core.turn_stats import TurnReport
+
+_CLOSE = re.compile(r"(?:^|\n)[ \t]*</think>[ \t]*(?:\n|$)")
+_FENCE = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
+
+
+def stray_close(text: str) -> tuple[str, str] | None:
+    """The reasoning and the answer, split at an unmatched closing tag on its own line; None if there is none.
+
+    An answer about tags quotes them within a line or a fence, and has an opening tag for each closing one.
+    """
+    found = _CLOSE.search(text)
+    if found is None:
+        return None
+    before = text[: found.start()]
+    if "<think>" in before or len(_FENCE.findall(before)) % 2 or not before.strip():
+        return None
+    return before, text[found.end() :].lstrip("\n")
+
+
+class Flowed(Visual):
+    """The lines; their width is known only when they are drawn."""
+
+    def __init__(self, lines: Sequence[str], style: str) -> None:
+        self._lines, self._style = lines, style
+
+    def at(self, width: int) -> Content:
+        """As many lines as they take in `width` cells."""
+        broken = (part for line in self._lines for part in dotted(line.split(DOT), width))
+        return Content.styled(marked("\n".join(broken)), self._style)
+
+    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:
+        return self.at(container_width).get_optimal_width(rules, container_width)
+
+    def get_height(self, rules: RulesMap, width: int) -> int:
+        return self.at(width).get_height(rules, width)
+
+    def render_strips(self, width: int, height: int | None, style: Style, options: RenderOptions) -> list[Strip]:
+        return self.at(width).render_strips(width, height, style, options)
+
+
+class Dotted(Static):
+    """Shows such lines, or any other text."""
+
+    def show(self, lines: Sequence[str], style: str) -> None:
+        """Each of `lines` begins a row."""
+        self.update(Flowed(lines, style))
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        shown = self.visual
+        if isinstance(shown, Flowed):
+            return selection.extract(shown.at(self.content_size.width).plain), "\n"
+        return super().get_selection(selection)
+
 
 _STOPS = {
     "stop token": "",

@@ -1,22 +1,60 @@
-"""Calls of tools in the conversation: a line each, which opens to the arguments and the result."""
+"""Calls of tools: a line each in the conversation, and the dialog that asks whether one may be made."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
+from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.binding import BindingType
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.screen import ModalScreen
 
 from dflash_core.clean import clean, one_line
 from dflash_tui.application.amounts import counted, seconds
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult, tool_lines
+from dflash_tui.application.tools.offered import OfferedTool
+from dflash_tui.application.tools.rounds import Reply
+from dflash_tui.text.bars import clip
 from dflash_tui.text.blocks import DOT
-from dflash_tui.text.calls import argument_lines, in_line
-from dflash_tui.widgets.blank import Stack
+from dflash_tui.widgets.dialogs import KeyHints
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.mixins import Stack
 from dflash_tui.widgets.transcript import TurnBlock
+
+MAX_LINE = 60  # cells of the arguments in a line
+MAX_VALUE = 24
+
+
+def _parsed(arguments: str) -> dict[str, object]:
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return {"": arguments}
+    return found if isinstance(found, dict) else {"": found}
+
+
+def in_line(arguments: str) -> str:
+    """Arguments in a few words: path=a.txt lines=3."""
+    parts = []
+    for name, value in _parsed(arguments).items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        parts.append(f"{name}={clip(' '.join(text.split()), MAX_VALUE)}")
+    return clip(" ".join(parts), MAX_LINE)
+
+
+def argument_lines(arguments: str) -> str:
+    """All of them, a value below its name where it has several lines."""
+    lines = []
+    for name, value in _parsed(arguments).items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
+    return "\n".join(lines) or "(no arguments)"
+
 
 SHOWN = 20_000  # characters of a result that are drawn
 
@@ -98,3 +136,48 @@ class CallsBlock(TurnBlock):
 
 class Stacked(Stack, Vertical):
     """The lines of calls, one below the other."""
+
+
+class CallScreen(ModalScreen[Reply]):
+    """Enter or y: once; t: this tool in this conversation; s: the server, always; n: not; Esc: stop the turn."""
+
+    DEAF_S: ClassVar[float] = 0.4
+    """So long it takes no key: who is typing a message must not answer a question that has just appeared."""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("enter,y", "reply('once')", "Once"),
+        ("t", "reply('conversation')", "This tool"),
+        ("s", "reply('always')", "This server"),
+        ("n", "reply('deny')", "Not"),
+        ("escape", "reply('stop')", "Stop"),
+    ]
+
+    def __init__(self, call: ToolCall, tool: OfferedTool) -> None:
+        super().__init__()
+        self._call, self._tool = call, tool
+        self._since = time.monotonic()
+
+    def compose(self) -> ComposeResult:
+        tool = self._tool
+        with Vertical(id="call", classes="dialog"):
+            yield Static(
+                Content.assemble(
+                    ("The model wants to call ", ""),
+                    (one_line(tool.own), "bold $accent"),
+                    (" of the server ", ""),
+                    (tool.server, "bold"),
+                )
+            )
+            if tool.description:
+                yield Static(Content.styled(one_line(tool.description, 200), "$foreground 70%"))
+            with VerticalScroll():
+                yield Static(clean(argument_lines(self._call.arguments)), id="call-arguments")
+            yield KeyHints(("Enter", "call it"), ("n", "do not"), ("Esc", "stop the turn"))
+            yield KeyHints(("t", "this tool, in this conversation"), ("s", "all of this server, always"))
+
+    def on_mount(self) -> None:
+        self._since = time.monotonic()
+        self.query_one(VerticalScroll).focus()
+
+    def action_reply(self, reply: Reply) -> None:
+        if time.monotonic() - self._since >= self.DEAF_S:
+            self.dismiss(reply)

@@ -1,16 +1,50 @@
-"""Short notices over a screen's last lines. The notices fade, move no text, and can be read again with /notices."""
+"""Notices: over a screen's last lines for a while, in the conversation for good, and the list of all."""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol, runtime_checkable
 
 from textual.content import Content
 from textual.timer import Timer
 
-from dflash_core.clean import one_line
+from dflash_core.clean import lines, one_line
 from dflash_tui.settings.keys import retold
-from dflash_tui.text.notices import Notices
 from dflash_tui.widgets.literal import Static
+
+CAPACITY = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A notice and its time."""
+
+    text: str
+    at: datetime
+    error: bool = False
+
+    def line(self) -> str:
+        return f"{self.at:%H:%M:%S}  {'✗ ' if self.error else ''}{self.text}"
+
+
+class Notices:
+    """The newest `CAPACITY` notices since the start of the app."""
+
+    def __init__(self) -> None:
+        self._notices: deque[Notice] = deque(maxlen=CAPACITY)
+
+    def keep(self, text: str, *, error: bool = False) -> None:
+        """Add a notice; if it repeats the last one, replace that."""
+        if self._notices and self._notices[-1].text == text:
+            self._notices.pop()
+        self._notices.append(Notice(text, datetime.now(), error))
+
+    def page(self) -> str:
+        """All of them, the newest first."""
+        return "\n".join(one.line() for one in reversed(self._notices)) or "No notices yet."
+
 
 MIN_S, PER_CHARACTER_S = 5.0, 0.07  # slow reading, so that a refusal's remedy can be read and typed
 FADE_S = 0.4
@@ -80,3 +114,32 @@ class Flash(Static):
 
     def on_mount(self) -> None:
         self.display = False
+
+
+_MARKS = {"error": "✗", "info": "·"}
+
+
+class Note(Static):
+    """Stays in the conversation where it happened."""
+
+    def __init__(self, message: str, advice: str = "", kind: Literal["error", "info"] = "error") -> None:
+        super().__init__(classes=f"note -{kind}")
+        self.message = lines(message)
+        self.advice = lines(advice)
+        self._kind = kind
+
+    def on_mount(self) -> None:
+        self._draw()
+
+    def advise(self, advice: str) -> None:
+        """Replace the second line, for example by the outcome."""
+        self.advice = lines(advice)
+        if self.is_mounted:
+            self._draw()
+
+    def _draw(self) -> None:
+        style = "bold $error" if self._kind == "error" else "$foreground 70%"
+        parts: list[str | tuple[str, str]] = [(f"{_MARKS[self._kind]} {retold(self.message, self.app)}", style)]
+        if self.advice:
+            parts.append((f"\n  {retold(self.advice, self.app)}", "$foreground 80%"))
+        self.update(Content.assemble(*parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
@@ -17,11 +18,8 @@ from textual.widget import Widget
 from dflash_core.knobs import Knobs
 from dflash_tui.settings.keys import actions_of
 from dflash_tui.widgets.literal import name_border
-from dflash_tui.widgets.memory import MemoryPanel
-from dflash_tui.widgets.panel import Panel
+from dflash_tui.widgets.panels import MemoryPanel, Panel, StatsPanel, TreePanel
 from dflash_tui.widgets.params import ParamsPanel
-from dflash_tui.widgets.stats_panel import StatsPanel
-from dflash_tui.widgets.tree import TreePanel
 
 TABS = ("params", "stats", "tree", "memory")  # panels, whose keys are those of view.params and so on
 
@@ -76,12 +74,11 @@ class Inspector(Container):
 
     active: reactive[str] = reactive("stats")
 
+    @dataclass
     class Switched(Message):
         """Another panel is shown now."""
 
-        def __init__(self, active: str) -> None:
-            super().__init__()
-            self.active = active
+        active: str
 
     def __init__(self, knobs: Knobs, without: Set[str] = frozenset()) -> None:
         """`without`: ids of actions; a panel whose own is among them is not shown."""

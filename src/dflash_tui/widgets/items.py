@@ -26,7 +26,7 @@ from textual.visual import RenderOptions, Visual
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
-from dflash_tui.widgets.growing import Drawn
+from dflash_tui.widgets.mixins import Drawn
 
 ITEMS = "items"  # the kind of token that represents a list, or a part of one
 PART = 32  # items of one part: what is parsed and drawn again when a list grows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -16,7 +17,7 @@ from dflash_core.knobs import Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.text.bars import fit
 from dflash_tui.widgets import choices
-from dflash_tui.widgets.panel import Row
+from dflash_tui.widgets.panels import Row
 
 LABEL = 18
 LEFT = LABEL + 3  # focus mark, staged mark, label, a space
@@ -41,20 +42,18 @@ class KnobRow(Row, Widget, can_focus=True):
     value: reactive[Value] = reactive[Value](0)
     staged: reactive[bool] = reactive(False)
 
+    @dataclass
     class Changed(Message):
         """The user set `name` to `value`, which is legal."""
 
-        def __init__(self, name: str, value: Value) -> None:
-            super().__init__()
-            self.name = name
-            self.value = value
+        name: str
+        value: Value
 
+    @dataclass
     class Refused(Message):
         """The user typed an illegal value; `reason` says what is allowed."""
 
-        def __init__(self, reason: str) -> None:
-            super().__init__()
-            self.reason = reason
+        reason: str
 
     def __init__(self, spec: Spec, value: Value | None = None) -> None:
         super().__init__(id=f"knob-{spec.name}")

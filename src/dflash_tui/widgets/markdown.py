@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -21,10 +22,9 @@ from textual.widgets import Label, Markdown
 from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
 from dflash_core.clean import one_line
-from dflash_tui.widgets.blank import Stack
-from dflash_tui.widgets.growing import Growing
 from dflash_tui.widgets.items import ITEMS, BulletList, Items, ListPart, OrderedList, fold_lists
 from dflash_tui.widgets.literal import Caption, Static
+from dflash_tui.widgets.mixins import Growing, Stack
 from dflash_tui.widgets.table import TABLE, Table, fold_tables
 
 _Paragraph: Any = Markdown.BLOCKS["paragraph_open"]
@@ -42,12 +42,11 @@ class Code(Growing, Label):
 class Fence(MarkdownFence):
     """A code block in parts of `PART` lines. The frame names the language; a click on it copies the code."""
 
+    @dataclass
     class Copied(Message):
         """The user copies this code."""
 
-        def __init__(self, code: str) -> None:
-            super().__init__()
-            self.code = code
+        code: str
 
     growing = False
 

@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from dflash_tui.widgets.panel import Row
+from dflash_tui.widgets.panels import Row
 
 
 class MoreRow(Row, Widget, can_focus=True):

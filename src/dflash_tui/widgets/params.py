@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from textual import on
@@ -18,13 +18,12 @@ from textual.widget import Widget
 from dflash_core.arch.recommended import NOTHING, SAMPLING, Recommended
 from dflash_core.knobs import CONTEXT, SPEC, SPECS, Applies, Group, Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
-from dflash_tui.widgets.drafting_row import DraftingRow
 from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow, ThinkingRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.more_row import MoreRow
-from dflash_tui.widgets.panel import Panel
+from dflash_tui.widgets.panels import Panel
 from dflash_tui.widgets.preset_row import PresetRow
-from dflash_tui.widgets.slider import Slider
+from dflash_tui.widgets.slider import DraftingRow, Slider
 
 ROWLESS = {"reasoning_effort"}  # parameters without a row of their own: the row of thinking has the levels
 GROUPS: tuple[Group, ...] = ("speculation", "sampling", "answer")
@@ -43,12 +42,11 @@ class ParamsPanel(Panel):
     TITLE = "Next turn"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("m", "more", "More")]
 
+    @dataclass
     class Folded(Message):
         """The user has shown the other parameters, or hidden them."""
 
-        def __init__(self, is_open: bool) -> None:
-            super().__init__()
-            self.open = is_open
+        open: bool
 
     def __init__(self, knobs: Knobs) -> None:
         super().__init__("params")

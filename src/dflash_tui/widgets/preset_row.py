@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -15,7 +16,7 @@ from textual.widget import Widget
 from dflash_tui.text.bars import fit
 from dflash_tui.widgets import choices
 from dflash_tui.widgets.knob_row import LABEL, LEFT
-from dflash_tui.widgets.panel import Row
+from dflash_tui.widgets.panels import Row
 
 
 class PresetRow(Row, Widget, can_focus=True):
@@ -33,12 +34,11 @@ class PresetRow(Row, Widget, can_focus=True):
     names: reactive[tuple[str, ...]] = reactive[tuple[str, ...]]((), layout=True)
     chosen: reactive[str] = reactive("")
 
+    @dataclass
     class Chosen(Message):
         """The user asked for the preset `name`."""
 
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self.name = name
+        name: str
 
     def action_move(self, count: int) -> None:
         if self.names:

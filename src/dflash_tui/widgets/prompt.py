@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -42,23 +43,21 @@ class Prompt(TextArea):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"text-area--pasted"}
 
+    @dataclass
     class Submitted(Message):
         """Enter was pressed; `text` has left the prompt. `typed`: the text with placeholders for long pastes."""
 
-        def __init__(self, text: str, typed: str) -> None:
-            super().__init__()
-            self.text = text
-            self.typed = typed
+        text: str
+        typed: str
 
     class Nothing(Message):
         """Enter was pressed in the empty prompt."""
 
+    @dataclass
     class Scrolled(Message):
         """PageUp, PageDown or End, meant for the conversation and not for the prompt."""
 
-        def __init__(self, where: str) -> None:
-            super().__init__()
-            self.where = where
+        where: str
 
     def __init__(self, history: History) -> None:
         self._pasted = Pasted()

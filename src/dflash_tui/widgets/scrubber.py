@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -31,12 +32,11 @@ class Scrubber(Widget, can_focus=True):
     lengths: reactive[tuple[int, ...]] = reactive[tuple[int, ...]](())
     step: reactive[int] = reactive(0)
 
+    @dataclass
     class Moved(Message):
         """The user went to `step`."""
 
-        def __init__(self, step: int) -> None:
-            super().__init__()
-            self.step = step
+        step: int
 
     def __init__(self) -> None:
         super().__init__(id="scrubber")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
@@ -14,8 +15,8 @@ from textual.events import Click
 from textual.message import Message
 
 from dflash_core.clean import one_line
+from dflash_tui.application.amounts import ago
 from dflash_tui.settings.keys import retold
-from dflash_tui.text.ago import ago
 from dflash_tui.text.bars import clip
 from dflash_tui.widgets.literal import Static
 
@@ -70,12 +71,11 @@ class Last(Static):
 class StartPage(Vertical):
     """Hidden after the first message, and shown again with an empty conversation."""
 
+    @dataclass
     class Chosen(Message):
         """An example was clicked: put it into the prompt."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     def __init__(self) -> None:
         super().__init__(id="welcome")

@@ -12,10 +12,9 @@ from textual.content import Content
 from dflash_core.events import STAGES
 from dflash_core.turn_stats import FoundRow, PartStats, TurnReport, TurnStats, so_far
 from dflash_tui.application.amounts import counted, seconds, short, speed
-from dflash_tui.application.figures.course import course
 from dflash_tui.application.figures.deltas import along_the_steps
-from dflash_tui.application.figures.meter import Meter
-from dflash_tui.application.figures.plain_speeds import when
+from dflash_tui.application.figures.measurements import when
+from dflash_tui.application.figures.meter import Meter, course
 from dflash_tui.application.figures.speeds import Verdict
 from dflash_tui.text.bars import bar, columns, spark
 from dflash_tui.text.blocks import Block, beside, content, dotted, line, wrapped

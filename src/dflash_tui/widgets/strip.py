@@ -1,7 +1,8 @@
-"""The title row and the status strip."""
+"""The rows across the chat: title, status strip, how far a load is."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from rich.cells import cell_len
@@ -13,7 +14,7 @@ from dflash_core.clean import one_line
 from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.text.reasoning import Reasoning
-from dflash_tui.application.amounts import short, speed
+from dflash_tui.application.amounts import seconds, short, speed
 from dflash_tui.application.figures.speeds import Verdict
 from dflash_tui.text.bars import clip, fit, meter
 
@@ -201,3 +202,36 @@ def _clipped(parts: list[tuple[str, str]], width: int) -> Content:
         taken.append((shown, style))
         available -= cell_len(shown)
     return Content.assemble(*taken)
+
+
+class LoadingLine(Widget):
+    """What the loader is doing, how far it is, how long it has taken."""
+
+    phase: reactive[str] = reactive("")
+    fraction: reactive[float] = reactive(0.0)
+    elapsed: reactive[float] = reactive(0.0)
+
+    def __init__(self) -> None:
+        super().__init__(id="loading")
+        self._began = time.monotonic()
+
+    def begin(self) -> None:
+        self._began = time.monotonic()
+        self.phase, self.fraction, self.elapsed = "starting", 0.0, 0.0
+        self.display = True
+
+    def show(self, phase: str, fraction: float) -> None:
+        self.phase, self.fraction = phase, fraction
+        self.elapsed = time.monotonic() - self._began
+
+    def validate_phase(self, phase: str) -> str:
+        return one_line(phase)
+
+    def render(self) -> Content:
+        width = self.size.width - 2
+        known = f" {meter(self.fraction, 12)} {self.fraction * 100:.0f}%" if self.fraction > 0 else ""
+        rest = f"{known}  {seconds(self.elapsed)}"
+        return Content.assemble(
+            (f" {clip(f'loading: {self.phase}', width - len(rest))}", "$accent"),
+            rest,
+        )

@@ -22,9 +22,9 @@ from textual.visual import RenderOptions, Visual
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
-from dflash_tui.widgets.growing import Drawn
 from dflash_tui.widgets.items import Part
 from dflash_tui.widgets.marks import Stretch, stretches
+from dflash_tui.widgets.mixins import Drawn
 
 TABLE = "table_lines"  # the kind of token that represents a table, or a part of one
 PART = 32  # rows of one part: what is parsed and drawn again when a table grows

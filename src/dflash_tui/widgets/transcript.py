@@ -17,11 +17,11 @@ from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.mentions import collapse
 from dflash_tui.application.pasted import clipped
-from dflash_tui.widgets.blank import Blank, Stack
+from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.fold import Foldable, FoldLine
 from dflash_tui.widgets.literal import Caption, Static
 from dflash_tui.widgets.marks import begins_before
-from dflash_tui.widgets.note import Note
+from dflash_tui.widgets.mixins import Blank, Stack
 from dflash_tui.widgets.start import StartPage
 
 if TYPE_CHECKING:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
 from dflash_core.turn_stats import TurnReport
-from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
+from dflash_tui.application.conversations.tool_messages import (
+    ToolCall,
+    ToolResult,
+    calls_of,
+    result_messages,
+    without_results,
+)
+
+if TYPE_CHECKING:
+    from dflash_core.messages import Message
 
 Time = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
 """Seconds since 1970, up to the year 9999: no later date can be shown."""
@@ -167,3 +176,21 @@ class Branches:
             leaf = self._visited.get(leaf) or next(reversed(self._children[leaf]), None)
         assert self.leaf is not None
         self.go(self.leaf)
+
+
+def messages(path: Sequence[Node], system: str) -> list[Message]:
+    """Those of the nodes of a path, after the system message."""
+    from dflash_core.messages import Message
+
+    found = [Message("system", system)] if system else []
+    open_calls: tuple[ToolCall, ...] = ()
+    for node in path:
+        if node.results:
+            found += result_messages(node.results)
+            open_calls = ()
+            continue
+        # Calls without results: the program ended before they were made.
+        found += result_messages(without_results(open_calls))
+        open_calls = node.calls
+        found.append(Message(node.role, node.content, node.thinking, node.report, calls_of(node.calls)))
+    return found

@@ -300,7 +300,7 @@ class CurrentConversation:
         return replace(found, card=present, branches=Branches(branches.nodes, branches.leaf))
 
     def _messages(self, leaf: str | None) -> list[Message]:
-        from dflash_tui.application.conversations.prompting import messages  # a model is loaded by now
+        from dflash_tui.application.conversations.branches import messages  # a model is loaded by now
 
         seen = [node for node in self.branches.path_to(leaf) if node.id not in self._unseen]
         return messages(seen, self.system)

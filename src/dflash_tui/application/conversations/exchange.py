@@ -15,9 +15,9 @@ from dflash_core.files import read_input
 from dflash_core.record import TurnLine, assemble, lines, pack, unpack
 from dflash_core.turn_check import check_report
 from dflash_tui.application.conversations.branches import Branches, Node, new_id
-from dflash_tui.application.conversations.parse import parse
-from dflash_tui.application.conversations.store.card import Card, short_title, title_of
 from dflash_tui.application.conversations.store.conversations import Progress, Store, StoredConversation
+from dflash_tui.application.conversations.store.rows import Card, short_title, title_of
+from dflash_tui.application.json_store import parse
 
 VERSION = 1
 MAX_BYTES = 1 << 30  # largest file in bytes: thousands of long conversations with their records

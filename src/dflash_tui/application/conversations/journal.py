@@ -26,9 +26,9 @@ from dflash_core.clean import encodable
 from dflash_core.errors import DFlashError, FormatError
 from dflash_core.record import Line, Loaded, TurnLine, TurnRecord, assemble, decode, encode
 from dflash_tui.application.conversations.branches import new_id
-from dflash_tui.application.conversations.parse import parse
 from dflash_tui.application.conversations.store import rows
 from dflash_tui.application.conversations.store.database import Change, Database
+from dflash_tui.application.json_store import parse
 from dflash_tui.application.pasted import whole
 
 Id = Annotated[str, msgspec.Meta(min_length=1)]

@@ -1,4 +1,4 @@
-"""Calls of tools and their results, as conversations store them, and as messages of a prompt."""
+"""Calls of tools and their results as conversations store them, and as messages of a prompt."""
 
 from __future__ import annotations
 

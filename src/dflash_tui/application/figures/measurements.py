@@ -1,4 +1,4 @@
-"""Measurements of each loaded pair: tunings, sweeps, comparisons, stored in the data folder."""
+"""What was measured of each loaded pair, stored in the data folder: experiments, and the speed of plain decoding."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from dflash_core.damaged import DAMAGED
-from dflash_core.drafting import upgraded
-from dflash_core.errors import InputError, KnobError
-from dflash_core.files import read_input, write_whole
 from dflash_core.knobs import Knobs
-from dflash_tui.application.log import LOG
+from dflash_core.lab.plain import PlainSpeed
+from dflash_tui.application.json_store import JsonFile
 
-MAX_BYTES = 16 * 2**20
 MAX_MEASUREMENTS = 50  # measurements of a pair; older ones are dropped
+ENOUGH_STEPS = 128
+"""A measurement of so many steps is replaced by any newer one of as many: machines and programs change."""
 What = Literal["tune", "sweep", "ab", "plain"]
 
 
@@ -48,19 +46,12 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 class Measurements:
-    """Measurements of one pair, by its title when loaded, newest last. An unreadable file counts as none."""
+    """Experiments on one pair, by its title when loaded, newest last."""
 
     def __init__(self, folder: Path, title: str) -> None:
         name = hashlib.sha256(title.encode(errors="replace")).hexdigest()[:16]
-        self._file = folder / "measurements" / f"{name}.json"
-        self._all: tuple[Measurement, ...] = ()
-        try:
-            data = upgraded(read_input(self._file, MAX_BYTES))
-            self._all = msgspec.json.decode(data, type=tuple[Measurement, ...])
-        except FileNotFoundError:
-            pass
-        except (OSError, InputError, *DAMAGED, KnobError, ValueError) as error:
-            LOG.warning("%s: %s; nothing of it is used", self._file, error)
+        self._file = JsonFile(folder / "measurements" / f"{name}.json", tuple[Measurement, ...])
+        self._all = self._file.read() or ()
 
     @property
     def newest_first(self) -> tuple[Measurement, ...]:
@@ -70,7 +61,47 @@ class Measurements:
         """Store an experiment; if the disk refuses it, only until the app closes."""
         taken = datetime.now(UTC).replace(microsecond=0)
         self._all = (*self._all, Measurement(what, taken, words, tuple(rows)))[-MAX_MEASUREMENTS:]
-        try:
-            write_whole(self._file, msgspec.json.encode(self._all))
-        except OSError as error:
-            LOG.warning("%s cannot be written: %s", self._file, error.strerror)
+        self._file.write(self._all)
+
+
+class PlainSpeeds:
+    """Speeds of plain decoding by title of the loaded pair."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = JsonFile(folder / "plain-speeds.json", dict[str, PlainSpeed])
+        known = self._file.read() or {}
+        self._known = {title: speed for title, speed in known.items() if _is_time(speed.taken)}
+
+    def get(self, title: str) -> PlainSpeed | None:
+        """The newest measurement of those with the most steps."""
+        return self._known.get(title)
+
+    def put(self, title: str, speed: PlainSpeed) -> bool:
+        """Store a measurement, unless the known one has more steps; if the disk refuses it, only until the app
+        closes."""
+        known = self._known.get(title)
+        if known is not None and _support(speed) < _support(known):
+            return False
+        self._known[title] = speed
+        self._file.write(self._known)
+        return True
+
+
+def _support(speed: PlainSpeed) -> tuple[int, datetime]:
+    """Which of two measurements is the better supported one: that of more steps, of equals the newer."""
+    return min(speed.steps, ENOUGH_STEPS), datetime.fromisoformat(speed.taken).astimezone()
+
+
+def when(taken: str, now: datetime) -> str:
+    """A UTC time in local time: today 14:05, or 2026-01-31."""
+    local = datetime.fromisoformat(taken).astimezone()
+    today = local.date() == now.astimezone().date()
+    return f"today {local:%H:%M}" if today else f"{local:%Y-%m-%d}"
+
+
+def _is_time(taken: str) -> bool:
+    try:
+        datetime.fromisoformat(taken).astimezone()
+    except (ValueError, OverflowError):
+        return False
+    return True

@@ -1,17 +1,15 @@
-"""The running figures of one turn, counted from its events as they arrive."""
+"""The figures of one turn: counted from its events as they arrive, and its speed over time."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from dflash_core.events import Piece, PrefillEvent, StepEvent, TextEvent
+from dflash_core.record import TurnRecord
 from dflash_core.turn_stats import PartTotals, StepTotals
-
-if TYPE_CHECKING:
-    from dflash_core.record import TurnRecord
 
 WINDOW_S = 2.0
 
@@ -111,3 +109,26 @@ class Meter:
         """Add the present rate to the sparkline."""
         if self.totals.steps or self._counted:
             self.rates.append(self.rate(now))
+
+
+BINS = 48
+
+
+def course(record: TurnRecord) -> list[float]:
+    """Tokens per second, in up to 48 equal parts of the time from the first token to the last."""
+    timed = [
+        (before.at, piece.at, len(piece.event.tokens))
+        for before, piece in itertools.pairwise(record.pieces)
+        if isinstance(piece.event, StepEvent) and piece.at > before.at
+    ]
+    if not timed:
+        return []
+    start, end = timed[0][0], timed[-1][1]
+    bins = [0.0] * min(BINS, max(len(timed) // 2, 1))
+    width = (end - start) / len(bins)
+    for began, ended, tokens in timed:
+        # A step's tokens are spread over the time it took, so that a slow step is a dip and not a gap beside a spike.
+        for place in range(int((began - start) / width), min(int((ended - start) / width) + 1, len(bins))):
+            low, high = max(began, start + place * width), min(ended, start + (place + 1) * width)
+            bins[place] += tokens * max(high - low, 0.0) / (ended - began)
+    return [tokens / width for tokens in bins]

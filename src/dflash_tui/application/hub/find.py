@@ -8,10 +8,9 @@ from pathlib import Path
 
 from dflash_core.clean import one_line
 from dflash_tui.application.hub.found import Found, PassedOver
-from dflash_tui.application.hub.header import key_of, read_header, size_of
+from dflash_tui.application.hub.header import Shelf, key_of, read_header, size_of
 from dflash_tui.application.hub.pairing import ReadHeader, drafters_of
 from dflash_tui.application.hub.places import Place
-from dflash_tui.application.hub.shelf import Shelf
 from dflash_tui.application.hub.walk import Candidate, TooMany, walk
 
 

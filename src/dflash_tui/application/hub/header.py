@@ -1,4 +1,7 @@
-"""The kind of a file by its header: a supported model, a drafter, something else, or damaged. Imports numpy."""
+"""The kind of a file by its header: a supported model, a drafter, something else, or damaged. Imports numpy.
+
+The disk caches it: a file that has not changed is not opened again.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,12 @@ from dflash_core.errors import DFlashError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
 from dflash_core.formats.safetensors import read_json
 from dflash_core.formats.splits import SPLIT_NAME
+from dflash_core.user_folders import user_folder
+from dflash_tui.application.json_store import JsonFile
 
 Kind = Literal["target", "draft", "other", "broken"]
+VERSION = 2  # of the cached fields, and of what is refused in a header; a file of another version is not used
+MAX_ENTRIES = 4_000  # of the cache; the oldest are dropped first
 
 
 class ModelHeader(msgspec.Struct, frozen=True):
@@ -132,3 +139,31 @@ def _of_folder(folder: Path) -> ModelHeader | None:
         return _of_target(open_folder(folder), folder) if settings.get("model_type") in {*FORMS, *ASSISTANTS} else None
     config, _ = open_drafter(folder)
     return ModelHeader("draft", "", config.name, config.flavour, hidden=config.embedding_length)
+
+
+class _Cache(msgspec.Struct):
+    version: int
+    headers: dict[str, ModelHeader]
+    pairs: dict[str, str]
+
+
+class Shelf:
+    """The cache. `headers` by key of the file; `pairs` by both keys: why they are not compatible, "" if they are."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._file = JsonFile(path or user_folder("cache") / "models.json", _Cache)
+        found = self._file.read()
+        cache = found if found is not None and found.version == VERSION else _Cache(VERSION, {}, {})
+        self.headers, self.pairs = cache.headers, cache.pairs
+        self._before = self._sizes
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        return len(self.headers), len(self.pairs)
+
+    def keep(self) -> None:
+        """Write new entries."""
+        if self._sizes != self._before:
+            headers, pairs = (dict([*one.items()][-MAX_ENTRIES:]) for one in (self.headers, self.pairs))
+            self._file.write(_Cache(VERSION, headers, pairs))
+            self._before = self._sizes

@@ -14,8 +14,7 @@ from dflash_core.drafters.base import TargetHeader
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import DFlashError
 from dflash_core.formats.gguf import GGUFFile
-from dflash_tui.application.hub.header import ModelHeader
-from dflash_tui.application.hub.shelf import Shelf
+from dflash_tui.application.hub.header import ModelHeader, Shelf
 
 # Words in names that do not identify the model: kinds of files, drafters and weights.
 _COMMON = re.compile(

@@ -11,7 +11,7 @@ from typing import Literal
 from dflash_core.demo.smollm2 import smollm2_draft_path
 from dflash_core.user_folders import user_folder
 from dflash_tui.application import smollm2
-from dflash_tui.application.here import here
+from dflash_tui.application.new_file import here
 
 Keeps = Literal["files", "hub", "ollama", "itself"]
 DEEP = 6  # levels of folders below a place

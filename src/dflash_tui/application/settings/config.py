@@ -18,7 +18,7 @@ from dflash_core.drafters.registry import resolved
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC, SPEC_FORMER, Knobs
 from dflash_core.user_folders import user_folder
-from dflash_tui.application.here import here
+from dflash_tui.application.new_file import here
 from dflash_tui.application.settings import schema
 from dflash_tui.application.settings.schema import SERVERS, Kind
 from dflash_tui.application.settings.toml_file import TomlError, edit_toml, line_of, read_toml

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.cache_types import AUTO
 from dflash_core.clean import encodable, one_line
-from dflash_core.damaged import DAMAGED
 from dflash_core.drafters.kinds import needs_no_file
 from dflash_core.drafters.registry import missing, parts, resolved
-from dflash_core.errors import DFlashError, InputError
-from dflash_core.files import read_input, write_whole
+from dflash_core.errors import DFlashError
 from dflash_core.knobs import CONTEXT, SPEC, Knobs, Value
 from dflash_core.user_folders import user_folder
-from dflash_tui.application.here import here
+from dflash_tui.application.json_store import JsonFile
+from dflash_tui.application.new_file import here
 from dflash_tui.application.settings.config import config_folder
 from dflash_tui.application.settings.schema import CACHE, DRAFTER, Kind
 from dflash_tui.application.settings.toml_file import (
@@ -45,7 +41,6 @@ FOLDER_NAME = "presets"
 OLD_NAME = "profiles.toml"
 DEMO = "demo"
 MAX_RECENT = 50
-MAX_BYTES = 1 << 16  # of the list of those used last
 NAME_RULE = "expected a name of a to z, 0 to 9, dots, - and _, 48 at most"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,47}")
 Problem = Callable[[str, str], None]
@@ -160,7 +155,7 @@ class Presets:
     def __init__(self, folder: Path | None = None, recent: Path | None = None) -> None:
         self.folder = folder or config_folder() / FOLDER_NAME
         self._old = self.folder.with_name(OLD_NAME)
-        self._recent = recent or user_folder("data") / "recent-profiles.json"
+        self._recent = JsonFile(recent or user_folder("data") / "recent-profiles.json", list[str])
         self.read()
 
     def read(self) -> None:
@@ -353,13 +348,10 @@ class Presets:
             self._presets[name] = Preset(name, changes=changes, path=path, **found)
 
     def _used(self) -> list[str]:
-        with suppress(OSError, InputError, *DAMAGED):
-            return msgspec.json.decode(read_input(self._recent, MAX_BYTES), type=list[str])
-        return []
+        return self._recent.read() or []
 
     def _note(self, names: list[str]) -> None:
-        with suppress(OSError, UnicodeEncodeError):
-            write_whole(self._recent, msgspec.json.encode([*dict.fromkeys(names)][:MAX_RECENT]))
+        self._recent.write([*dict.fromkeys(names)][:MAX_RECENT])
 
 
 def _change(path: Path, how: Callable[[Path], object]) -> None:

@@ -12,8 +12,8 @@ from dflash_core.clean import encodable
 from dflash_core.record import TurnRecord, unpack
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.store import rows
-from dflash_tui.application.conversations.store.card import Card, short_title
 from dflash_tui.application.conversations.store.database import Database, StoreError
+from dflash_tui.application.conversations.store.rows import Card, short_title
 
 EXCERPT = 80
 REPORT_EVERY = 2000  # messages written between two calls of `progress`

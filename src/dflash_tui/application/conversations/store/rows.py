@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,12 +15,39 @@ from dflash_core.clean import encodable
 from dflash_core.errors import FormatError
 from dflash_core.turn_check import check_report
 from dflash_core.turn_stats import TurnReport
-from dflash_tui.application.conversations.branches import Branches, Node
-from dflash_tui.application.conversations.parse import parse
-from dflash_tui.application.conversations.store.card import LONGEST_TITLE, Card
+from dflash_tui.application.conversations.branches import Branches, Node, Time, new_id
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
+from dflash_tui.application.json_store import parse
 
+MAX_MADE_TITLE = 60  # characters of a title made from a message
+MAX_TITLE = 500  # characters of one that is typed or imported
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """The data of a conversation, except for its messages."""
+
+    title: str
+    system: str = ""
+    model: str = ""
+    id: str = field(default_factory=new_id)
+    created: Time = field(default_factory=time.time)
+    updated: Time = field(default_factory=time.time)
+
+
+def title_of(prompt: str) -> str:
+    """A title from the first message: its first line, cut at a word."""
+    first = " ".join(next((line for line in prompt.splitlines() if line.strip()), "").split())
+    return first if len(first) <= MAX_MADE_TITLE else (first[:MAX_MADE_TITLE].rsplit(" ", 1)[0].rstrip(" ,;:") + "…")
+
+
+def short_title(title: str) -> str:
+    """A typed or imported title: one line, at most MAX_TITLE characters. Control codes are removed when shown."""
+    line = " ".join(encodable(title[: 8 * MAX_TITLE]).split())
+    return line if len(line) <= MAX_TITLE else line[: MAX_TITLE - 1] + "…"
+
+
 _REPORT = msgspec.json.Decoder(TurnReport)
 _CALLS = msgspec.json.Decoder(tuple[ToolCall, ...])
 _RESULTS = msgspec.json.Decoder(tuple[ToolResult, ...])
@@ -32,7 +60,7 @@ _COLUMNS = {
     ),
     "turn": ("record", "message"),
 }
-TITLE = f"substr(title, 1, {LONGEST_TITLE})"  # earlier versions accepted titles of any length
+TITLE = f"substr(title, 1, {MAX_TITLE})"  # earlier versions accepted titles of any length
 CARDS = f"SELECT {TITLE}, system, model, id, created, updated FROM conversation"
 MESSAGES = "SELECT role, content, parent, thinking, outcome, report, id, created, calls, results FROM message"
 

@@ -1,28 +1,51 @@
-"""Mixins for blocks of text that are still being written: they grow by several rows at once.
+"""Mixins that make containers and growing text cheap to draw.
 
-A new height costs a layout of the whole screen, ten times the cost of the text in it. So the open block keeps a few
-spare empty rows, and most appends only repaint it. A complete block has its exact height.
+Textual draws each visible line of each container, even if it is covered: a paragraph has six containers below it, and a
+frame of a running answer drew four lines for each visible one. A new height costs a layout of the whole screen, ten
+times the cost of the text in it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from textual.geometry import Size
+from textual.geometry import Region, Size
+from textual.layout import DockArrangeResult
 from textual.selection import Selection
+from textual.strip import Strip
 from textual.visual import Visual, VisualType
+from textual.widget import Widget
 
 from dflash_tui.widgets.literal import Static
 
-SPARE = 4  # rows
+SPARE = 4  # rows that text which is still being written keeps free below it
 # Textual follows only one base class to find a widget's CSS, so a mixin must not be a widget.
 if TYPE_CHECKING:
-    _Mixed = Static
+    _Container = Widget
+    _Static = Static
 else:
-    _Mixed = object
+    _Container = _Static = object
 
 
-class Growing(_Mixed):
+class Blank(_Container):
+    """A mixin for a container without borders or padding above and below; those at its sides are in every line."""
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        return super().render_lines(Region(crop.x, crop.y, crop.width, 1)) * crop.height if crop.height else []
+
+
+class Stack(Blank):
+    """A mixin for such a container that is as high as its contents, if none of these depends on its height.
+
+    Textual caches an arrangement by the size of the container. So growing text caused everything around and before it
+    to be measured again at every new height, twice in each of six containers. Only the width matters.
+    """
+
+    def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
+        return super().arrange(Size(size.width, 0), optimal)
+
+
+class Growing(_Static):
     """A mixin for a Static: while `growing`, its height is rounded up to a multiple of `SPARE`."""
 
     growing = False

@@ -1,0 +1,99 @@
+"""Small dialogs: a question with two answers, one line of text, a text to read; and the line of their keys."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from dflash_tui.settings.keys import retold
+from dflash_tui.widgets.literal import Static
+
+KeyHint = tuple[str, str]
+BACK: KeyHint = ("Esc", "back")
+
+
+class KeyHints(Static):
+    """Each key as written, and what it does; changed with `tell`."""
+
+    def __init__(self, *hints: KeyHint, id: str | None = None) -> None:
+        super().__init__(_line(hints), id=id)
+        self.hints = hints
+
+    def tell(self, *hints: KeyHint) -> None:
+        """These from now on."""
+        self.hints = hints
+        self.update(_line(hints))
+
+
+def _line(hints: tuple[KeyHint, ...]) -> Content:
+    parts: list[str | tuple[str, str]] = []
+    for key, what in hints:
+        parts += ["   " if parts else "", (key, "bold $accent"), f" {what}"]
+    return Content.assemble(*parts)
+
+
+class ConfirmScreen(ModalScreen[bool]):
+    """Yes by Enter, y or Ctrl+Q; no by Esc or n."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("enter,y,ctrl+q", "answer(True)", "Yes"),
+        ("escape,n", "answer(False)", "No"),
+    ]
+
+    def __init__(self, question: str, yes: str, no: str) -> None:
+        super().__init__()
+        self._question, self._yes, self._no = question, yes, no
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="confirm", classes="dialog"):
+            yield Static(Content.styled(retold(self._question, self.app), "bold"))
+            yield KeyHints(("Enter", self._yes), ("Esc", self._no), id="confirm-keys")
+
+    def action_answer(self, answer: bool) -> None:
+        self.dismiss(answer)
+
+
+class LineScreen(ModalScreen[str | None]):
+    """Enter gives the text, Esc gives None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "dismiss(None)", "Close")]
+
+    def __init__(self, question: str, text: str = "") -> None:
+        super().__init__()
+        self._question, self._text = question, text
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="line", classes="dialog"):
+            yield Static(Content.styled(self._question, "bold"))
+            yield Input(self._text, compact=True)
+            yield KeyHints(("Enter", "accepts"), BACK)
+
+    @on(Input.Submitted)
+    def _entered(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip())
+
+
+class TextScreen(ModalScreen[None]):
+    """Esc or Enter closes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,enter,q", "dismiss", "Close")]
+
+    def __init__(self, title: str, text: str | Content) -> None:
+        super().__init__()
+        self._title, self._text = title, text
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="text", classes="dialog"):
+            yield Static(Content.assemble((self._title, "bold"), ("   Esc closes", "$foreground 80%")))
+            with VerticalScroll():
+                yield Static(self._text, id="text-body")
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()

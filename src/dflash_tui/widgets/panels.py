@@ -1,0 +1,182 @@
+"""The panels of figures in the inspector: last turn, tree of its last step, memory; and what all panels share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.events import Resize
+from textual.widget import Widget
+
+from dflash_core.memory import MemoryBreakdown, gib
+from dflash_tui.application.amounts import counted
+from dflash_tui.text.bars import bar, fit
+from dflash_tui.widgets.literal import Static
+
+if TYPE_CHECKING:
+    from dflash_core.events import StepEvent
+    from dflash_tui.widgets.stats import Figures
+
+
+DIM = "$foreground 70%"
+MIN_WIDTH = 24  # cells for which texts are drawn in a narrower panel
+NAME, SIZE = 14, 10
+FLAGGED = 0.02  # a measurement that differs more than this from its prediction is marked
+NO_TURN = Content.assemble(("No turn yet\n", "bold"), ("send a message to see speed and acceptance here", DIM))
+NO_STEP = Content.styled("no step yet: the drafts of each step appear here", DIM)
+NO_DRAFTS = Content.styled("this step drafted nothing: plain decoding", DIM)
+NO_MODEL = Content.assemble(("Memory\n", "bold"), ("known when the model has loaded", DIM))
+
+
+class Row:
+    """A mixin for the rows of a panel, between which Up and Down move."""
+
+    def action_go(self, count: int) -> None:
+        assert isinstance(self, Widget)
+        self.query_ancestor(Panel).go(self, count)
+
+
+class Panel(Vertical):
+    """A panel of the inspector; `-active` is the one that the tabs show."""
+
+    TITLE = ""
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark", "app.explain", "Explain", key_display="?")]
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, id=f"panel-{name}", classes="panel")
+
+    @property
+    def text_width(self) -> int:
+        """Width of a line in cells, without the margin before the scrollbar."""
+        return self.query_one(VerticalScroll).scrollable_content_region.width - 1
+
+    def draw(self) -> None:
+        """Draw the last contents again, at the current width."""
+
+    def on_resize(self, event: Resize) -> None:
+        self.draw()
+
+    def go(self, widget: Widget, count: int) -> None:
+        """Move the focus from one row of the panel to another; at its ends it stays."""
+        rows = [one for one in self.screen.focus_chain if isinstance(one, Row) and self in one.ancestors]
+        if widget in rows and 0 <= (place := rows.index(widget) + count) < len(rows):
+            rows[place].focus()
+
+    def enter(self) -> None:
+        """Take the focus when the user asks for this panel."""
+        scroll = self.query("VerticalScroll")
+        if scroll:
+            scroll.first().focus()
+
+
+class TextPanel(Panel):
+    """A panel of one text, which is drawn again at another width. A layout follows only if the number of lines has
+    changed."""
+
+    def __init__(self, name: str, empty: Content) -> None:
+        super().__init__(name)
+        self._body = Static(empty, id=f"{name}-body")
+        self._drawn: Callable[[int], Content] = lambda width: empty
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield self._body
+
+    def draw(self) -> None:
+        before, content = self._body.visual, self._drawn(max(self.text_width, MIN_WIDTH))
+        same = isinstance(before, Content) and before.plain.count("\n") == content.plain.count("\n")
+        self._body.update(content, layout=not same)
+
+    def draw_by(self, drawn: Callable[[int], Content]) -> None:
+        """Draw the text that `drawn` makes for a width in cells."""
+        self._drawn = drawn
+        self.draw()
+
+
+class StatsPanel(TextPanel):
+    """Speed, acceptance per step and per draft position, time by stage."""
+
+    def __init__(self) -> None:
+        super().__init__("stats", NO_TURN)
+
+    def show(self, figures: Figures | None) -> None:
+        """Draw the figures of a turn; None before the first."""
+        if figures is None:
+            self.draw_by(lambda width: NO_TURN)
+            return
+        from dflash_tui.widgets.stats import drawn  # with the first turn
+
+        self.draw_by(partial(drawn, figures))
+
+
+class TreePanel(TextPanel):
+    """One node per line: token, ✓ on the accepted path, own probability, probability of the path to it."""
+
+    def __init__(self) -> None:
+        super().__init__("tree", NO_STEP)
+        self._heading = Static(Content.styled("Tree", "bold"), id="tree-heading", classes="heading")
+
+    def compose(self) -> ComposeResult:
+        yield self._heading
+        yield from super().compose()
+
+    def show(self, event: StepEvent | None, step: int, token_text: Callable[[int], str], missing: str = "") -> None:
+        """Draw the tree of `event`, the turn's step number `step`. `missing`: why there is never one."""
+        if event is None:
+            self._heading.update(Content.styled("Tree", "bold"))
+            self.draw_by(lambda width: Content.styled(missing, DIM) if missing else NO_STEP)
+            return
+        from dflash_tui.text.tree_text import drawn  # with the first step
+
+        nodes = len(event.tree.tokens) - 1
+        note = f"  step {step} · {counted(nodes, 'node')} · {event.accepted_depth} accepted"
+        self._heading.update(Content.assemble(("Tree", "bold"), (note, DIM)))
+        self.draw_by(partial(drawn, event, token_text) if nodes else lambda width: NO_DRAFTS)
+
+
+class MemoryPanel(TextPanel):
+    """One bar per component, then predicted, measured and free."""
+
+    def __init__(self) -> None:
+        super().__init__("memory", NO_MODEL)
+
+    def show(self, memory: MemoryBreakdown | None, missing: str = "") -> None:
+        """Draw the memory breakdown of the loaded pair. `missing`: what is not known of it."""
+        self.draw_by(lambda width: NO_MODEL if memory is None else drawn(memory, width, missing))
+
+
+def drawn(memory: MemoryBreakdown, width: int, missing: str = "") -> Content:
+    """A memory breakdown as text. All bars share one scale: what the program holds. What is free has no bar: on a large
+    device it would leave nothing of the others."""
+    whole, known = max(memory.predicted, memory.measured, 1), memory.total > 0
+    device = f"{memory.device}, {gib(memory.total)}" if known else memory.device
+    parts: list[Content | str | tuple[str, str]] = [
+        ("Memory", "bold"),
+        (f"  {device}\n\n", "$foreground 70%"),
+    ]
+    bar_width = max(width - NAME - SIZE - 2, 4)
+    for one in sorted(memory.components, key=lambda one: one.bytes, reverse=True):
+        parts.append(f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  ")
+        parts.append((f"{bar(one.bytes / whole, bar_width)}\n", "$primary"))
+        if one.measured is not None:
+            found = f"measured {gib(one.measured)}"
+            if one.off > FLAGGED:
+                parts.append((f"  ! {found}, {one.off:.0%} off\n", "$warning"))
+            else:
+                parts.append((f"  {found}\n", "$foreground 70%"))
+        if one.detail:
+            parts.append((f"  {fit(one.detail, width - 2).rstrip()}\n", "$foreground 70%"))
+    if not known:
+        return Content.assemble(*parts, (missing, "$foreground 70%"))
+    parts.append("\n")
+    for name, count in (("predicted", memory.predicted), ("measured", memory.measured)):
+        shown = gib(count) if count > 0 or name != "measured" else "unknown"
+        parts.append(f"{fit(name, NAME)}{shown:>{SIZE}}  ")
+        parts.append((f"{bar(count / whole, bar_width)}\n", "$secondary"))
+    parts.append(f"{fit('free', NAME)}{gib(memory.free):>{SIZE}}\n")
+    return Content.assemble(*parts)
