@@ -11,8 +11,10 @@ import numpy as np
 from dflash_core import load_draft, load_target
 from dflash_core.backends.opened import Target
 from dflash_core.drafters.base import Draft
+from support.packed import unpacked
 
-COMMITTED = Path(__file__).parents[1] / "golden" / "data"
+TESTS = Path(__file__).parents[1]
+COMMITTED = unpacked(TESTS / "golden" / "data", TESTS / "golden" / "unpacked")
 BESIDE = Path(__file__).parents[3] / "shared" / "data" / "golden"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -15,11 +14,11 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application.background import Background
 from dflash_tui.application.engine_session import EngineSession, load_session
 from dflash_tui.application.session import LoadRequest, Progress
+from support.golden import COMMITTED as DATA
 from support.grids import full
 
 from .support import ask, idle, loaded, wait_until
 
-DATA = Path(__file__).parents[1] / "golden" / "data"
 PAIR = LoadRequest(
     DATA / "tiny-Q4_K_M.gguf", DATA / "tiny-dflash", "cpu", Knobs(drafting="auto up to 3", max_tokens=4), context=512
 )

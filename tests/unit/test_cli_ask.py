@@ -23,10 +23,10 @@ from dflash_tui.cli import ask
 from dflash_tui.cli import command_line as cli
 from dflash_tui.terminal.output import Notes, write_json
 from support.documented import fields
+from support.golden import COMMITTED as DATA
 from support.hostile import replaced_template
 from support.qwen38_templates import PUBLISHED
 
-DATA = Path(__file__).parents[1] / "golden" / "data"
 PAIR = ["--target", str(DATA / "tiny-Q4_K_M.gguf"), "--draft", str(DATA / "tiny-dflash")]
 ENDLESS = ["--set", "max_tokens=3000", "--set", "ignore_eos=on", "--set", "budget=4"]
 LIMIT_S = 600

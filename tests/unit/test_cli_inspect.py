@@ -12,8 +12,8 @@ import pytest
 
 from dflash_core.formats.gguf import open_gguf
 from dflash_tui.cli import command_line as cli
+from support.golden import COMMITTED as DATA
 
-DATA = Path(__file__).parents[1] / "golden" / "data"
 TARGET, DRAFT = DATA / "tiny-Q4_K_M.gguf", DATA / "tiny-dflash"
 
 

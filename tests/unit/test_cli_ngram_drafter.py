@@ -17,8 +17,8 @@ from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_tui.application.settings.config import load_config, remember
 from dflash_tui.cli import command_line as cli
+from support.golden import COMMITTED as DATA
 
-DATA = Path(__file__).parents[1] / "golden" / "data"
 TARGET = ["--target", str(DATA / "tiny-Q4_K_M.gguf")]
 BRIEF = ["--set", "max_tokens=12", "--set", "ignore_eos=on"]
 

@@ -19,8 +19,9 @@ from dflash_core.knobs import SPEC, Knobs, Value
 from dflash_tui.application.settings.presets import BUILT_IN, Preset, changed
 from dflash_tui.cli import command_line as cli
 from support.gguf_copy import stored, write_copy
+from support.golden import golden
 
-TINY = Path(__file__).parents[1] / "golden" / "data" / "targets" / "q3-F16.gguf"
+TINY = golden("targets/q3-F16.gguf")
 QWEN3 = recommended({"general.name": "Qwen3 8B"})
 FOUND = [NOTHING, *(found for _, found in FAMILIES)]
 

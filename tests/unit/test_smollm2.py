@@ -13,8 +13,9 @@ from dflash_tui.application.hub.catalogue import load_catalogue
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.starting import arguments_again
 from dflash_tui.cli import command_line as cli
+from support.golden import golden
 
-TINY = Path(__file__).parents[1] / "golden" / "data" / "targets" / "q3-F16.gguf"
+TINY = golden("targets/q3-F16.gguf")
 FOLDER = smollm2.folder  # before the fixture of all tests hides it
 
 

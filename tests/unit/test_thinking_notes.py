@@ -9,8 +9,9 @@ import pytest
 
 from dflash_tui.cli import command_line as cli
 from support.gguf_copy import stored, write_copy
+from support.golden import golden
 
-TINY = Path(__file__).parents[1] / "golden" / "data" / "targets" / "q3-F16.gguf"
+TINY = golden("targets/q3-F16.gguf")
 NEVER = "this model's chat template does not support thinking: thinking on changes nothing"
 ALWAYS = "this model always thinks before it answers: thinking off changes nothing"
 
