@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_core.arch.architecture import Head
-from dflash_core.arch.kinds import Experts
+from dflash_core.arch.kinds import Attention, Experts, Mixer
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
+from dflash_core.backends.cuda.rings import ring_slots
 from dflash_core.bench.family_models import EPS, gemma4, gpt_oss, llama, sizes
 from dflash_core.cache_types import F16
+from dflash_core.drafting import MAX_NODES
+from dflash_core.fits import PREFILL_ROWS
 
 GIB, KIB = 1 << 30, 1 << 10
 Q4_K_M, Q8_0, MXFP4 = (
@@ -190,15 +193,28 @@ def weight_bytes(spec: ModelSpec, bits: float) -> float:
     return spec.parameters * bits / 8
 
 
+def cache_bytes(spec: ModelSpec, positions: int) -> int:
+    """Of a card, whose layers with a window hold what it sees and what a chunk or a step writes."""
+    spare = PREFILL_ROWS + MAX_NODES
+    mixers = [layer.mixer for layer in spec.layers]
+    return sum(mixer.position_bytes(F16) * ring_slots(window_of(mixer), spare, positions) for mixer in mixers)
+
+
+def window_of(mixer: Mixer) -> int:
+    return mixer.window if isinstance(mixer, Attention) else 0
+
+
 def position_bytes(spec: ModelSpec) -> int:
-    return spec.position_bytes(F16)
+    """Of layers that hold all positions."""
+    return sum(layer.mixer.position_bytes(F16) for layer in spec.layers if not window_of(layer.mixer))
 
 
 def context_on(spec: ModelSpec, card: int) -> str:
     """In thousands of positions, at most what the model was made for."""
     left = card * GIB - TAKEN - weight_bytes(spec, Q4_K_M)
-    longest = min(int(left // position_bytes(spec)), spec.context_length)
-    return f"{longest // 1024}k" if longest >= 2048 else "no"
+    thousands = range(2, spec.context_length // 1024 + 1)
+    longest = max((one for one in thousands if cache_bytes(spec, one * 1024) <= left), default=0)
+    return f"{longest}k" if longest else "no"
 
 
 def parts() -> dict[str, str]:
