@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings")
 from dflash_core import Engine, loading, memory
+from dflash_core.backends.cpu.machine import CpuMachine
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.memory_estimator import SPARE, CardMemoryEstimator, context_bytes, sequence_components
@@ -419,3 +420,8 @@ def test_a_plan_reads_no_weight_and_no_compiler(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "computed for 24.0 GiB of a card like NVIDIA GeForce RTX 4090" in done.stdout
+
+
+def test_what_is_not_known_of_the_process_is_no_line_of_a_plan() -> None:
+    assert CpuMachine().process == ()
+    assert [part.name for part in CpuMachine(1, 2).process] == ["program", "tokenizer"]

@@ -132,6 +132,11 @@ def test_a_prompt_from_a_pipe_without_end(monkeypatch: pytest.MonkeyPatch) -> No
     assert stream.given < 3_000_000
 
 
+def test_a_prompt_from_a_pipe_that_is_not_text() -> None:
+    with pytest.raises(ContextError, match="standard input is not text"):
+        ask.read_prompt(["-"], io.TextIOWrapper(io.BytesIO(b"abc\0def"), encoding="utf-8"))
+
+
 def test_yes_beside_words(tmp_path: Path) -> None:
     with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as yes:
         done = subprocess.run(

@@ -59,7 +59,7 @@ def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
 
     Input is waited for if there are no arguments, or if one of them is "-". Otherwise a pipe is read only if it has
     data at once: many callers leave a pipe open and never write to it. Raises ContextError if the input is too
-    long.
+    long, or not text.
     """
     text = " ".join(word for word in words if word != "-")
     wait = not text or "-" in words
@@ -70,6 +70,8 @@ def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
     piped = stdin.read(MAX_PIPED + 1)
     if len(piped) > MAX_PIPED:
         raise ContextError(f"standard input is longer than {MAX_PIPED:,} characters, which fits no context; shorten it")
+    if "\0" in piped:
+        raise ContextError("standard input is not text; only text in UTF-8 can be sent")
     piped = piped.strip("\n")
     return f"{text}\n\n{piped}" if text and piped else text or piped
 

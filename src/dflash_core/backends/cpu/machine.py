@@ -36,10 +36,10 @@ class CpuMachine:
 
     @property
     def process(self) -> tuple[Component, ...]:
-        """What the process takes beside the models."""
+        """What the process takes beside the models, as far as it is known: a plan by name has neither."""
         program = Component("program", self.program_bytes, "Python, torch and the rest")
         vocabulary = Component("tokenizer", self.vocabulary_bytes, "the vocabulary and its merges")
-        return (program, vocabulary) if self.vocabulary_bytes else (program,)
+        return tuple(part for part in (program, vocabulary) if part.bytes)
 
     def learn(self, session: Session, progress: Progress) -> None:
         """Nothing: the reference has no alternatives."""
