@@ -14,7 +14,7 @@ from dflash_core.formats.weights import WeightFile
 # Dequantise at most this many weights at a time, so that a packed 248,320-row head needs no 5 GB of scratch.
 PACKED_CHUNK = 1 << 24
 SLOW_ROWS, FAST_ROWS = (2, 3), 4
-"""Numbers of rows whose products torch takes longer for than for FAST_ROWS (docs/benchmarks.md); they are padded."""
+"""Numbers of rows whose products torch takes longer for than for FAST_ROWS (docs/notes/policy.md); they are padded."""
 
 
 class Matrix(Protocol):
