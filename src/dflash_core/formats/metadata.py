@@ -27,7 +27,7 @@ class Settings:
     """Key-value pairs of a file. If a getter takes several names, the first one present is used.
 
     A name is looked up under `prefix` first and then as it is. JSON's null counts as absent. `read`: every key that
-    was looked up, here and in the parts made with `part`; the others can then be refused (`formats/metadata.py`).
+    was looked up, here and in the parts made with `part`; the others can then be refused (`check_unread`).
     """
 
     source: str

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dflash_core.cache_types import EXACT, F16, RECENT_STEP, CachePair
 from dflash_core.models.cache_rows import CODECS, Codec, Floats, hadamard
+from dflash_core.models.rows import Truncated
 
 
 def is_spine(path: Sequence[int]) -> bool:
@@ -17,7 +18,7 @@ def is_spine(path: Sequence[int]) -> bool:
     return path[-1] == len(path) - 1
 
 
-class KVCache:
+class KVCache(Truncated):
     """Keys and values of one layer's committed positions, followed by the uncommitted rows of the running pass.
 
     `kv`: the cache type; rows are packed when written and unpacked when read. None and EXACT store floats of the
@@ -73,16 +74,6 @@ class KVCache:
     def parts(self, runs: Sequence[slice], positions: Tensor) -> Iterator[tuple[Tensor | slice, Tensor, Tensor]]:
         """What rows at `positions` (n,) read of these runs: groups of rows with their keys and values."""
         yield slice(None), *self.read(runs)
-
-    def reaches(self, length: int) -> bool:
-        """True: positions after the committed length are never read, so a cache only needs to be truncated."""
-        return True
-
-    def tensors(self, length: int) -> tuple[Tensor, ...]:
-        return ()
-
-    def load(self, length: int, tensors: Iterator[Tensor]) -> None:
-        pass
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
         """Copies of the rows of positions begin..end: keys and values (kv_heads, positions, row)."""

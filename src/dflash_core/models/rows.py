@@ -101,14 +101,8 @@ class LayerState(Protocol):
     def nbytes(self) -> int: ...
 
 
-class NoState:
-    """The state of a layer that stores nothing: implements `LayerState`."""
-
-    component = "target KV"
-    nbytes = 0
-
-    def commit(self, length: int, path: Sequence[int]) -> None:
-        pass
+class Truncated:
+    """Of a `LayerState` whose positions after the committed length are never read: to go back, it is only truncated."""
 
     def reaches(self, length: int) -> bool:
         return True
@@ -117,6 +111,16 @@ class NoState:
         return ()
 
     def load(self, length: int, tensors: Iterator[Tensor]) -> None:
+        pass
+
+
+class NoState(Truncated):
+    """The state of a layer that stores nothing: implements `LayerState`."""
+
+    component = "target KV"
+    nbytes = 0
+
+    def commit(self, length: int, path: Sequence[int]) -> None:
         pass
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:

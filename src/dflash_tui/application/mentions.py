@@ -22,6 +22,7 @@ MAX_FILES = 20  # files of one pattern, and of one message
 MAX_LISTED = 400  # entries of a folder that begin as the name being typed, and are checked
 OFFERED = 40
 LOOKED_AT = 4_096  # bytes of a file that are checked for being text
+NOT_TEXT = "is not text; only text in UTF-8 can be sent"
 BYTES_PER_TOKEN = 4  # typical for text; the tokens are counted once the model is loaded
 _MENTION = re.compile(r'(?<![\w@/.])@(?:"([^"\n]+)"|([^\s@"\'`,;:()<>{}|]+))')
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -111,7 +112,7 @@ def attach(path: Path, name: str, how: Named = TYPED) -> Attached:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise MentionError(f"{how.mark}{name} is not text; only text in UTF-8 can be sent")
+        raise MentionError(f"{how.mark}{name} {NOT_TEXT}")
     return Attached(name, text.replace("\r\n", "\n").rstrip("\n"), len(data))
 
 

@@ -13,7 +13,7 @@ from dflash_core.clean import blank, clean
 from dflash_core.errors import ContextError
 from dflash_tui.application.amounts import figures
 from dflash_tui.application.conversations.tool_messages import result_messages, stored
-from dflash_tui.application.mentions import ON_COMMAND_LINE, attached
+from dflash_tui.application.mentions import NOT_TEXT, ON_COMMAND_LINE, attached
 from dflash_tui.application.new_file import here
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.tools.offered import for_template
@@ -71,7 +71,7 @@ def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
     if len(piped) > MAX_PIPED:
         raise ContextError(f"standard input is longer than {MAX_PIPED:,} characters, which fits no context; shorten it")
     if "\0" in piped:
-        raise ContextError("standard input is not text; only text in UTF-8 can be sent")
+        raise ContextError(f"standard input {NOT_TEXT}")
     piped = piped.strip("\n")
     return f"{text}\n\n{piped}" if text and piped else text or piped
 

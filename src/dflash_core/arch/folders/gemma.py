@@ -9,6 +9,7 @@ import numpy as np
 
 from dflash_core.arch import gemma3 as files3
 from dflash_core.arch import gemma4 as files4
+from dflash_core.arch.assistant import CELLS_USED
 from dflash_core.arch.folders.form import ATTENTION, DENSE, Form, Maker, Values, bare_name, plus_one, refused
 from dflash_core.arch.folders.settings import (
     DIVISORS,
@@ -93,7 +94,7 @@ def assistant(keys: Settings, modules: Modules) -> Values:
     return _gemma4(keys) | {
         "feed_forward_length": keys.integer("intermediate_size"),
         "embedding_length_out": keys.integer("backbone_hidden_size"),
-        "centroids_used": keys.integer("centroid_intermediate_top_k", default=32),
+        "centroids_used": keys.integer("centroid_intermediate_top_k", default=CELLS_USED),
     }
 
 

@@ -73,7 +73,10 @@ class Chunk:
     def view(self, size: int, slots: int = 0) -> View:
         """What layers with a window of `size` positions see of a chunk, 0 for full attention; `begin` keeps it up to
         date. `slots`: of View."""
-        return self.views.setdefault((size, slots), View(self._device, AttentionWindow(size), slots))
+        key = size, slots
+        if key not in self.views:
+            self.views[key] = View(self._device, AttentionWindow(size), slots)
+        return self.views[key]
 
     def begin(self, tokens: Sequence[int], first: int, window: AttentionWindow = EVERYTHING) -> None:
         """Set the rows of the next chunk, and what full-attention layers see."""

@@ -164,7 +164,7 @@ def _plain(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 def copied(layers: Sequence[Layer], begin: int, end: int, empty: Empty = _plain) -> HostRows:
     """Copies of the positions begin..end, complete once the device is synchronized, or at once in pageable memory."""
-    copies = []
+    found = []
     for layer in layers:
         tensors = tuple(empty((one.shape[0], end - begin, one.shape[2]), one.dtype) for one in layer.tensors)
         for place, slots in slot_runs(begin, end, layer.slots):
@@ -172,8 +172,8 @@ def copied(layers: Sequence[Layer], begin: int, end: int, empty: Empty = _plain)
                 for head in range(len(to)):  # each is contiguous, so torch makes no copy on the card
                     rows = to[head, place : place + len(slots)]
                     rows.copy_(tensor[head, slots.start : slots.stop], non_blocking=True)
-        copies.append(tensors)
-    return HostRows(begin, end, tuple(copies))
+        found.append(tensors)
+    return HostRows(begin, end, tuple(found))
 
 
 def put(layers: Sequence[Layer], rows: HostRows, *, wait: bool = True) -> None:

@@ -248,11 +248,11 @@ class CudaSession(SequencePasses):
 
     @property
     def cuts_anywhere(self) -> bool:
-        return not self.target.spec.recurrent and self.memory.reaches(1, self.memory.slots)
+        return self.memory.reaches(1, self.memory.slots)
 
     def cut(self, length: int) -> bool:
-        reached = not self.target.spec.recurrent and self.memory.reaches(length, self.length)
-        if not reached or (self.drafter is not None and not self.drafter.reaches(length)):
+        drafter = self.drafter is None or self.drafter.reaches(length)
+        if not drafter or not self.memory.reaches(length, self.length):
             return False
         self.restore(CudaCheckpoint(length, [() for _ in self.memory.mixers]))
         return True

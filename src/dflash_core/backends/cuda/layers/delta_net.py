@@ -159,6 +159,9 @@ class DeltaMemory(MixerMemory):
     def checkpoint(self, length: int, empty: Empty) -> MixerTensors:
         return copies((self.s, self.conv), empty)
 
+    def reaches(self, length: int, before: int) -> bool:
+        return False
+
     def restore(self, saved: MixerTensors | None, length: int = 0, before: int = 0) -> None:
         for at, state in enumerate((self.s, self.conv)):
             if saved is None:
