@@ -114,6 +114,12 @@ CASES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "no-config": ("qwen3", lambda folder: (folder / "config.json").unlink(), "has no config.json, expected the folder"),
     "json": ("qwen3", in_file("config.json", b"{"), "is not valid JSON"),
     "architecture": ("qwen3", config(model_type="mamba"), "has the model_type mamba, expected qwen3_5,"),
+    "no architecture": ("qwen3", config(model_type=None, architectures=None), "has no model_type, expected one of"),
+    "no head": (
+        "qwen3",
+        lambda folder: (config(tie_word_embeddings=False)(folder), without("lm_head.weight")(folder)),
+        "has no lm_head, expected it: tie_word_embeddings is false",
+    ),
     "drafter": ("qwen3", config(architectures=["DFlashDraftModel"]), "is a DFlash drafter, expected a target"),
     "method": (
         "qwen3", config(quantization_config={"quant_method": "hqq"}), "quantised as HQQ, expected gptq",

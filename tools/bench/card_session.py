@@ -35,8 +35,8 @@ class Measurement:
     compares: bool = False
 
 
-def _steps(model: str) -> tuple[str, ...]:
-    return ("-m", "tools.bench.steps", "--synthetic", model, "--accept-trace", "4.0", "--repeats", "3")
+def _steps(model: str, *options: str) -> tuple[str, ...]:
+    return ("-m", "tools.bench.steps", "--synthetic", model, "--accept-trace", "4.0", "--repeats", "3", *options)
 
 
 # The model's file and the prompts are not part of the checkout: they lie in a folder that comes along.
@@ -51,17 +51,11 @@ MEASUREMENTS = (
     Measurement("27b", 90, _steps("27b"), compares=True),
     Measurement("35b-a3b", 90, _steps("35b-a3b"), compares=True),
     Measurement("llama-3.1-8b", 60, _steps("llama-3.1-8b"), compares=True),
+    Measurement("gemma-4-31b", 120, _steps("gemma-4-31b", "--contexts", "8192,32768"), compares=True),
     Measurement("smollm2", 240, SMOLLM2),
     Measurement("serving", 120, ("-m", "tools.bench.serving", "--device", "cuda")),
     Measurement("experts", 150, ("-m", "tools.bench.experts", "--folder", "build/synthetic", "--seconds", "120")),
-    Measurement(
-        "types",
-        60,
-        (
-            "-m",
-            "tools.bench.types",
-        ),
-    ),
+    Measurement("types", 60, ("-m", "tools.bench.types")),
 )
 
 
