@@ -2,8 +2,8 @@
 
 python -m tools.bench.int4_folder --folder FOLDER [--layers 64] [--rounds 5]
 
-Both are written to FOLDER where they are missing: 36 GB. The INT4 folder has the layout of symmetric GPTQ, groups of 128,
-as AutoRound writes it for Qwen3.6-27B: embedding, head, norms and the small matrices of the delta nets in bf16.
+Both are written to FOLDER where they are missing: 36 GB. The INT4 folder is symmetric GPTQ with groups of 128, as
+AutoRound writes it for Qwen3.6-27B: embedding, head, norms and the small matrices of the delta nets in bf16.
 """
 
 from __future__ import annotations
