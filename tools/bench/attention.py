@@ -120,6 +120,7 @@ def compare(
     orders: Sequence[str],
     window: int = 0,
     model: str = "27b",
+    branches: int = 0,
 ) -> Iterator[str]:
     """Lines of a table: microseconds of a layer, and the bytes of keys and values in that time."""
     with device.stream():
@@ -127,7 +128,9 @@ def compare(
             for depth in depths:
                 layers = Layers(device, kv, depth, window, model)
                 for rows in widths:
-                    layers.state.stage_tree([0] * rows, range(-1, rows - 1))
+                    spine = max(rows - branches, 1)  # the other rows are children of its nodes, in turn
+                    parents = [*range(-1, spine - 1), *(at % spine for at in range(rows - spine))]
+                    layers.state.stage_tree([0] * rows, parents)
                     layers.state.push()
                     for name in orders:
                         order, launch = layers.ordered(name, rows)
@@ -152,11 +155,14 @@ def main() -> None:
     parser.add_argument("--depths", default="200,16384,32768", help="positions")
     parser.add_argument("--rows", default="1,24", help="rows of a pass")
     parser.add_argument("--window", type=int, default=0, help="positions of an attention window; 0 is all")
+    parser.add_argument("--branches", type=int, default=0, help="rows that are not on the tree's first chain")
     parser.add_argument("orders", nargs="*", default=["auto"], metavar="ORDER")
     options = parser.parse_args()
     pairs = [CachePair.parse(name) for name in options.kv.split(",")]
     depths, widths = ([int(part) for part in text.split(",")] for text in (options.depths, options.rows))
-    for line in compare(CudaDevice(), pairs, depths, widths, options.orders, options.window, options.model):
+    for line in compare(
+        CudaDevice(), pairs, depths, widths, options.orders, options.window, options.model, options.branches
+    ):
         print(line, flush=True)  # noqa: T201
 
 
