@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dflash_core.knobs import CONTEXT, SPECS
+from textual.geometry import Region
+
+from dflash_core.knobs import CONTEXT, SPEC, SPECS
 from dflash_tui.app import DFlashApp
+from dflash_tui.chat.layout import SHORT
+from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.params import FIRST, ROWLESS, WHEN
 
 from .support import loaded, screen_text, shows, wait_until
 
+SPEC_OF = {**SPEC, CONTEXT.name: CONTEXT}
 OTHERS = len(SPECS) + 1 - len(FIRST) - len(ROWLESS)  # with the context
 MakeApp = Callable[..., DFlashApp]
 
@@ -42,6 +47,33 @@ async def test_what_is_not_at_its_default_is_named_while_it_is_folded_away(make_
         await shows(pilot, f"{OTHERS} more parameters  5 set")
         await pilot.press("m")
         await wait_until(pilot, lambda: "5 set" not in screen_text(app))
+
+
+async def test_the_help_of_every_parameter_is_shown_whole_beside_its_row(make_app: MakeApp) -> None:
+    """In the lowest terminal that has it."""
+    app = make_app()
+    async with app.run_test(size=(120, SHORT)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2", "m")
+        await shows(pilot, "▼ fewer")
+        panel = app.chat.inspector.params_panel
+        for name in ("drafting", "p_min", "attention_window", "draft", "seed", "end_in_thinking", "context"):
+            row = panel.row(name)
+            row.focus()
+            await wait_until(pilot, lambda name=name: _help(app).startswith(SPEC_OF[name].help))
+            rows = panel.query_one("#params-rows")
+            await wait_until(pilot, lambda row=row, rows=rows: rows.region.contains_region(row.region))
+            shown = panel.query_one("#params-help").region
+            text = " ".join(" ".join(line[shown.x : shown.right] for line in _lines(app, shown)).split())
+            assert text == _help(app), name
+
+
+def _help(app: DFlashApp) -> str:
+    return " ".join(str(app.chat.query_one("#params-help", Static).visual).split())
+
+
+def _lines(app: DFlashApp, region: Region) -> list[str]:
+    return screen_text(app).splitlines()[region.y : region.bottom]
 
 
 async def test_the_next_start_remembers_that_they_are_unfolded(make_app: MakeApp) -> None:

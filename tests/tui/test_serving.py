@@ -279,7 +279,7 @@ async def test_the_picture_of_an_agent_s_session(app: DFlashApp, request: pytest
                 await ask(pilot, "/requests")
                 for size in ((120, 40), (80, 24)):
                     await pilot.resize_terminal(*size)
-                    await shows(pilot, "claude-cli/", "wide", "tok/step", "writes", "length")
+                    await shows(pilot, "claude-cli/", "wide", "tok/step", " state", "writes", "length")
                 await running.aclose()
         await wait_until(pilot, lambda: newest(app).state == "over")
         assert newest(app).why == "client left"

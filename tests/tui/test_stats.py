@@ -15,7 +15,7 @@ import pytest
 from rich.cells import cell_len
 from textual.geometry import Size
 
-from dflash_core.events import Piece, PrefillEvent
+from dflash_core.events import Piece, PrefillEvent, StepDrafts
 from dflash_core.knobs import Knobs
 from dflash_core.lab.plain import PlainSpeed, of_turn
 from dflash_core.record import TurnRecord
@@ -141,7 +141,7 @@ def test_no_line_is_longer_than_the_panel(width: int) -> None:
     steps = [replace(step_of(LONG, bonus=1), drafter="dflash2")] * 3 + [replace(step_of(SHORT), drafter="mtp")]
     record = turn_of(steps, thinking_steps=2)
     assert record.report is not None
-    why = "dflash2 does not fit this target: none of its 30 drafts was accepted; auto: drafts are tried again"
+    why = "dflash2 does not fit this target: none of its 30 drafts was accepted; drafts are tried again"
     report = replace(record.report, reason=why, stats=replace(record.report.stats, copied=4, copied_accepted=2))
     learned = [FoundRow("by its drafter", 1200, 0.3, 0.2, 0.4)]
     found = stats.drawn(stats.of_turn(record, report, PLAIN, learned), width)
@@ -151,9 +151,7 @@ def test_no_line_is_longer_than_the_panel(width: int) -> None:
     if width >= 72:
         at = lines[0].index("accepted by depth")
         assert all(line[at - 1] == " " for line in lines[: lines.index("")] if len(line) > at)
-        assert sum(line.startswith(("tree: ", "auto: ", "none of")) for line in lines) <= 2, (
-            "sentences use both columns"
-        )
+        assert sum(line.startswith(("tree: ", "none of")) for line in lines) <= 2, "sentences use both columns"
 
 
 def test_what_is_nothing_has_no_row() -> None:
@@ -162,6 +160,10 @@ def test_what_is_nothing_has_no_row() -> None:
     assert "   2      0    0%" not in text
     none = shown(turn_of([step_of(SHORT)] * 3))
     assert "none of 9 positions" in none
+    tried = turn_of([step_of(tree_of())])
+    assert "3 positions drafted, none worth verifying" in shown(tried)
+    assert "nothing drafted" not in shown(tried)
+    assert "nothing drafted: plain decoding" in shown(turn_of([step_of(tree_of(), drafts=StepDrafts())]))
     long = turn_of([step_of(LONG, stages=replace(STAGES, tree=0.0, host=0.05))])
     assert " tree " not in shown(long)
     assert " host " in shown(long)

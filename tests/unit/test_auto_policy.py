@@ -252,7 +252,7 @@ def test_text_that_repeats_itself_is_copied() -> None:
     steps = decoded(backend, Knobs(), policy, 400)
     late = steps[len(steps) // 2 :]
     assert sum(len(step.tokens) for step in late) / len(late) > 4
-    assert any(step.reason.startswith("copying") for step in late)
+    assert any("copied from the text" in step.reason for step in late)
     for step in late:
         if step.mode == "chain":
             assert step.tree.copied == tuple(range(1, len(step.tree.tokens)))
@@ -261,6 +261,7 @@ def test_text_that_repeats_itself_is_copied() -> None:
     assert not any(step.tree.copied for step in without)
     assert sum(step.mode == "plain" for step in without) > 200, "a drafter that is never right is switched off"
     assert any("next try in" in step.reason for step in without)
+    assert not any(":" in step.reason for step in (*steps, *without)), "screens write the mode and a colon before it"
 
 
 def test_nothing_is_drafted_beyond_what_may_be_said() -> None:

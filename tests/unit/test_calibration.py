@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dflash_core.draft_quality import by_position, by_probability
 from dflash_core.events import StageTimes, StepDrafts, StepEvent, StepTree
+from dflash_tui.text.step_text import drawn_calibration
 from support.turns import step_of, tree_of
 
 
@@ -29,6 +31,9 @@ def test_nothing_was_drafted() -> None:
     plain = step_of(tree_of(), bonus=5, drafts=StepDrafts())
     assert by_position([plain]) == ()
     assert by_probability([plain]) == ()
+    assert "nothing drafted: plain decoding" in drawn_calibration([plain], 60, "this turn").plain
+    copied = replace(plain, tree=replace(tree_of((0, 0), accepted=(0, 1)), copied=(1,)), mode="chain")
+    assert "nothing drafted: 1 node copied from the text" in drawn_calibration([copied], 60, "this turn").plain
 
 
 def test_a_drafter_that_is_right_as_often_as_it_says() -> None:

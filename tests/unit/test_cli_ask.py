@@ -263,6 +263,16 @@ def test_odd_standard_input_is_no_failure(shell: str, prompt_holds: str) -> None
     assert ascii(prompt_holds)[1:-1] in done.stdout
 
 
+@pytest.mark.parametrize("command", ["ask hello", "models", "config"])
+def test_a_closed_standard_output_is_refused(command: str) -> None:
+    """Before a model is loaded: the answer would be lost."""
+    line = f"{sys.executable} -m dflash_tui {command} >&-"
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, timeout=600)
+    assert done.returncode == 1
+    [refusal] = done.stderr.splitlines()
+    assert "standard output is closed" in refusal
+
+
 def test_notes_that_a_full_disk_does_not_take_lose_no_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,7 +29,7 @@ DRAFTER = Capabilities("dflash", 8)
 @pytest.mark.parametrize(
     ("knobs", "drafter", "decision"),
     [
-        (Knobs(), DRAFTER, Decision("tree", 22, "auto: a drafter is loaded")),
+        (Knobs(), DRAFTER, Decision("tree", 22, "a drafter is loaded")),
         (Knobs(drafting="tree 22"), DRAFTER, Decision("tree", 22, "drafting is set")),
         (Knobs().replace(budget=5), DRAFTER, Decision("tree", 5, "drafting is set")),
         (Knobs(drafting="tree 200"), DRAFTER, Decision("tree", 200, "drafting is set")),

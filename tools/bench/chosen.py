@@ -41,7 +41,7 @@ class OneWidth(QueuedPolicy):
         self.begin([100], frozenset())
 
     def next(self, knobs: Knobs) -> Decision:
-        return Decision("tree", self._rows - 1, "auto: the width that is timed", depth=self.arm.depth(knobs, "answer"))
+        return Decision("tree", self._rows - 1, "the width that is timed", depth=self.arm.depth(knobs, "answer"))
 
 
 def cases() -> list[StepCase]:

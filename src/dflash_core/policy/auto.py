@@ -222,9 +222,9 @@ class AutoPolicy(Policy):
             return self._set(knobs, arm, picked if picked.at is not None else None)
         if picked.at is None:
             return self._without_draft(knobs, arm, picked)
-        why = "auto: as many candidates as pay"
+        why = "as many candidates as pay"
         if picked.tries:
-            why = f"auto: drafts are tried again; {picked.lost:.1f} plain steps may be lost"
+            why = f"drafts are tried again; {picked.lost:.1f} plain steps may be lost"
         return Step(knobs, Decision("tree", max_nodes(knobs), why, depth=arm.depth(knobs, self._part)), arm, picked)
 
     def _set(self, knobs: Knobs, arm: Arm, picked: Picked | None = None) -> Step:
@@ -243,19 +243,19 @@ class AutoPolicy(Policy):
         rate = self._rate(arm)
         rest, pause = self._without(knobs, arm, rate), 0
         if rest.nodes:
-            why = f"copying: {rest.nodes} row{'s' if rest.nodes > 1 else ''} from the text"
+            why = f"{rest.nodes} row{'s' if rest.nodes > 1 else ''} copied from the text"
         elif arm.copies_only:
-            why = "auto: nothing to copy that pays"
+            why = "nothing to copy that pays"
         elif picked.tries:
-            why = "auto: a plain step, to see what it costs"
+            why = "a plain step, to see what it costs"
         else:
             draft = self._expected(arm)
             at = self._drafting.index(arm)
             soon = self._chooser.wait(at, draft, rest.brings, rate * arm.costs.plain, self.place)
-            why = f"auto: a draft would bring {draft.tokens:.1f} tokens in {draft.plain:.1f} plain steps; next try in "
+            why = f"a draft would bring {draft.tokens:.1f} tokens and take {draft.plain:.1f} plain steps; next try in "
             why += f"{soon} steps" if soon > 1 else "a step"
             if self._dead(arm):
-                why = "auto: no draft has been right so far; one is tried from time to time"
+                why = "no draft has been right so far; one is tried from time to time"
                 pause = soon if not rest.copied.found and len(self.arms) == 1 else 0
         decision = Decision("chain" if rest.nodes else "plain", rest.nodes, why, drafts=False)
         step = Step(knobs, decision, arm, picked, rest)
@@ -380,16 +380,16 @@ def max_nodes(knobs: Knobs) -> int:
 def _why(tree: ValueTree, nodes: int, curve: Sequence[float], rate: float) -> str:
     copied = sum(tree.copied[1 : nodes + 1])
     if nodes and 2 * copied > nodes:
-        return f"copying: {copied} of {nodes} rows from the text"
+        return f"{copied} of {nodes} rows copied from the text"
     offered = len(tree) - 1
     more = min(_MORE, offered - nodes)
     if not more:
-        all_pay = f"auto: all {offered} candidates pay" if offered > 1 else "auto: the only candidate pays"
-        return all_pay if nodes else "auto: no candidate pays"
+        all_pay = f"all {offered} candidates pay" if offered > 1 else "the only candidate pays"
+        return all_pay if nodes else "no candidate pays"
     ms = curve[nodes + 1 + more] - curve[nodes + 1]
     brings = sum(tree.values[nodes + 1 : nodes + 1 + more])
     rows, pay = "row costs" if more == 1 else f"{more} rows cost", "pays" if nodes == 1 else "pay"
     return (
-        f"auto: {nodes} of {offered} candidates {pay}; the next {rows} {ms:.2f} ms = {rate * ms:.2f} tokens, "
+        f"{nodes} of {offered} candidates {pay}; the next {rows} {ms:.2f} ms = {rate * ms:.2f} tokens, "
         f"would bring {brings:.2f}"
     )

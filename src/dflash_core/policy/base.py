@@ -210,4 +210,4 @@ def as_set(knobs: Knobs, drafter: Capabilities | None) -> Decision:
         return Decision("plain", 0, SET)
     if knobs.mode == "chain":
         return Decision("chain", min(knobs.budget, drafter.drafted(knobs)), SET)
-    return Decision("tree", knobs.budget, SET if knobs.mode == "tree" else "auto: a drafter is loaded")
+    return Decision("tree", knobs.budget, SET if knobs.mode == "tree" else "a drafter is loaded")

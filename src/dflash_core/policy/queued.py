@@ -129,7 +129,7 @@ class QueuedPolicy(AutoPolicy):
         proven = known.steps > 0 and tokens >= PROVEN
         if not proven and not (costs.knows_plain and self._begun):
             self._batch = 1 if costs.knows_plain else MIN_STEPS
-            return Decision("plain", 0, "auto: a plain step, to see what it costs")
+            return Decision("plain", 0, "a plain step, to see what it costs")
         allowance, rate, curve, plain = self._allowance, self._rate(arm), costs.curve(), costs.plain
         widths = [rows for rows in CHOICES if rows <= most] or [most]
         net = {rows: self._means.get(rows, self._means[CHOICES[0]]) - rate * curve[rows] for rows in widths}
@@ -137,7 +137,7 @@ class QueuedPolicy(AutoPolicy):
         depth = arm.depth(knobs, self._part)
         decision = Decision("tree", best - 1, self._why(best, widths, curve, rate), depth=depth)
         if self._steps < FIRST_STEPS:
-            decision = replace(decision, budget=min(START_ROWS, most) - 1, reason="auto: nothing is known yet")
+            decision = replace(decision, budget=min(START_ROWS, most) - 1, reason="nothing is known yet")
         takes = curve[best] / plain
         pays = tokens - rate * curve[best] > 1 - rate * plain if known.steps else takes < START_TOKENS
         if (good := proven and pays) and allowance.left > 0:
@@ -148,19 +148,19 @@ class QueuedPolicy(AutoPolicy):
         missing = (MIN_TRY_LOSS if good else risk) - (allowance.left if pays else allowance.spare)
         if not self._trying and missing <= 0:
             self._trying, self._waited = LAG, 0.0
-            why = decision.reason if pays else f"auto: drafts are tried again; {risk:.1f} plain steps may be lost"
+            why = decision.reason if pays else f"drafts are tried again; {risk:.1f} plain steps may be lost"
             return replace(decision, reason=why)
         self._batch = self._trying or min(max(math.floor(missing / SHARE), 1), MAX_PLAIN_BATCH)
         brought = f"{tokens:.1f} tokens for {takes:.1f} plain steps"
-        return Decision("plain", 0, f"auto: drafts bring {brought}; they are tried again")
+        return Decision("plain", 0, f"drafts bring {brought}; they are tried again")
 
     def _why(self, rows: int, widths: Sequence[int], curve: Sequence[float], rate: float) -> str:
         more = next((width for width in widths if width > rows), None)
         if more is None:
-            return f"auto: {rows} rows pay"
+            return f"{rows} rows pay"
         ms, brings = curve[more] - curve[rows], self._means[more] - self._means[rows]
         return (
-            f"auto: {rows} rows pay; the next {more - rows} cost {ms:.2f} ms = {rate * ms:.2f} tokens, "
+            f"{rows} rows pay; the next {more - rows} cost {ms:.2f} ms = {rate * ms:.2f} tokens, "
             f"would bring {brings:.2f}"
         )
 

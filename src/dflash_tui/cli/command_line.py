@@ -42,7 +42,7 @@ ESCAPE_MS = "25"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
-    _mend_streams()
+    answerable = _mend_streams()
     # How long Textual waits after Esc for the rest of a key. Its default of 100 ms turns a held Alt+K (30/s) into text.
     os.environ.setdefault("ESCDELAY", ESCAPE_MS)
     parser = build_parser()
@@ -51,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _speaking(parser, args)
     if unknown:
         parser.error(_unknown(unknown))
+    if not answerable and args.command not in (None, "serve"):
+        return _fail("standard output is closed, and the result would be lost; redirect it to a file or to /dev/null")
     config = _config(parser, args)
     settings = config.settings
     profile = Presets().profile(args.profile) if args.profile else None
@@ -301,12 +303,15 @@ def _fail(message: str) -> int:
     return FAILED
 
 
-def _mend_streams() -> None:
-    """Closed streams become empty ones; characters that the locale cannot encode are replaced, not an error."""
+def _mend_streams() -> bool:
+    """Closed streams become empty ones; characters that the locale cannot encode are replaced, not an error. Returns
+    whether there is a standard output."""
     marks.register()
+    answerable = sys.stdout is not None
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as the process lives
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=marks.ERRORS if mode == "w" else "replace")
+    return answerable

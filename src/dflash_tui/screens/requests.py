@@ -24,7 +24,7 @@ from dflash_tui.text.bars import clip
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 UPDATE_S = 0.5
-HEADINGS = ("client", "preset", "model", "prompt", "reused", "tokens", "tok/s", "tok/step", "")
+HEADINGS = ("client", "preset", "model", "prompt", "reused", "tokens", "tok/s", "tok/step", "state")
 MAX_NAME, SHORT_NAME = 24, 12
 NONE_YET = "No request yet."
 KEPT = "Prompts are kept in memory for F8; c forgets them."

@@ -25,7 +25,7 @@ from dflash_tui.widgets.literal import DataTable, Static, row_key
 UPDATE_S = 0.3
 MAX_NAME = 32
 BESIDE = 16  # cells of a row beside the name and what it is about
-HEADINGS = ("server or tool", "", "about")
+HEADINGS = ("server or tool", "state", "about")
 SERVER, TOOL = "server:", "tool:"
 
 

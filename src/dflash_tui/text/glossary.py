@@ -36,8 +36,8 @@ GLOSSARY: Mapping[str, str] = {
     "accepted": "nodes that the target agreed with, in all, per step, and as a share of the verified",
     "text": "nodes copied from earlier text instead of drafted, and how many were taken",
     "drafters": "steps, tokens, nodes and speed by drafter, where several take turns",
-    "candidates": "how likely candidates of a kind are. stated: by the drafter; learned: what the program decides by; "
-    "found: how often the target agreed; tried: how often its answer was seen",
+    "candidates": "how likely candidates of a kind are, over all turns of the pair. stated: by the drafter; "
+    "learned: what the program decides by; found: how often the target agreed; tried: how often its answer was seen",
     "own": "the probability that the drafter gave a token, regardless of its path",
     "path": "the probability of a token and of all above it in the tree",
     "auto": "in place of path: the chance of a token and of all above it as auto has learned it",

@@ -14,7 +14,7 @@ from dflash_core.clean import clean
 from dflash_core.draft_quality import by_position, by_probability
 from dflash_core.events import StepEvent
 from dflash_core.record import TurnRecord
-from dflash_tui.application.amounts import chance, short
+from dflash_tui.application.amounts import chance, counted, short
 from dflash_tui.text.bars import bar
 from dflash_tui.text.blocks import Block, content, line, wrapped
 
@@ -136,7 +136,9 @@ def drawn_calibration(steps: Iterable[StepEvent], width: int, of: str) -> Conten
     positions, bins = by_position(all_steps), by_probability(all_steps)
     head: Block = [[("Calibration", "bold"), (f"  {of}", _DIM)]]
     if not positions:
-        return content([*head, line(("nothing drafted: plain decoding" if all_steps else "no step", _DIM))])
+        copied = sum(len(step.tree.copied) for step in all_steps)
+        instead = f"{counted(copied, 'node')} copied from the text" if copied else "plain decoding"
+        return content([*head, line((f"nothing drafted: {instead}" if all_steps else "no step", _DIM))])
     bar_width = max(width - _FIGURES, 4)
     explained = (
         "pred: the drafter's mean probability (│); hit: how often the target agreed (bar); any: with any candidate"

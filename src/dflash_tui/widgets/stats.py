@@ -202,7 +202,7 @@ def _depths(it: Figures, stats: TurnStats, width: int) -> Block:
         return []
     head = line("accepted by depth", ("  %" if rates else "", _DIM))
     if not stats.drafted_by_depth:
-        return [head, line(("nothing drafted: plain decoding" if stats.steps else "", _DIM))]
+        return [head, *wrapped(_undrafted(stats), width, _DIM)]
     if not rates:
         return [head, line((f"none of {stats.drafted:,} positions", _DIM))]
     shown = [f"{share * 100:.0f}" for share in rates]
@@ -220,6 +220,13 @@ def _depths(it: Figures, stats: TurnStats, width: int) -> Block:
     else:  # every fifth depth fits
         labels = [f"{1:<{cell * 4}}", *(f"{depth:<{cell * 5}}" for depth in range(5, len(rates) + 1, 5))]
     return [head, *rows, line(("".join(labels)[:width].rstrip(), _DIM))]
+
+
+def _undrafted(stats: TurnStats) -> str:
+    """Why no depth has a rate: nothing was drafted, or what was drafted was not worth a row."""
+    if stats.drafted:
+        return f"{counted(stats.drafted, 'position')} drafted, none worth verifying"
+    return "nothing drafted: plain decoding" if stats.steps else ""
 
 
 def _stages(stats: TurnStats, width: int, min_share: float = 0.0) -> Block:
@@ -304,10 +311,10 @@ def _sizes(stats: TurnStats, width: int) -> Block:
 
 
 def _learned(it: Figures) -> Block:
-    """Probabilities of candidates: stated by the drafter, learned by the program, and observed."""
+    """Probabilities of candidates, over all turns: stated by the drafter, learned by the program, and observed."""
     if not it.learned:
         return []
-    block: Block = [line("candidates", ("      tried stated learned found", _DIM))]
+    block: Block = [line("all candidates", ("   tried stated learned found", _DIM))]
     for row in it.learned:
         figures = f"{short(row.trials):>6}{row.stated:>7.2f}{row.learned:>8.2f}{row.found:>6.2f}"
         block.append(line(f" {row.kind:<15}{figures}"))
