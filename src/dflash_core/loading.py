@@ -21,23 +21,20 @@ from dflash_core.progress import Progress, silent
 
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.planned import PlannedCard
-    from dflash_core.backends.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
 class CardOptions:
     """How weights are stored and multiplied on a card. `activations`: how inputs of products are rounded, "int8",
     "mixed" or "f16"; `draft_type`: "q8_0" or "q4_0" converts a drafter's matrices when loaded; `tune`: time several
-    methods of computing at the first load on a card; `placement`: the card of each layer, by default the first card for
-    all; `vram_limit`: bytes of a smaller card to simulate, 0 for none; `embedding`: where the target's token embedding
-    is stored, on the "card" or on the "host"; `experts`: where routed experts are, "card", "host", "auto", or of how
-    many layers they are on the host; `reading`: "passes" reads prompts with the kernels of decoding, "auto" in the
-    fastest way."""
+    methods of computing at the first load on a card; `vram_limit`: bytes of a smaller card to simulate, 0 for none;
+    `embedding`: where the target's token embedding is stored, on the "card" or on the "host"; `experts`: where routed
+    experts are, "card", "host", "auto", or of how many layers they are on the host; `reading`: "passes" reads prompts
+    with the kernels of decoding, "auto" in the fastest way."""
 
     activations: str = "int8"
     draft_type: str = ""
     tune: bool = True
-    placement: Placement | None = None
     vram_limit: int = 0
     embedding: str = ON_CARD
     experts: str = ON_CARD
@@ -114,7 +111,7 @@ def _on_card(path: str | Path, card: CardOptions, device: Any = None) -> Target:
     from dflash_core.backends.cuda.target import CudaTarget  # takes 0.1 s
 
     return CudaTarget(
-        path, card.placement, activations=card.activations, draft_type=card.draft_type, timed=card.tune, device=device,
+        path, activations=card.activations, draft_type=card.draft_type, timed=card.tune, device=device,
         vram_limit=card.vram_limit, embedding=card.embedding, experts=card.experts,
         reading=card.reading,
     )  # fmt: skip

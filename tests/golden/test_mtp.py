@@ -16,7 +16,7 @@ from tools.train_demo.mtp_net import mtp_forward
 from tools.train_demo.shapes import TargetConfig
 
 from dflash_core import Engine, Knobs, load_draft, load_target
-from dflash_core.backends.cpu.mtp import CpuMtp, CpuMtpDrafter
+from dflash_core.backends.cpu.chain import CpuMtp, CpuMtpDrafter
 from dflash_core.cache_types import CachePair
 from dflash_core.demo import demo_dflash2_path, demo_draft, demo_mtp_path, demo_target_path
 from dflash_core.drafters.mtp import OWN_HEAD

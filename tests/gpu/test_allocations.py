@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.attention.bias
 from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
@@ -90,7 +89,7 @@ def test_turns_take_no_more_than_was_there(
         return mask
 
     monkeypatch.setattr(EmulatedDevice, "multiply", by_the_library)
-    monkeypatch.setattr(torch.nn.attention.bias, "causal_lower_right", lower_right)
+    monkeypatch.setattr("torch.nn.attention.bias.causal_lower_right", lower_right)
     make({"context": 8}, tmp_path)  # loads the weights beforehand
     with held:
         session = make({"context": CONTEXT, "kv": CachePair.parse(kv), "rows": rows}, tmp_path)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from anthropic.types import Message
-from openai.types.chat import ChatCompletion
 
 from dflash_core.answer import Answer
 from dflash_core.conversation import Conversation
@@ -15,6 +13,10 @@ from dflash_core.messages import Prompt
 from dflash_core.record import Start
 from support import demo_pair
 from support.serving import Running
+
+if TYPE_CHECKING:
+    from anthropic.types import Message
+    from openai.types.chat import ChatCompletion
 
 QUESTION = "What is 12 plus 7?"
 CHAT: list[Any] = [{"role": "user", "content": QUESTION}]

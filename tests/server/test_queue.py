@@ -11,7 +11,6 @@ import threading
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from dflash_tui.server.settings import ServerSettings
@@ -56,6 +55,8 @@ def test_a_client_that_leaves_costs_one_step(stream: bool) -> None:
 
 
 def test_one_that_waits_and_leaves_is_skipped_and_a_full_queue_is_told() -> None:
+    import openai
+
     engine = Steps()
     with running(engine, ServerSettings(port=0, queue=1)) as server:
         worker, place = server.service.worker, place_of(server)
@@ -100,6 +101,8 @@ def test_what_needs_no_engine_answers_while_it_is_busy() -> None:
 
 
 def test_an_engine_that_fails_is_told_and_goes_on() -> None:
+    import openai
+
     class Failing(ScriptedEngine):
         fails = True
 

@@ -8,9 +8,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -152,6 +150,9 @@ def check_error(response: httpx.Response, *, anthropic: bool) -> None:
 
 
 def test_a_prompt_that_is_too_long_is_told_in_the_words_that_agents_look_for(server: Running) -> None:
+    import anthropic
+    import openai
+
     long: list[Any] = [{"role": "user", "content": "word " * 3000}]
     with pytest.raises(openai.BadRequestError) as by_openai:
         server.openai().chat.completions.create(model="demo", messages=long)
@@ -165,6 +166,8 @@ def test_a_prompt_that_is_too_long_is_told_in_the_words_that_agents_look_for(ser
 
 
 def test_unknown_models_and_paths(server: Running) -> None:
+    import openai
+
     with pytest.raises(openai.NotFoundError, match="'demo'"):
         server.openai().chat.completions.create(model="gpt-9", messages=HELLO)  # type: ignore[arg-type]
     with server.http() as http:
@@ -213,6 +216,9 @@ class Lines(logging.Handler):
 def test_a_key_opens_and_is_never_written(
     locked: Running, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    import anthropic
+    import openai
+
     log = Lines()
     for name in ("dflash_tui", "dflash_core", "uvicorn", "uvicorn.error"):
         logger = logging.getLogger(name)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dflash_core import load_draft
 from dflash_core.backends.base import Session
-from dflash_core.backends.cpu.assistant import CpuAssistant
+from dflash_core.backends.cpu.chain import CpuAssistant
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.assistant import AssistantOnDevice, on_device
 from dflash_core.backends.cuda.session import CudaSession

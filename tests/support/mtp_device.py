@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dflash_core import load_draft, load_target
 from dflash_core.backends.base import Session
-from dflash_core.backends.cpu.mtp import CpuMtp
+from dflash_core.backends.cpu.chain import CpuMtp
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.mtp import MtpOnDevice
 from dflash_core.backends.cuda.drafters.mtp_weights import DeviceMtp

@@ -8,17 +8,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx
-import openai
 
 from dflash_core.engine import Engine
 from dflash_tui.server.sampling import Defaults
 from dflash_tui.server.service import Served, Service
 from dflash_tui.server.serving import Server, bound
 from dflash_tui.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
 
 WAIT_S = 60.0
 LONG: dict[str, Any] = {
@@ -36,10 +38,15 @@ class Running:
     service: Service
     server: Server
 
+    # Both clients take a second to import: every worker would pay for it where a module did so.
     def openai(self, key: str = "none") -> openai.OpenAI:
+        import openai
+
         return openai.OpenAI(base_url=f"{self.address}/v1", api_key=key, max_retries=0, timeout=WAIT_S)
 
     def anthropic(self, key: str = "none") -> anthropic.Anthropic:
+        import anthropic
+
         return anthropic.Anthropic(base_url=self.address, api_key=key, max_retries=0, timeout=WAIT_S)
 
     def http(self) -> httpx.Client:

@@ -13,7 +13,7 @@ from tools.bench.replay import GivenCosts
 from dflash_core.arch.kinds import Attention, NextN, SwiGLU
 from dflash_core.arch.spec import LayerSpec
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cpu.mtp import CpuMtpDrafter
+from dflash_core.backends.cpu.chain import CpuMtpDrafter
 from dflash_core.backends.decoder import Decoder
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.capabilities import Capabilities

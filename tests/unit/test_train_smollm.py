@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -24,11 +25,12 @@ from tools.train_smollm.llama import (
 from tools.train_smollm.prompts import Encoder
 from tools.train_smollm.scripts import ANSWER, Scripts
 from tools.train_smollm.writing import Manner, Writer
-from transformers import LlamaConfig as TheirConfig
-from transformers import LlamaForCausalLM
 
 from support import demo_pair
 from support.real_models import smollm2
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 SMALL = LlamaConfig(vocab=96, hidden=32, layers=2, ffn=48, heads=4, kv_heads=2, head_dim=8, context=64)
 CPU = torch.device("cpu")
@@ -40,6 +42,9 @@ def weights(seed: int = 0) -> dict[str, torch.Tensor]:
 
 def theirs(c: LlamaConfig, seed: int = 0) -> LlamaForCausalLM:
     """The same weights in Hugging Face's model, whose q and k have halves where the file has neighbours."""
+    from transformers import LlamaConfig as TheirConfig
+    from transformers import LlamaForCausalLM
+
     model = LlamaForCausalLM(
         TheirConfig(
             vocab_size=c.vocab, hidden_size=c.hidden, num_hidden_layers=c.layers, intermediate_size=c.ffn,

@@ -18,6 +18,13 @@ def is_spine(path: Sequence[int]) -> bool:
     return path[-1] == len(path) - 1
 
 
+def grown(old: Tensor, length: int, end: int) -> Tensor:
+    """Rows (heads, positions, width) with space for `end` positions and more, the first `length` copied."""
+    new = old.new_empty(old.shape[0], max(end, 2 * old.shape[1], 256), old.shape[2])
+    new[:, :length] = old[:, :length]
+    return new
+
+
 class KVCache(Truncated):
     """Keys and values of one layer's committed positions, followed by the uncommitted rows of the running pass.
 
@@ -40,7 +47,7 @@ class KVCache(Truncated):
         """Write rows (kv_heads, n, head_dim) after `length` committed ones."""
         end = length + k.shape[1]
         if end > self.k.shape[1]:
-            self.k, self.v = self._grown(self.k, length, end), self._grown(self.v, length, end)
+            self.k, self.v = grown(self.k, length, end), grown(self.v, length, end)
         keys, values = self._codecs
         self.k[:, length:end], self.v[:, length:end] = keys.pack(self.queries(k)), values.pack(v)
 
@@ -84,18 +91,12 @@ class KVCache(Truncated):
         k, v = next(rows), next(rows)
         end = begin + k.shape[1]
         if end > self.k.shape[1]:
-            self.k, self.v = self._grown(self.k, begin, end), self._grown(self.v, begin, end)
+            self.k, self.v = grown(self.k, begin, end), grown(self.v, begin, end)
         self.k[:, begin:end], self.v[:, begin:end] = k, v
 
     @property
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes
-
-    @staticmethod
-    def _grown(old: Tensor, length: int, end: int) -> Tensor:
-        new = old.new_empty(old.shape[0], max(end, 2 * old.shape[1], 256), old.shape[2])
-        new[:, :length] = old[:, :length]
-        return new
 
 
 class RecentCache(KVCache):

@@ -28,7 +28,6 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import Timer, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import Target
-from dflash_core.backends.placement import Placement
 from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft, OpenedModel
 from dflash_core.drafters.several import OpenedSeveral, not_on_a_card
@@ -60,7 +59,7 @@ class CudaTarget(Target):
 
     `activations`: how inputs of products are rounded, a name of activations.CHOICES. `draft_type`: "q8_0" or "q4_0"
     requantises a drafter's larger matrices when it is loaded. `timed`: at a first load, time
-    passes and chunks of prompts. `device`: the card of the placement if it is already open, or a substitute.
+    passes and chunks of prompts. `device`: the first card if it is already open, or a substitute.
     `vram_limit`: memory size of a smaller card to imitate, in bytes. `embedding`: "host" keeps the token embedding in
     host memory. `experts`: where routed experts are, as of memory.checked_experts; "auto" keeps those of as few
     layers in host memory as the context of `check_memory` needs. `reading`: "passes" reads every prompt with the
@@ -74,7 +73,6 @@ class CudaTarget(Target):
     def __init__(
         self,
         path: str | Path,
-        placement: Placement | None = None,
         *,
         activations: str = DEFAULT.name,
         draft_type: str = "",
@@ -89,8 +87,7 @@ class CudaTarget(Target):
         check_supported(self.config)
         if reading not in READINGS:
             raise UnsupportedError(f"reading {reading!r}, expected one of {' '.join(READINGS)}")
-        self.placement = placement or Placement.on_one(self.config.block_count)
-        self.device = device or open_device(self.placement.single)
+        self.device = device or open_device(0)
         self.activations, self.draft_type = by_name(activations), draft_type
         timer: Timer | None = None
         if timed and isinstance(self.device, CudaDevice):  # a substitute for a card is not timed
