@@ -20,7 +20,7 @@ from dflash_core.formats.weights import Shard, StoredWeights, TensorInfo, check_
 MAX_HEADER = 1 << 26  # a drafter's is some 10 KB; 100,000 tensors of experts take 15 MB
 MAX_JSON = 1 << 26
 EXTRA = "model_extra_tensors.safetensors"
-"""What AutoRound does not quantise, also where the index does not name it."""
+"""What AutoRound does not quantise, also where no index names it."""
 PICKLED = (".bin", ".pt", ".pth")
 """Endings of what torch.save writes."""
 DTYPES = {
@@ -43,7 +43,7 @@ def open_safetensors(path: str | Path, packed: bool = False) -> SafetensorsFile:
         return _open_shards(path, [path], packed)
     if (path / INDEX).exists():
         return _open_indexed(path, packed)
-    files = sorted(path.glob("*.safetensors"))
+    files = sorted(one for one in path.glob("*.safetensors") if one.name != EXTRA)
     pickled = sorted(one.name for ending in PICKLED for one in path.glob(f"*{ending}"))
     if pickled and not files:
         raise FormatError(
@@ -52,7 +52,8 @@ def open_safetensors(path: str | Path, packed: bool = False) -> SafetensorsFile:
         )
     if len(files) != 1:
         raise FormatError(f"{path} has {len(files)} .safetensors files and no {INDEX}; download the whole folder")
-    return _open_shards(path, files, packed)
+    extra = [path / EXTRA] if packed and (path / EXTRA).exists() else []
+    return _open_shards(path, [*files, *extra], packed)
 
 
 def read_json(path: Path) -> dict[str, Any]:
