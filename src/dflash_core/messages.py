@@ -93,7 +93,8 @@ def build_prompt(
     tools: Tools = NO_TOOLS,
 ) -> Prompt:
     """The prompt that asks for the answer to the last of `messages`. `variables`: what the template gets in addition
-    to `thinking`, see `ChatTemplate.reasoning`. `tools`: what the model may call. Raises TemplateError."""
+    to `thinking`, see `ChatTemplate.reasoning`. `tools`: what the model may call. Raises TemplateError, also for a
+    template that leaves out what the user writes, which one for other roles does."""
 
     def rendered(turns: Sequence[Message], generate: bool = True) -> Rendered:
         return render(tokenizer, template, turns, thinking, variables, tools, generate=generate)
@@ -110,6 +111,14 @@ def build_prompt(
     prompt = Prompt(now.ids, now.text, now.opens_thinking, stable=0)
     if time.monotonic() - began > SLOW_TEMPLATE_S:
         return prompt
+    asked = messages[-1]
+    if [one.role for one in messages if one.role != "system"] == ["user"] and asked.content.strip():
+        other = replace(asked, content="b" if asked.content.strip() == "a" else "a")
+        if rendered([*messages[:-1], other]).ids == now.ids:
+            raise TemplateError(
+                "the model's chat template leaves out messages of the role user, expected one for the roles system,"
+                " user, assistant and tool; use a file with the template that the model was published with"
+            )
     # What the next prompt begins with cannot be read off this one: templates end it with an opening that the history
     # will not have, drop reasoning from earlier turns, or move the system prompt. So a next turn is rendered, and also
     # only the history: there, no first character of an answer can have merged with what comes before it.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +13,45 @@ import torch
 
 from dflash_core import load_target
 from dflash_core.arch import registry
+from dflash_core.arch.kinds import Activation, Attention, Experts, Gate, SwiGLU
+from dflash_core.arch.rope import Scaling
+from dflash_core.arch.spec import LayerSpec, ModelSpec
+from dflash_core.backends.cuda.layers.split_attention import HEAD_DIMS
+from dflash_core.formats.gguf import open_gguf
 from support import random_options, reference64
 from support.grids import full
 
 SEEDS = [*range(8), *(full(seed) for seed in range(8, 80))]
+# Of Qwen and of files; they have tests of their own.
+ELSEWHERE = {"nextn", "nextn_predict_layers", "file_type", "notes", "name", "architecture", "context_length",
+             "vocab_size", "rms_eps", "eps", "frequent_first"}  # fmt: skip
+
+
+def options() -> Iterator[tuple[type, Any]]:
+    """What the models of all seeds consist of, by the class whose fields are options."""
+    for seed in range(len(SEEDS)):
+        spec = random_options.drawn(np.random.default_rng(seed))
+        yield ModelSpec, spec
+        for layer in spec.layers:
+            yield LayerSpec, layer
+            yield type(layer.mixer), layer.mixer
+            yield type(layer.ffn), layer.ffn
+
+
+def test_every_option_is_drawn() -> None:
+    """A field of a spec that all drawn models have the same value of is not tested: it belongs into `drawn`."""
+    drawn = list(options())
+    for kind in (ModelSpec, LayerSpec, Attention, Experts, SwiGLU):
+        for option in fields(kind):
+            values = {str(getattr(one, option.name)) for of, one in drawn if of is kind}
+            assert option.name in ELSEWHERE or len(values) > 1, f"{kind.__name__}.{option.name} is always {values}"
+    mixers = [one for of, one in drawn if of is Attention]
+    assert {type(one.scaling) for one in mixers} == {type(None), *Scaling.__args__}
+    assert {one.head_dim for one in mixers} == set(HEAD_DIMS)
+    assert {one.gate for one in mixers} == set(Gate.__args__)
+    assert any(one.rotary < one.head_dim for one in mixers)
+    feed_forward = [one for of, one in drawn if of in (Experts, SwiGLU)]
+    assert {one.activation for one in feed_forward} == set(Activation.__args__)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -22,9 +60,9 @@ def test_the_logits_are_those_of_the_reference(seed: int, tmp_path: Path, monkey
     rng = np.random.default_rng(seed)
     spec = random_options.drawn(rng)
     monkeypatch.setitem(registry.ARCHITECTURES, random_options.NAME, random_options.architecture(spec))
-    target = load_target(random_options.write(spec, tmp_path / "options.gguf", rng), dtype=torch.float64)
-    ids = rng.integers(0, random_options.VOCABULARY, 60).tolist()
-    expected = reference64.logits(spec, target.file, ids)
+    path = random_options.write(spec, tmp_path / "options.gguf", rng)
+    target, ids = load_target(path, dtype=torch.float64), rng.integers(0, random_options.VOCABULARY, 60).tolist()
+    expected = reference64.logits(spec, open_gguf(path), ids)
     np.testing.assert_allclose(target.logits(ids), expected, rtol=1e-5, atol=2e-5)
     session = target.session()
     session.prefill(ids[:40])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dflash_core import Knobs, load_target
-from dflash_core.arch.kinds import Attention
+from dflash_core.arch.kinds import Attention, Experts
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
 from dflash_core.backends.cuda.layers.split_attention import HEAD_DIMS
@@ -93,6 +93,14 @@ def test_what_no_kernel_does_is_refused_by_name() -> None:
     gated = replace(spec.of(Attention)[0], gate="sigmoid", biases=("attn_q",))
     with pytest.raises(UnsupportedError, match="biases of gated queries; run it on the CPU"):
         check_supported(replace(spec, layers=(replace(spec.layers[0], mixer=gated),)))
+    experts = Experts(8, 2, 32, shared=32, router_scale=True, eps=1e-6)
+    for ffn, words in (
+        (experts, "a gated shared expert beside a router that reads other rows than the experts"),
+        (replace(experts, router_scale=False, biases=True), "biases of experts beside a shared one"),
+        (replace(experts, shared=0, choice_bias=True), "a bias for the choice of experts by softmax"),
+    ):
+        with pytest.raises(UnsupportedError, match=f"{words}; run it on the CPU"):
+            check_supported(replace(spec, layers=(replace(spec.layers[0], ffn=ffn),)))
 
 
 def test_heads_without_a_kernel_are_refused() -> None:

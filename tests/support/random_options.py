@@ -12,12 +12,13 @@ import numpy as np
 
 from dflash_core.arch.architecture import Architecture
 from dflash_core.arch.kinds import PROJECTIONS, Activation, Attention, Experts, FeedForward, SwiGLU
-from dflash_core.arch.rope import Yarn
+from dflash_core.arch.rope import Linear, Llama3, Scaling, Yarn
 from dflash_core.arch.spec import Branch, LayerSpec, ModelSpec
 
 NAME, VOCABULARY, CONTEXT = "options", 320, 512
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh", "clamped_swiglu")
 EPS = 1e-6
+HEAD_DIMS = (64, 64, 64, 128, 256, 512)  # what a card has kernels for, the cheapest most often
 
 
 def architecture(spec: ModelSpec) -> Architecture:
@@ -31,33 +32,40 @@ def drawn(rng: np.random.Generator) -> ModelSpec:
     def often(share: float = 0.5) -> bool:
         return bool(rng.random() < share)
 
-    hidden, kv_heads = int(rng.choice([64, 96, 128])), int(rng.choice([1, 2]))
-    heads = kv_heads * int(rng.choice([1, 2, 3, 4]))
-    full = Attention(
-        heads, kv_heads, 64, 64, 1e4, EPS,
-        qk_norm=often(), sinks=often(), rope_factors=often(0.3), v_norm=often(0.3),
-        scale=0.2 if often(0.3) else None, gate=str(rng.choice(["none", "sigmoid", "softplus"])),
-        scaling=Yarn(4.0, 64, 1.2, truncate=often()) if often(0.4) else None,
-        biases=tuple(name for name in PROJECTIONS if often(0.4)),
-        key_is_value=often(0.2),
-    )  # fmt: skip
-    without = {"attn_v"} if full.key_is_value else set()
-    if full.gate == "sigmoid":
-        without.add("attn_q")  # is refused
-    full = replace(full, biases=tuple(name for name in full.biases if name not in without))
-    window = replace(full, window=int(rng.choice([5, 24, 70])), rope_base=1e5, scaling=None, rope_factors=False)
+    def scaling() -> Scaling | None:
+        kinds = (None, Linear(2.0), Llama3(4.0, 48, 1.0, 4.0), Yarn(4.0, 64, 1.2, truncate=often()))
+        return kinds[int(rng.integers(len(kinds)))]
+
+    def attention() -> Attention:
+        kv_heads, head_dim = int(rng.choice([1, 2])), int(rng.choice(HEAD_DIMS))
+        found = Attention(
+            kv_heads * int(rng.choice([1, 2, 3, 4])), kv_heads, head_dim, 64 * int(rng.integers(1, head_dim // 64 + 1)),
+            float(rng.choice([1e4, 1e5])), EPS,
+            qk_norm=often(), sinks=often(), rope_factors=often(0.3), v_norm=often(0.3), scaling=scaling(),
+            scale=1.6 * head_dim**-0.5 if often(0.3) else None, gate=str(rng.choice(["none", "sigmoid", "softplus"])),
+            biases=tuple(name for name in PROJECTIONS if often(0.4)), key_is_value=often(0.2),
+        )  # fmt: skip
+        # A bias beside sigmoid gates is refused; rows in pairs are those of llama, without what else has an order.
+        without = {"attn_v"} if found.key_is_value else set()
+        without |= {"attn_q"} if found.gate == "sigmoid" else set()
+        whole = found.rotary == head_dim and found.gate != "sigmoid"
+        pairs = whole and not found.qk_norm and not found.key_is_value and often(0.7)
+        return replace(found, biases=tuple(one for one in found.biases if one not in without), interleaved=pairs)
+
+    hidden, full = int(rng.choice([64, 96, 128])), attention()
+    window = replace(attention() if often() else full, window=int(rng.choice([5, 24, 70])), rope_factors=False)
     after = often()
 
     def ffn() -> FeedForward:
         activation = ACTIVATIONS[int(rng.integers(len(ACTIVATIONS)))]
         if often():
             return SwiGLU(int(rng.choice([96, 160])), activation)
-        sigmoid, shared = often(), 32 * often()
+        sigmoid, shared, gated = often(), 32 * often(), often()
         return Experts(
-            8, int(rng.choice([2, 3])), 32, shared, often(), 1.5 if often() else 1.0, often(0.3), activation,
+            int(rng.choice([8, 12])), int(rng.choice([2, 3])), int(rng.choice([32, 64])), shared, often(), 1.5 if often() else 1.0, often(0.3), activation,
             router="sigmoid" if sigmoid else "softmax", router_bias=often(), choice_bias=sigmoid and often(),
-            expert_scales=often(0.3), shared_gate=often(), biases=often() and not shared,
-            router_scale=often(0.3), eps=EPS,
+            expert_scales=often(0.3), shared_gate=gated, biases=often() and not shared,
+            router_scale=often(0.3) and not (shared and gated), eps=EPS,
         )  # fmt: skip
 
     per_layer = 32 if often(0.3) else 0
@@ -83,6 +91,7 @@ def drawn(rng: np.random.Generator) -> ModelSpec:
         "Options", NAME, CONTEXT, hidden, VOCABULARY, EPS, tuple(layers), tied_output=often(),
         per_layer_input=per_layer, embedding_scale=math.sqrt(hidden) if often() else 1.0,
         logit_scale=0.7 if often(0.3) else 1.0, softcap=10.0 if often() else 0.0,
+        suppressed=(3, 300) if often(0.3) else (),
     )  # fmt: skip
 
 

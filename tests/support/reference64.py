@@ -30,7 +30,9 @@ def logits(spec: ModelSpec, file: WeightFile, ids: list[int]) -> Array:
         h = _layer(index, layer, spec.rms_eps, read, h, None if given is None else given[:, index], caches)
     out = _rms(h, read("output_norm.weight"), spec.rms_eps) @ (table if spec.tied_output else read("output.weight")).T
     out = out * spec.logit_scale
-    return spec.softcap * np.tanh(out / spec.softcap) if spec.softcap else out
+    out = spec.softcap * np.tanh(out / spec.softcap) if spec.softcap else out
+    out[:, list(spec.suppressed)] = -np.inf
+    return out
 
 
 def _rms(x: Array, weight: Array | float, eps: float) -> Array:
@@ -79,7 +81,7 @@ def _layer(
 
 
 def _rotated(x: Array, spec: Attention, read: Read) -> Array:
-    """`x` (n, heads, head size) at positions 0.., each pair (i, i + rotary / 2) by its own angle."""
+    """`x` (n, heads, head size) at positions 0.., each pair (i, i + rotary / 2) or (2i, 2i + 1) by its own angle."""
     half = spec.rotary // 2
     frequencies = spec.rope_base ** (-2 * np.arange(half) / spec.rotary)
     factor = 1.0
@@ -90,8 +92,11 @@ def _rotated(x: Array, spec: Attention, read: Read) -> Array:
         frequencies = frequencies / read("rope_freqs.weight")
     angles = np.arange(len(x))[:, None] * frequencies.astype(np.float32).astype(np.float64)
     cos, sin = factor * np.cos(angles)[:, None], factor * np.sin(angles)[:, None]
-    a, b = x[..., :half], x[..., half : spec.rotary]
-    return np.concatenate((a * cos - b * sin, b * cos + a * sin, x[..., spec.rotary :]), -1)
+    first = slice(0, spec.rotary, 2) if spec.interleaved else slice(half)
+    second = slice(1, spec.rotary, 2) if spec.interleaved else slice(half, spec.rotary)
+    a, b, out = x[..., first], x[..., second], x.copy()
+    out[..., first], out[..., second] = a * cos - b * sin, b * cos + a * sin
+    return out
 
 
 def _attention(index: int, spec: Attention, read: Read, own: Read, x: Array, caches: dict[int, Any]) -> Array:

@@ -265,8 +265,20 @@ def test_a_template_that_moves_the_system_prompt_keeps_less() -> None:
     assert prompt.stable == 1
 
 
+def test_a_template_for_other_roles_is_refused() -> None:
+    """It would ask the model nothing; what it does with a system message does not matter."""
+    human = ChatTemplate("{% for m in messages if m.role in ('system', 'human') %}{{ m.content }}{% endfor %}GPT:")
+    for messages in ([Message("user", "Hi")], [Message("system", "S"), Message("user", "a")]):
+        with pytest.raises(TemplateError, match="leaves out messages of the role user, expected one for the roles"):
+            build_prompt(TINY, human, messages, False)
+    conversation = start(template=human)
+    with pytest.raises(TemplateError):
+        conversation.ask("Hi", KNOBS)
+    assert conversation.messages == ()
+
+
 def test_a_template_that_will_not_render_a_next_turn_keeps_nothing() -> None:
-    single = ChatTemplate("{% if messages|length > 1 %}{{ raise_exception('one only') }}{% endif %}Hi")
+    single = ChatTemplate("{% if messages|length > 1 %}{{ raise_exception('one only') }}{% endif %}{{ messages[0].content }}")
     conversation = start("Ho", template=single)
     turn = conversation.ask("Hi", KNOBS)
     assert turn.prompt.stable == 0

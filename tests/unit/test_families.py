@@ -19,13 +19,16 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import read_target, unusual
 from dflash_core.drafters import assistant
 from dflash_core.drafters.base import TargetHeader
-from dflash_core.errors import Code, DFlashError, FormatError, UnsupportedError
+from dflash_core.drafters.registry import open_draft
+from dflash_core.errors import Code, DFlashError, FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import open_gguf
 from dflash_tui.application import advice
 from support.gguf_copy import Stored, stored, write_copy
-from support.golden import target_path
+from support.golden import golden, other_models, other_targets, target_path
+from support.mtp_files import HEAD
 
 LLAMA, GEMMA3, GEMMA4 = "llama-mistral-F16.gguf", "gemma3-Q8_0.gguf", "gemma4-e-F16.gguf"
+MTP = "q35moe-mtp-Q8_0.gguf"
 GPT_OSS, LAGUNA = "gptoss-MXFP4.gguf", "laguna-Q8_0.gguf"
 ASSISTANT = "gemma4-e-assistant-F16.gguf"
 
@@ -108,6 +111,17 @@ def test_numbers_may_be_lists_with_an_entry_per_layer() -> None:
         spec(LAGUNA, {"attention.head_count": 0})
 
 
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_lists_with_and_without_the_mtp_blocks(fewer: int) -> None:
+    """Of block_count entries, or of as many as the trunk has layers; those without attention may have 0 heads."""
+    plain = spec(MTP)
+    count = plain.block_count + plain.nextn_predict_layers - fewer
+    heads, key_heads = plain.of(Attention)[0].heads, plain.of(Attention)[0].kv_heads
+    more: dict[str, Any] = {"attention.head_count": [heads] * count, "feed_forward_length": [64] * count}
+    more["attention.head_count_kv"] = [key_heads if (at + 1) % 4 == 0 else 0 for at in range(count)]
+    assert spec(MTP, more) == plain
+
+
 def test_what_llama_files_leave_out() -> None:
     """The key length where heads fill a row, the base and the heads of keys of Llama 2."""
     found = spec(LLAMA, without=("rope.freq_base",)).of(Attention)[0]
@@ -140,6 +154,28 @@ def test_layers_that_share_keys() -> None:
     assert [layer.kv_from for layer in spec(GEMMA4).of(Attention)] == [None, None, None, 1, 1, 2]
     with pytest.raises(FormatError, match="shared_kv_layers leaves 2 layers with keys of their own, expected a"):
         spec(GEMMA4, {"attention.shared_kv_layers": 4})
+
+
+DRAFTERS = [
+    golden("tiny-dflash"), HEAD,
+    *(path for pattern in ("*dflash*", "*assistant*.gguf") for path in other_targets(pattern) if path.suffix != ".npz"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", DRAFTERS, ids=lambda path: path.name)
+def test_a_drafter_of_another_family_is_refused(path: Path) -> None:
+    """Whatever kind it is, offered for a target of each family, before weights are read; each in one line."""
+    fitting = set()
+    for target in [golden("tiny-F16.gguf"), *other_models()]:
+        header = open_gguf(target)
+        try:
+            open_draft(path, TargetHeader(header, read_target(header)[1]))
+        except MismatchError as error:
+            assert "does not fit target" in str(error)
+            assert "\n" not in str(error)
+        else:
+            fitting.add(read_target(header)[1].architecture.removesuffix("moe"))  # a sibling's is noted
+    assert len(fitting) <= 1
 
 
 def test_suppressed_tokens_have_no_probability(tmp_path: Path) -> None:

@@ -136,6 +136,10 @@ CASES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "no-shard": ("qwen3", missing_shard, "model-00002-of-00003.safetensors of 3 shards is not there"),
     "index": ("qwen3", absent_file, "model-00007-of-00003.safetensors of 4 shards is not there"),
     "no-weights": ("qwen3", lambda folder: (folder / "model.safetensors").unlink(), "has 0 .safetensors files"),
+    "pickled": (
+        "qwen3", lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model-00001-of-00002.bin"),
+        "has its weights in pytorch_model-00001-of-00002.bin, expected .safetensors",
+    ),
     "truncated": ("qwen3", truncated, "is truncated: tensor"),
     "header": ("qwen3", damaged_header, "is not valid JSON"),
     "no-tokenizer": ("qwen3", lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json"),
@@ -169,6 +173,18 @@ CASES: dict[str, tuple[str, Callable[[Path], object], str]] = {
             MLP + ".weight": found[MLP + ".weight"].to(torch.float8_e4m3fn), MLP + ".weight_scale": torch.zeros(3),
         })),
         "has shape [3], expected one scale, one for each of 512 rows or one per block",
+    ),
+    "fp8-scale-type": (
+        "qwen3", tensors(lambda found: found.update({
+            MLP + ".weight": found[MLP + ".weight"].to(torch.float8_e4m3fn),
+            MLP + ".weight_scale": torch.ones(1, dtype=torch.float64),
+        })),
+        "weight_scale is stored as F64, expected F32 or F16 or BF16",
+    ),
+    "nvfp4-scale-type": (
+        "qwen3", tensors(lambda found: (in_new_layout("nvfp4-compressed")(found),
+                                        found.update({MLP + ".weight_global_scale": torch.tensor(3)}))),
+        "weight_global_scale is stored as I64, expected F32 or F16 or BF16",
     ),
     "fp8-floats": ("qwen3", put(model__layers__0__mlp__up_proj__weight_scale=torch.ones(1)), "weights of BF16"),
     "nvfp4": (

@@ -100,19 +100,15 @@ class Settings:
         """True or false; None if the file does not have it."""
         return self.flags(*names, count=1)[0] if self.find(*names) else None
 
-    def per_layer(self, name: str, count: int, fewer: int = 0, default: int | None = None) -> tuple[int, ...]:
-        """A whole number for each of `count` layers: one for all of them, or a list, which may lack `fewer` entries at
-        its end; the last one is repeated there."""
+    def per_layer(self, name: str, count: int) -> tuple[int, ...]:
+        """A whole number for each of `count` layers: a list, or one for all of them."""
         whole = self._whole(0, 1 << 24)
 
         def fits(value: Any) -> bool:
-            if not _is_list(value):
-                return bool(whole(value))
-            return count - fewer <= len(value) <= count and all(map(whole, value))
+            return len(value) == count and all(map(whole, value)) if _is_list(value) else bool(whole(value))
 
-        value = self._checked((name,), fits, f"a whole number, or a list of {count} of them", default)
-        found = value if isinstance(value, list) else [value]
-        return (*found, *(found[-1],) * (count - len(found)))
+        value = self._checked((name,), fits, f"a whole number, or a list of {count} of them", None)
+        return tuple(value) if isinstance(value, list) else (value,) * count
 
     def uniform(self, *names: str, low: int = 1, default: int | None = None) -> int:
         """A whole number, or a per-layer list of it. Layers that do not use it may hold 0."""

@@ -20,7 +20,9 @@ from dflash_core.formats.weights import Shard, StoredWeights, TensorInfo, check_
 MAX_HEADER = 1 << 26  # a drafter's is some 10 KB; 100,000 tensors of experts take 15 MB
 MAX_JSON = 1 << 26
 EXTRA = "model_extra_tensors.safetensors"
-"""What AutoRound does not quantise, also where the index does not name it."""
+"""What AutoRound does not quantise, also where no index names it."""
+PICKLED = (".bin", ".pt", ".pth")
+"""Endings of what torch.save writes."""
 DTYPES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
@@ -41,10 +43,17 @@ def open_safetensors(path: str | Path, packed: bool = False) -> SafetensorsFile:
         return _open_shards(path, [path], packed)
     if (path / INDEX).exists():
         return _open_indexed(path, packed)
-    files = sorted(path.glob("*.safetensors"))
+    files = sorted(one for one in path.glob("*.safetensors") if one.name != EXTRA)
+    pickled = sorted(one.name for ending in PICKLED for one in path.glob(f"*{ending}"))
+    if pickled and not files:
+        raise FormatError(
+            f"{path} has its weights in {pickled[0]}, expected .safetensors: files of pickled objects are not read,"
+            " since reading them runs code; download the .safetensors of the model, or its GGUF"
+        )
     if len(files) != 1:
         raise FormatError(f"{path} has {len(files)} .safetensors files and no {INDEX}; download the whole folder")
-    return _open_shards(path, files, packed)
+    extra = [path / EXTRA] if packed and (path / EXTRA).exists() else []
+    return _open_shards(path, [*files, *extra], packed)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -141,11 +141,13 @@ def _of_packed(modules: Modules, module: str) -> Part:
 
 def _modelopt(modules: Modules, module: str) -> Part:
     modules.check_matrix(codes := f"{module}.weight", "U8")
+    modules.check_type(f"{module}.weight_scale_2", *FLOATS)
     return Nvfp4(modules.file, module, codes, f"{module}.weight_scale", f"{module}.weight_scale_2", divides=False)
 
 
 def _compressed(modules: Modules, module: str) -> Part:
     modules.check_matrix(codes := f"{module}.weight_packed", "U8")
+    modules.check_type(f"{module}.weight_global_scale", *FLOATS)
     return Nvfp4(modules.file, module, codes, f"{module}.weight_scale", f"{module}.weight_global_scale", divides=True)
 
 
@@ -157,6 +159,7 @@ def _fp8(scale: str) -> Callable[[Modules, str], Part]:
                 " it again"
             )
         modules.check_matrix(f"{module}.weight", "F8_E4M3")
+        modules.check_type(f"{module}.{scale}", *FLOATS)
         return Fp8(modules.file, module, f"{module}.{scale}")
 
     return made
