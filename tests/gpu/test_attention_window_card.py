@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.layers import windowed_rows
+from dflash_core.backends.cuda.layers.attention import LIBRARY
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.cache_types import TYPES, CachePair
@@ -74,6 +76,24 @@ def test_a_window_behind_any_context(
     expected, bound = attention(q[:, :n], cache.k[:, : length + n], cache.v[:, : length + n], view)
     assert (np.abs(found[:, :n] - expected) <= bound).all()
     assert np.isnan(found[:, n:]).all(), "a padding row wrote"
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(("size", "sinks", "extra"), [(32, 0, 0), (32, 0, 1), (32, 8, 0), (200, 0, 0)])
+def test_a_chunk_behind_its_window(size: int, sinks: int, extra: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's attention of rows 100.. against float64, also where what they see does not begin at position 0.
+    `extra`: keys of sinks before the first position."""
+    monkeypatch.setattr(windowed_rows, "MAX_PAIRS", 500)  # several masks
+    length, n, window = 100, 20, AttentionWindow(size, sinks)
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(2, 1, count, 64).half() for count in (n, extra + length + n, extra + length + n))
+    runs = window.runs(length, length + n)
+    shown = [*range(extra), *(extra + at for run in runs for at in range(run.start, run.stop))]
+    found = windowed_rows.windowed_attention(q, k[:, 0, shown], v[:, 0, shown], window, length, LIBRARY, None, extra)
+    at, keys = torch.arange(length, length + n)[:, None], torch.arange(-extra, length + n)
+    seen = (keys < 0) | (keys <= at) & ((keys > at - size) | (keys < sinks))
+    expected = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), attn_mask=seen)
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-3)
 
 
 @pytest.mark.parametrize("node0", [64, pytest.param(192, marks=FULL)])

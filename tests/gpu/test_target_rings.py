@@ -19,7 +19,7 @@ from dflash_core.cache_types import F16, CachePair
 from dflash_core.snapshots.base import Rows, Snapshot
 from support.device_pairs import device_named
 from support.golden import golden
-from support.on_a_device import bushy, chain
+from support.on_a_device import bushy, chain, divergences
 
 MODELS = ("gemma3-Q8_0", "gemma4-e-F16", "gptoss-MXFP4", "laguna-Q8_0")
 CONTEXT, ROWS, NODES = 600, 64, 24  # rings of 128 slots
@@ -125,6 +125,17 @@ def test_prompts_and_trees_across_the_wrap(device_name: str, name: str, kv: str,
         both.step(rng, bushy)
     both.read(rng, 5)
     assert both.ours.length > 2 * 128
+
+
+@pytest.mark.parametrize("name", MODELS[:1] + MODELS[2:3])
+def test_chunks_behind_their_window_are_those_of_the_cpu(device_name: str, name: str, rng: np.random.Generator) -> None:
+    """Rings alone would hide what is wrong with and without them."""
+    session = Both.of(target_on(device_name, name)).ours
+    reference = load_target(golden(f"targets/{name}.gguf")).session()
+    ids = rng.integers(0, 250, 150).tolist()
+    for begin in range(0, len(ids), ROWS // 2):
+        found = session.prefill(ids[begin : begin + ROWS // 2])
+    assert divergences(found[None], reference.prefill(ids)[None])[0] < 1e-5
 
 
 @pytest.mark.parametrize("name", [MODELS[0], pytest.param(MODELS[1], marks=pytest.mark.full)])

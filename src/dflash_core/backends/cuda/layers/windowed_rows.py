@@ -43,10 +43,10 @@ def windowed_attention(
     """Queries (kv heads, group, n, head_dim) of positions from `length` on, keys and values (kv heads, keys, head_dim)
     of `sinks` keys that every row sees and of `window.runs(length, length + n)` -> (kv heads, group, n, head_dim)."""
     (group, n), seen = q.shape[1:3], k.shape[1]
-    first, *later = window.runs(length, length + n)
-    keys = torch.arange(-sinks, seen - sinks, dtype=torch.int32, device=q.device)
-    for run in later:
-        keys[sinks + first.stop :] += run.start - first.stop
+    keys, at, end = torch.arange(-sinks, seen - sinks, dtype=torch.int32, device=q.device), sinks, 0
+    for run in window.runs(length, length + n):
+        keys[at:] += run.start - end
+        at, end = at + run.stop - run.start, run.stop
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     k, v = (rows[:, None].expand(-1, group, -1, -1) for rows in (k, v))
     step = _step(seen)
