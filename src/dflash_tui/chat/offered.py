@@ -118,9 +118,7 @@ class Offered:
             lines = filter(None, (pair.about, pair.licence, *repos))
             fetched = self._fetched(pair)
             return Content.assemble(
-                "\n".join(lines),
-                f"\n\n{fetched}" if fetched else "",
-                *takes(self._finding.fits.get(row)),
+                "\n".join(lines), f"\n\n{fetched}" if fetched else "", *takes(self._finding.fits.get(row))
             )
         if row == DEMO:
             return Content(ABOUT_DEMO)

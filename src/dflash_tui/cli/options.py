@@ -61,11 +61,7 @@ def _ask_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", nargs="*", help="the prompt; without it, or with -, standard input is read")
     parser.add_argument("--system", default="", metavar="TEXT", help="the system message")
     parser.add_argument(
-        "--file",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="send a text file along; may be repeated",
+        "--file", action="append", default=[], metavar="FILE", help="send a text file along; may be repeated"
     )
     parser.add_argument("--plain", action="store_true", help="whole lines, no control codes: for screen readers")
     parser.add_argument("--tools", action="store_true", help="offer the tools of the servers in the settings")
@@ -96,13 +92,7 @@ def _serve_options(parser: argparse.ArgumentParser) -> None:
     add("--no-api-key", action="store_true", help="no key, although other machines can reach the server")
     add("--alias", default="", metavar="NAME", help="the name of the model in requests and answers (its file's)")
     add("--queue", type=positive, default=32, metavar="N", help="how many requests may wait (32)")
-    add(
-        "--max-body",
-        type=memory_size,
-        default=0,
-        metavar="SIZE",
-        help="the largest body of a request (64MiB)",
-    )
+    add("--max-body", type=memory_size, default=0, metavar="SIZE", help="the largest body of a request (64MiB)")
     add(
         "--client",
         action="append",

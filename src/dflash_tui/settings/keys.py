@@ -181,15 +181,7 @@ ACTIONS: tuple[Action, ...] = (
         "models.download", "ctrl+g", "Download", "show the running or finished download", "download", scope="models"
     ),
     Action("models.plan", "f5", "Memory", "memory of the model; settings that fit", "plan", True, scope="models"),
-    Action(
-        "models.save",
-        "ctrl+s",
-        "Save",
-        "save model and parameters as a profile",
-        "save",
-        True,
-        scope="models",
-    ),
+    Action("models.save", "ctrl+s", "Save", "save model and parameters as a profile", "save", True, scope="models"),
     Action("models.rename", "ctrl+r", "Rename", "another name for the profile", "rename", True, scope="models"),
     Action(
         "models.delete", "delete", "Delete", "delete the profile; Ctrl+Z brings it back", "delete", True, scope="models"

@@ -250,9 +250,5 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
     ]
     if mode in DRAFTED or (report is None and not mode):
         parts.append(f"{knobs.drafting}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
-    parts += [
-        mode,
-        report.draws if report else "",
-        outcome or (_STOPS[report.stop] if report else ""),
-    ]
+    parts += [mode, report.draws if report else "", outcome or (_STOPS[report.stop] if report else "")]
     return DOT.join(part for part in parts if part)

@@ -40,12 +40,7 @@ class Static(widgets.Static):
     """Textual's, with text as it is."""
 
     def __init__(
-        self,
-        content: VisualType = "",
-        *,
-        expand: bool = False,
-        id: str | None = None,
-        classes: str | None = None,
+        self, content: VisualType = "", *, expand: bool = False, id: str | None = None, classes: str | None = None
     ) -> None:
         super().__init__(literal(content), expand=expand, markup=False, id=id, classes=classes)
 

@@ -92,10 +92,7 @@ def colour(fit: FitCheck) -> str:
 def beside(one: Found, drafters: Sequence[ModelChoice], chosen: ModelChoice | None, fit: FitCheck | None) -> Content:
     """The details of a model; Enter takes the drafter `chosen`."""
     header = one.header
-    parts: list[tuple[str, str] | str] = [
-        (f"{one_line(header.title)}\n", "bold"),
-        (f"{at_home(one.path)}\n\n", DIM),
-    ]
+    parts: list[tuple[str, str] | str] = [(f"{one_line(header.title)}\n", "bold"), (f"{at_home(one.path)}\n\n", DIM)]
     facts = (
         ("found in", one.where),
         ("architecture", header.architecture),

@@ -155,10 +155,7 @@ def drawn(memory: MemoryBreakdown, width: int, missing: str = "") -> Content:
     device it would leave nothing of the others."""
     whole, known = max(memory.predicted, memory.measured, 1), memory.total > 0
     device = f"{memory.device}, {gib(memory.total)}" if known else memory.device
-    parts: list[Content | str | tuple[str, str]] = [
-        ("Memory", "bold"),
-        (f"  {device}\n\n", "$foreground 70%"),
-    ]
+    parts: list[Content | str | tuple[str, str]] = [("Memory", "bold"), (f"  {device}\n\n", "$foreground 70%")]
     bar_width = max(width - NAME - SIZE - 2, 4)
     for one in sorted(memory.components, key=lambda one: one.bytes, reverse=True):
         parts.append(f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  ")

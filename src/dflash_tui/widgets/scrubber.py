@@ -90,8 +90,5 @@ class Scrubber(Widget, can_focus=True):
         at = (self.step - 1) * columns // len(self.lengths)
         label = "bold $accent" if self.has_focus else "bold"
         return Content.assemble(
-            (self._label, label),
-            (row[:at], "$success"),
-            (row[at], "reverse bold"),
-            (row[at + 1 :], "$success"),
+            (self._label, label), (row[:at], "$success"), (row[at], "reverse bold"), (row[at + 1 :], "$success")
         )

@@ -66,12 +66,7 @@ class Permissions:
 
 
 def plan(
-    calls: Sequence[ToolCall],
-    tools: Sequence[OfferedTool],
-    permissions: Permissions,
-    conversation: str,
-    *,
-    rounds: int,
+    calls: Sequence[ToolCall], tools: Sequence[OfferedTool], permissions: Permissions, conversation: str, *, rounds: int
 ) -> list[Planned]:
     """What to do with an answer's calls, in their order. `rounds`: answers with calls before this one, in this turn."""
     by_name = {tool.name: tool for tool in tools}
