@@ -232,39 +232,20 @@ def test_what_is_typed_and_sent_before_others_text_comes_back_stays_on_the_disk(
     assert left.typed == Typed("half a thought\nearly", ("sent early",))
 
 
-def old_files(folder: Path, **files: bytes) -> None:
-    """What a killed app of an earlier version has left."""
-    (folder / "journal").mkdir()
-    for kind, data in {"lock": b"", **files}.items():
-        (folder / "journal" / f"x.{kind}").write_bytes(data)
-
-
-TURN = b"\n".join([msgspec.json.encode(PLACE), *map(encode, lines(a_turn()))])
-
-
-def test_the_files_of_earlier_versions_are_read_once(tmp_path: Path) -> None:
-    typed = b'{"draft": "half a thought [1]", "waiting": ["one that waits"]}\nthe end of a longer one"}\n'
-    old_files(tmp_path, typed=typed, pasted=b'{"words": "[1]", "text": "pasted"}\n{"wor', turn=TURN)
-    [left] = left_in(tmp_path)
-    assert left.typed == Typed("half a thought pasted", ("one that waits",))
-    assert (left.place, left.record and left.record.text, left.record and left.record.ended) == (
-        PLACE,
-        "Yes, it is",
-        False,
-    )
-    assert left_in(tmp_path) == []
-    assert list((tmp_path / "journal").iterdir()) == []
-
-
 DEEP = b'{"x": ' + b"[" * 200_000
 
 
 @pytest.mark.parametrize("kind", ["typed", "turn", "step"])
 def test_json_that_is_nested_too_deep_is_damage(tmp_path: Path, kind: str) -> None:
-    files = {"typed": b'{"draft": "a draft"}\n', "turn": TURN}
-    head = msgspec.json.encode(PLACE) + b"\n" if kind == "step" else b""
-    files["turn" if kind == "step" else kind] = head + DEEP + b"\n"
-    old_files(tmp_path, **files)
+    steps = [DEEP] if kind == "step" else [*map(encode, lines(a_turn()))]
+    row = [b'{"draft": "a draft"}', msgspec.json.encode(PLACE)]
+    if kind != "step":
+        row[kind == "turn"] = DEEP
+    store = Store(tmp_path)
+    (tmp_path / "journal").mkdir()
+    store.database.write(lambda db: db.execute("INSERT INTO app VALUES ('x', ?, ?, 0)", [one.decode() for one in row]))
+    store.database.write(lambda db: db.executemany("INSERT INTO step (app, line) VALUES ('x', ?)", zip(steps)))
+    store.close()
     [left] = left_in(tmp_path)
     assert left.typed.draft == ("" if kind == "typed" else "a draft")
     assert left.place == (None if kind == "turn" else PLACE)
