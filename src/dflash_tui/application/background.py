@@ -229,7 +229,6 @@ class Running(Background):
 
     @property
     def arrived(self) -> bool:
-        """There is something to drain."""
         return bool(self._arrived)
 
     def drain(self) -> list[Piece]:

@@ -56,7 +56,6 @@ class EngineSession:
         return self._engine.memory()
 
     def count(self, text: str) -> int:
-        """Tokens of a text."""
         return self.conversation.count(text)
 
     @property

@@ -267,7 +267,6 @@ class SessionLike(Protocol):
 
 
 def messages_of(session: SessionLike) -> list[Message]:
-    """The messages of its conversation."""
     from dflash_core.messages import Message  # brings numpy, which the app imports after its first frame
 
     return [

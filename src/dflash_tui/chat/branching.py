@@ -45,7 +45,6 @@ class Branching(Controller):
         return next((one for one in parents if isinstance(one, TurnBlock)), None)
 
     def leave_choice(self) -> None:
-        """Clear the choice."""
         if self._chosen is not None:
             self._mark(None)
 
@@ -213,7 +212,6 @@ class Copying(Controller):
         self._copies(self._copied.code, f"block {place + 1} of {len(blocks)}, {_lines(self._copied.code)}")
 
     def clicked(self, code: str) -> None:
-        """A block of code was clicked."""
         self._copies(code, f"the code, {_lines(code)}")
 
     def link(self, address: str) -> None:

@@ -90,7 +90,6 @@ class ContextKeeper(Controller):
         return Fullness(max(before, needed), capacity, max_context, message)
 
     def choices(self) -> list[Choice]:
-        """The choices that are possible now."""
         it, turns = self.fullness, self._to_leave_out()
         found = []
         if it.longer > it.message:

@@ -62,7 +62,6 @@ class Controller:
         return self.screen.query_one(Inspector)
 
     def say(self, what: str | Exception) -> None:
-        """Show a short notice above the prompt, or why something is refused."""
         self.screen.query_one(Flash).say(what)
 
     def refuses_change(self) -> bool:

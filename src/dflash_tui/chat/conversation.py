@@ -304,7 +304,6 @@ class ConversationController(Controller):
         self.files.show_title()
 
     def _other_model(self) -> str:
-        """A note, if the conversation was with another model than the loaded one."""
         card, model = self._current.card, self.state.model
         return f"it was with {card.model}" if card is not None and model and card.model != model else ""
 

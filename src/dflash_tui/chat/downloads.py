@@ -68,7 +68,6 @@ class Downloads(Controller):
         return {file for one in takewhile(lambda one: one is not it, self.under_way) for file in one.files}
 
     def new(self, pair: Pair, make: type[Fetching] | None = None) -> Fetching:
-        """A new download of a pair, not started."""
         it = (make or Fetching)(pair, downloads())
         it.others = lambda: self.before(it)
         return it
@@ -87,7 +86,6 @@ class Downloads(Controller):
             self._give_turns()
 
     def seen(self, it: Fetching) -> None:
-        """The user has seen how it ended."""
         if it.over and self.of(it.pair.name) is it:
             del self._all[it.pair.name]
             self._show()

@@ -51,7 +51,6 @@ class Frames:
         self._shown = False
 
     def arrived(self, now: float, cpu: float) -> None:
-        """Text has arrived that is not on the screen."""
         if not (self._shown or self._first):
             self._first = True
             self._at, self._cpu = now, cpu
@@ -64,7 +63,6 @@ class Frames:
         return min((cpu - self._cpu) / SHARE, SLOWEST_S) - waited
 
     def drawn(self, now: float, cpu: float) -> None:
-        """A frame begins."""
         self._shown = self._first
         self._at, self._cpu = now, cpu
 
@@ -194,7 +192,6 @@ class Flow(Controller):
         self._look_again()
 
     async def _take(self, running: Running, meter: Meter, answer: Answer) -> None:
-        """Add what has arrived to the answer."""
         pieces = running.drain()
         meter.started = running.began
         for piece in pieces:

@@ -135,7 +135,6 @@ class ProfileKeeper(Controller):
         screen.app.push_screen(LineScreen(question, profile.name if profile else suggested(pair[0])), named)
 
     def ask_to_rename(self, screen: Screen[None], profile: Profile, say: Say) -> None:
-        """Rename a profile to a name that is asked for."""
 
         def named(name: str | None) -> None:
             if name is not None:

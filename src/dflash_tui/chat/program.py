@@ -243,7 +243,6 @@ class ProgramController(Controller):
     # How a load ended
 
     async def loaded(self) -> None:
-        """The requested pair is loaded."""
         self._remember_loaded()
         await self._use_session()
         await self._sending.next()

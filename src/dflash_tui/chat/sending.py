@@ -131,7 +131,6 @@ class Sending(Controller):
             await self.ask(self.state.queue.pop(0))
 
     def _show_turn(self) -> None:
-        """A turn has begun or ended."""
         # On this row only: a class on the screen restyles every widget of the conversation.
         self.screen.query_one("#prompt-row").set_class(self.state.busy, "-busy")
         self.screen.refresh_bindings()

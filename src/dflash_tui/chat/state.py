@@ -110,14 +110,12 @@ class AppState:
 
     @cached_property
     def decoder(self) -> DecoderUse:
-        """The queue before the decoder."""
         from dflash_tui.application.background import DecoderUse
 
         return DecoderUse()
 
     @cached_property
     def requests(self) -> Requests:
-        """Those of other programs."""
         from dflash_tui.application.requests import Requests
 
         return Requests()

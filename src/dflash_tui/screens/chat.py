@@ -48,7 +48,6 @@ NO_THINKING = "the newest answer has no thinking"
 
 
 def _of(method: str) -> property:
-    """An action that is a method of a controller."""
     return property(attrgetter(method))
 
 
@@ -164,7 +163,6 @@ class ChatScreen(Screen[None]):
         return self.query_one(Inspector)
 
     def say(self, what: str | Exception) -> None:
-        """Show a short notice above the prompt, or why something is refused."""
         self.query_one(Flash).say(what)
 
     # Turns and parameters
@@ -187,7 +185,6 @@ class ChatScreen(Screen[None]):
             self.state.past.add(event.text)
 
     async def action_retry(self) -> None:
-        """Ask the last message again, or load again if the load failed."""
         if self.state.session is not None:
             await self.parts.sending.retry()
         elif self.state.loading:
@@ -269,7 +266,6 @@ class ChatScreen(Screen[None]):
     action_answer_now = _of("parts.sending.flow.answer_now")
 
     def action_close(self) -> None:
-        """Esc while no answer is being written."""
         if self.app._notifications:  # they cover what is below them
             self.app.clear_notifications()
         elif self._completions.chosen is not None:
@@ -353,12 +349,10 @@ class ChatScreen(Screen[None]):
     action_open = open_page
 
     def action_download(self) -> None:
-        """Show the finished or running download; if there is none, what can be fetched."""
         it = self.parts.downloads.next
         self.open_page("get", it.pair.name if it is not None else "")
 
     def action_notices(self) -> None:
-        """Show the earlier messages that have disappeared."""
         from dflash_tui.widgets.dialogs import TextScreen
 
         self.app.push_screen(TextScreen("Notices", self.state.notices.page()))
@@ -368,7 +362,6 @@ class ChatScreen(Screen[None]):
 
     @property
     def about_focused(self) -> str:
-        """The help of the focused widget."""
         return getattr(self.focused, "HELP", None) or ""
 
     def action_help(self) -> None:

@@ -85,7 +85,6 @@ class ExperimentScreen(LabScreen):
         raise NotImplementedError
 
     def finding(self, result: Result) -> str:
-        """The result in a sentence."""
         return lab_text.finding(result, running=self.running)
 
     def measured(self, result: Result) -> None:
@@ -130,7 +129,6 @@ class ExperimentScreen(LabScreen):
 
     @on(Input.Submitted, "#lab-what")
     def action_start(self) -> None:
-        """Measure what the line says, from the beginning."""
         session = self.measurable()
         if session is None:
             return
@@ -243,11 +241,9 @@ class ExperimentScreen(LabScreen):
     # Actions
 
     def action_edit(self) -> None:
-        """Change what is run."""
         self.query_one("#lab-what", Input).focus()
 
     def action_adopt(self) -> None:
-        """Adopt the best setting."""
         top = best(rows(self.result)) if self.result is not None else None
         if top is None:
             self.say("no best yet: Enter in the line above starts")
@@ -286,7 +282,6 @@ class ExperimentScreen(LabScreen):
         return self.chat.state.recommended.greedy(self.chat.state.knobs)
 
     def action_save(self) -> None:
-        """Keep the setting under the cursor as a preset of this model."""
         key = self.query_one(_Table).cursor_key
         if self.result is None or key is None:
             self.say("nothing to save yet")
@@ -308,14 +303,12 @@ class ExperimentScreen(LabScreen):
         self.app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, dots, - and _", "tuned"), named)
 
     def action_view(self, page: str) -> None:
-        """Another view of the lab."""
         if self.running:
             self.say("an experiment is running: Esc stops it")
         else:
             self.chat.open_page(page)
 
     def action_export(self) -> None:
-        """Write what was measured to a file."""
         if self.running or self.result is None:
             self.say("nothing to write yet" if self.result is None else "wait for the end, or press Esc to stop early")
             return
@@ -378,7 +371,6 @@ class _Table(DataTable):
     follow = True
 
     def action_move(self, count: int) -> None:
-        """The user moves along the rows."""
         self.follow = False
         self.move_cursor(row=min(max(self.cursor_row + count, 0), self.row_count - 1))
 

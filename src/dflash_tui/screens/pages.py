@@ -19,7 +19,6 @@ def of_screens(module: str, name: str) -> Any:
 
 
 def action_provider() -> type[ActionProvider]:
-    """The palette's actions on the chat and on pages with their own keys."""
     provider: type[ActionProvider] = of_screens("palette", "ActionProvider")
     return provider
 

@@ -56,7 +56,6 @@ class RequestsScreen(LabScreen):
         self.set_interval(UPDATE_S, self.draw)
 
     def draw(self) -> None:
-        """The list as it is now."""
         state, narrow = self.chat.state, self.size.width < NARROW
         if narrow != self._narrow:
             self._narrow, self._rows = narrow, {}
@@ -113,11 +112,9 @@ class RequestsScreen(LabScreen):
 
     @property
     def _present(self) -> ServedRequest | None:
-        """The request under the cursor."""
         return self._listed.get(self.query_one(_List).cursor_key or "")
 
     def action_preset(self) -> None:
-        """The next preset for the program that sent the chosen request."""
         one = self._present
         if one is None:
             self.say(NONE_YET)
@@ -135,7 +132,6 @@ class RequestsScreen(LabScreen):
         self.say(f"the next requests of {client} get {what}{kept}")
 
     def action_keep(self) -> None:
-        """Keep the prompts of requests, or forget them."""
         requests = self.chat.state.requests
         requests.keep_prompts(not requests.keeps_prompts)
         self.say(
@@ -146,7 +142,6 @@ class RequestsScreen(LabScreen):
         self.draw()
 
     def action_tune(self) -> None:
-        """Tune on the prompts of the program that sent the chosen request."""
         one = self._present
         if not self.chat.state.requests.keeps_prompts:
             self.say(NOT_KEPT)
@@ -181,7 +176,6 @@ def _without_model(cells: Sequence[str]) -> tuple[str, ...]:
 
 
 def _state(one: ServedRequest) -> str:
-    """What it does, or why it stopped."""
     if one.state == "waiting":
         return "waits"
     if one.state == "over":

@@ -52,7 +52,6 @@ class ToolsScreen(LabScreen):
         self.set_interval(UPDATE_S, self.draw)
 
     def draw(self) -> None:
-        """The list as it is now."""
         self.query_one("#tools-words", Static).update(self._words())
         rows = self._now()
         if rows == self._rows:

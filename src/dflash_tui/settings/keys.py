@@ -277,7 +277,6 @@ def remapped(requested: Mapping[str, str]) -> tuple[tuple[Action, ...], dict[str
 
 
 def actions_of(app: object) -> Sequence[Action]:
-    """The actions with their keys in an app."""
     return getattr(app, "actions", ACTIONS)
 
 

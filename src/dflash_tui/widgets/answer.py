@@ -133,7 +133,6 @@ class Answer(Stack, Foldable):
         return bool(self._summary)
 
     async def add(self, text: str, thinking: str, meter: Meter) -> None:
-        """More of the answer."""
         if thinking:
             self.thinking.add(clean(thinking))
         if self.thinking.text and not self._moved:

@@ -78,7 +78,6 @@ class KnobRow(Row, Widget, can_focus=True):
         return self.value == self.spec.default
 
     def hint(self, action: str, label: str) -> str:
-        """The footer's label of an action."""
         return "" if action == "reset" and self.at_default else label
 
     def label(self) -> Content:

@@ -129,7 +129,6 @@ class DataTable(widgets.DataTable[Text]):
 
     @property
     def cursor_key(self) -> str | None:
-        """The key of the row under the cursor."""
         return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value if self.row_count else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -146,7 +145,6 @@ class DataTable(widgets.DataTable[Text]):
             column.content_width = max(column.content_width, cell.cell_len)
 
     def add_headings(self, labels: Iterable[str]) -> None:
-        """A column each."""
         self.add_columns(*(Text(clean(label)) for label in labels))
 
 

@@ -29,7 +29,6 @@ class ModelChoice:
 
 
 def at_home(path: Path) -> str:
-    """A path as people write it, with ~ for their home."""
     home = Path.home()
     return one_line(f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path))
 
@@ -85,7 +84,6 @@ def _with(choice: ModelChoice | None) -> str:
 
 
 def colour(fit: FitCheck) -> str:
-    """Green where it fits, red where it does not."""
     return DIM if fit.why else "$success" if not fit.short else "$warning" if fit.context else "$error"
 
 

@@ -43,14 +43,12 @@ class Scrubber(Widget, can_focus=True):
         self._dragging = False
 
     def hint(self, action: str, label: str) -> str:
-        """What the footer calls an action now: steps are there to go to, or not."""
         return label if self.lengths else ""
 
     def action_move(self, count: int) -> None:
         self.go(self.step + count)
 
     def go(self, step: int) -> None:
-        """Go to a step, or to the nearest existing one."""
         step = min(max(step, 1), len(self.lengths))
         if step and step != self.step:
             self.post_message(self.Moved(step))

@@ -101,7 +101,6 @@ class Catalogue:
 
 
 def named(target: Path | None) -> Pair | None:
-    """The pair that a target names where there is no file of that name."""
     return None if target is None or target.exists() else load_catalogue().pairs.get(str(target))
 
 

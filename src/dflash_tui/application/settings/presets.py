@@ -95,7 +95,6 @@ class Profile(Preset):
 
     @property
     def words(self) -> str:
-        """Its contents in a line."""
         target = self.target.name if self.target else "demo pair"
         drafts = parts(self.draft) if self.draft else ()
         draft = "+".join(part if needs_no_file(part) else Path(part).name for part in drafts)
@@ -105,7 +104,6 @@ class Profile(Preset):
         return one_line(" · ".join(filter(None, found)).replace(" · + ", " + "))
 
     def entries(self) -> dict[str, Value]:
-        """As of a preset, and the model."""
         target = str(here() / self.target) if self.target else DEMO
         draft = str(resolved(self.draft, here())) if self.draft else ""
         kv = "" if self.kv == AUTO else self.kv
@@ -144,7 +142,6 @@ class Presets:
         self.read()
 
     def read(self) -> None:
-        """Read the files again."""
         self.problems: list[str] = []
         self._presets = {preset.name: preset for preset in BUILT_IN}
         self._profiles: dict[str, Profile] = {}
@@ -157,7 +154,6 @@ class Presets:
             self._read_file(path)
 
     def __iter__(self) -> Iterator[Preset]:
-        """Those that name no model."""
         return iter(self._presets.values())
 
     def __getitem__(self, name: str) -> Preset:

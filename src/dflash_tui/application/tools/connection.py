@@ -47,7 +47,6 @@ class Connection:
 
     @property
     def words(self) -> str:
-        """What it is, in a line."""
         name = self.server.name
         if self.state == "failed":
             return f"{name}: {self.why}"

@@ -105,7 +105,6 @@ def together(of_servers: Sequence[Sequence[OfferedTool]]) -> tuple[OfferedTool, 
 
 
 def for_template(tools: Sequence[OfferedTool]) -> Tools:
-    """As chat templates are given tools."""
     return [
         {
             "type": "function",

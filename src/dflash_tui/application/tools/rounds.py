@@ -52,7 +52,6 @@ class Permissions:
         return ALL in known or tool.own in known or (conversation, tool.server, tool.own) in self._here
 
     def allow_here(self, tool: OfferedTool, conversation: str) -> None:
-        """Every call of this tool in this conversation."""
         self._here.add((conversation, tool.server, tool.own))
 
     def allow_server(self, server: str) -> None:

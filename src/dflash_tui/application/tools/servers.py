@@ -41,7 +41,6 @@ class ToolServers:
 
     @property
     def tools(self) -> tuple[OfferedTool, ...]:
-        """Those that the model is offered."""
         on = [one for one in self.connections.values() if one.state == "on"]
         return together([[tool for tool in one.tools if self.offers(tool)] for one in on])
 
@@ -64,7 +63,6 @@ class ToolServers:
             self._submit(self._start(connection))
 
     def stop(self, name: str) -> None:
-        """End a server."""
         self._connection(name)
         self._submit(self._stop(name))
 

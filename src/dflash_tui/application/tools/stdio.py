@@ -88,7 +88,6 @@ class ServerProcess:
             _signal(self._process, signal.SIGKILL)
 
     def ended(self) -> str:
-        """Why it says no more."""
         if self.problem:
             return self.problem
         code = self._process.returncode if self._process is not None else None

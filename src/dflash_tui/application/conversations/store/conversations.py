@@ -119,11 +119,9 @@ class Store:
         self.database.write(lambda db: _run(db, "UPDATE conversation SET title = ? WHERE id = ?", title, conversation))
 
     def set_system(self, conversation: str, text: str) -> None:
-        """Change the system message."""
         self.database.write(lambda db: _run(db, "UPDATE conversation SET system = ? WHERE id = ?", text, conversation))
 
     def delete(self, conversation: str) -> None:
-        """Delete a conversation with its messages and their records."""
         self.database.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
 
     def stored(self, conversation: str, *, records: bool = True) -> StoredConversation:
@@ -178,7 +176,6 @@ class Store:
         return cards[0]
 
     def branches(self, conversation: str) -> Branches:
-        """The messages of a conversation, with its leaf."""
 
         def query(db: sqlite3.Connection) -> Branches:
             found = db.execute(f"{rows.MESSAGES} WHERE conversation = ? ORDER BY number", (conversation,)).fetchall()
