@@ -5,11 +5,8 @@ If another pair does not load, the previous one is used again: it stays loaded o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-from textual.screen import Screen
 
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.memory import OTHERS
@@ -25,7 +22,6 @@ from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.loading import Loading, behind
 from dflash_tui.chat.sending import Sending
-from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.strip import LoadingLine, TitleRow
@@ -52,29 +48,22 @@ class _Pair:
     title: str
 
 
+@dataclass(eq=False)
 class ProgramController(Controller):
-    """Belongs to one chat."""
+    _gauges: Gauges
+    _tuning: Tuning
+    _plain: BackgroundPlain
+    _conversation: ConversationController
+    _sending: Sending
+    _pending: PendingLoad | None = None
+    _last: _Pair | None = None  # the newest that loaded
+    _why: Note | None = None  # while the last one is loaded again: why the new one did not load
+    _before: list[SessionLike] = field(default_factory=list)  # to release once the files of the next one are checked
+    running: Loading | None = None  # also set between its end and the check of its result
 
-    def __init__(
-        self,
-        state: AppState,
-        screen: Screen[Any],
-        gauges: Gauges,
-        tuning: Tuning,
-        plain: BackgroundPlain,
-        conversation: ConversationController,
-        sending: Sending,
-    ) -> None:
-        super().__init__(state, screen)
-        self._gauges, self._tuning, self._plain = gauges, tuning, plain
-        self._conversation, self._sending = conversation, sending
-        self.presets = tuning.presets
-        self._pending: PendingLoad | None = None
-        self._asked = self._loader = state.loader  # the requested loader; what `begin` calls for it
-        self._last: _Pair | None = None  # the newest that loaded
-        self._why: Note | None = None  # while the last one is loaded again: why the new one did not load
-        self._before: list[SessionLike] = []  # the pair to release once the files of the next one are checked
-        self.running: Loading | None = None  # also set between its end and the check of its result
+    def __post_init__(self) -> None:
+        self.presets = self._tuning.presets
+        self._asked = self._loader = self.state.loader  # the requested loader; what `begin` calls for it
 
     # Requests
 

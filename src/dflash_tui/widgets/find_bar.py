@@ -28,7 +28,6 @@ class Celled(Protocol):
 
     def places(self, searched: str) -> list[tuple[Stretch, ...]]:
         """The matches in these texts, with a stretch for each line, ordered by their beginnings."""
-        ...
 
 
 class _Words(Input):
