@@ -29,10 +29,9 @@ from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.key_line import KeyLine
-from dflash_tui.widgets.knob_row import KnobRow
+from dflash_tui.widgets.knob_row import KnobRow, PresetRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.params import ParamsPanel
-from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.start import StartPage
 from dflash_tui.widgets.strip import LoadingLine, StatusStrip, TitleRow

@@ -18,11 +18,10 @@ from textual.widget import Widget
 from dflash_core.arch.recommended import NOTHING, SAMPLING, Recommended
 from dflash_core.knobs import CONTEXT, SPEC, SPECS, Applies, Group, Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
-from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow, ThinkingRow
+from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow, PresetRow, ThinkingRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.more_row import MoreRow
 from dflash_tui.widgets.panels import Panel
-from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.slider import DraftingRow, Slider
 
 ROWLESS = {"reasoning_effort"}  # parameters without a row of their own: the row of thinking has the levels
