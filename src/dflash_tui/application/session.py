@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from dflash_core.engine import Engine
     from dflash_core.events import Piece
     from dflash_core.fits import MemoryEstimator, Setup
-    from dflash_core.lab.experiment import Design
-    from dflash_core.lab.results import ExperimentProgress, Result
-    from dflash_core.lab.whatif import Acceptance
+    from dflash_core.lab.experiment import Design, Experiment
+    from dflash_core.lab.whatif import ExactReplay
     from dflash_core.limits import Limits
     from dflash_core.memory import MemoryBreakdown
-    from dflash_core.messages import Call, Message, Role
+    from dflash_core.messages import Call, Message
     from dflash_core.record import Line, TurnRecord, Turns
     from dflash_core.snapshots.store import SnapshotStore
     from dflash_core.text.template_values import Tools
@@ -126,17 +125,6 @@ class TurnLike(Protocol):
         """Use these knobs from the next step on; knobs that only a new turn can change stay as they are."""
 
 
-class MessageLike(Protocol):
-    """One message of the conversation, as the next prompt will contain it."""
-
-    @property
-    def role(self) -> Role: ...
-    @property
-    def content(self) -> str: ...
-    @property
-    def thinking(self) -> str: ...
-
-
 class ConversationLike(Protocol):
     """The chat over a decoder: `ask` adds a user message, or results of calls; `retry` answers the last one again.
 
@@ -149,7 +137,7 @@ class ConversationLike(Protocol):
     tools: Tools
 
     @property
-    def messages(self) -> Sequence[MessageLike]: ...
+    def messages(self) -> Sequence[Message]: ...
     def set_messages(self, messages: Sequence[Message]) -> None: ...
     @property
     def tools_note(self) -> str:
@@ -164,26 +152,6 @@ class ConversationLike(Protocol):
 
     def preview(self, text: str, knobs: Knobs) -> str:
         """The whole prompt that the model would get for `text`. Raises DFlashError."""
-
-
-class ExperimentLike(Protocol):
-    """Settings being measured, which changes no conversation. Iterated on a worker thread."""
-
-    @property
-    def result(self) -> Result:
-        """What is measured so far. Usable from any thread."""
-
-    def __iter__(self) -> Iterator[ExperimentProgress]: ...
-    def cancel(self) -> None:
-        """End after the present step. Usable from any thread."""
-
-
-class WhatIfLike(Protocol):
-    """A turn being drafted again. Iterated on a worker thread; `acceptance` is there afterwards."""
-
-    @property
-    def acceptance(self) -> tuple[Acceptance, ...]: ...
-    def __iter__(self) -> Iterator[ExperimentProgress]: ...
 
 
 class SessionLike(Protocol):
@@ -224,12 +192,12 @@ class SessionLike(Protocol):
     def decoder(self) -> Engine:
         """What a server answers other programs with. Raises DFlashError without a loaded model."""
 
-    def experiment(self, design: Design) -> ExperimentLike:
+    def experiment(self, design: Design) -> Experiment:
         """Measure settings on prompts. Raises DFlashError if nothing can be measured."""
 
     def what_if(
         self, record: TurnRecord, budgets: Sequence[int], drafter: str = "", p_min: float | None = None
-    ) -> WhatIfLike:
+    ) -> ExactReplay:
         """The turn as other budgets would have drafted it, by the named one of several drafters. Raises DFlashError."""
 
     def watch(self, requests: Requests) -> bool:
@@ -243,15 +211,6 @@ class SessionLike(Protocol):
 
     def leave(self) -> None:
         """Save the state of the conversation: the session is not used after this. Not for the app's own thread."""
-
-
-def messages_of(session: SessionLike) -> list[Message]:
-    from dflash_core.messages import Message  # brings numpy, which the app imports after its first frame
-
-    return [
-        one if isinstance(one, Message) else Message(one.role, one.content, one.thinking)
-        for one in session.conversation.messages
-    ]
 
 
 Loader = Callable[[Progress], SessionLike]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.background import Experiment
 from dflash_tui.application.log import LOG
-from dflash_tui.application.session import ExperimentLike, messages_of
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
+
+if TYPE_CHECKING:
+    from dflash_core.lab.experiment import Experiment as LabExperiment
 
 QUIET_S = 2.5  # seconds after an answer without typing or another task
 LOOK_S = 0.2
@@ -25,7 +28,7 @@ class BackgroundPlain(Controller):
 
     _gauges: Gauges
     _experiment: Experiment | None = None
-    _run: ExperimentLike | None = None
+    _run: LabExperiment | None = None
     _typed = ""
 
     @property
@@ -76,7 +79,7 @@ class BackgroundPlain(Controller):
             return
         from dflash_core.lab.experiment import last_prompts, plain_design
 
-        cases = last_prompts(messages_of(session))
+        cases = last_prompts(session.conversation.messages)
         if not cases:
             return
         try:

@@ -73,7 +73,6 @@ class Serving(Controller):
             self.say(line)
         self._busy = True
         try:
-            # Both are made at their first use, which must be on this thread.
             shared = self.state.requests, self.state.decoder
             self._server = await asyncio.to_thread(self._open, engine, defaults, settings, *shared)
         finally:

@@ -17,8 +17,7 @@ from dflash_tui.application.conversations.tool_messages import ToolCall, ToolRes
 from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.tool_servers import allow_always
-from dflash_tui.application.tools.needs import ToolsError, needs
-from dflash_tui.application.tools.offered import OfferedTool, for_template
+from dflash_tui.application.tools.offered import OfferedTool, ToolsError, for_template, needs
 from dflash_tui.application.tools.results import fitting
 from dflash_tui.application.tools.rounds import (
     CANCELLED,

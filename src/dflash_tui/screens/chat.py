@@ -21,7 +21,7 @@ from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import ChatLayout
 from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.screens.pages import PAGES, action_provider
+from dflash_tui.screens import pages
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.completions import Completions
@@ -56,7 +56,7 @@ class ChatScreen(Screen[None]):
     SCOPE: ClassVar[str] = "chat"
     # Esc stops an answer. While none is being written, `check_action` leaves the key to whatever is open.
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE), Binding("escape", "close", "Close")]
-    COMMANDS = Screen.COMMANDS | {action_provider}
+    COMMANDS = Screen.COMMANDS | {pages.action_provider}
     AUTO_FOCUS = "#prompt"
 
     def __init__(self, state: AppState) -> None:
@@ -341,7 +341,7 @@ class ChatScreen(Screen[None]):
 
     def open_page(self, page: str, text: str = "") -> None:
         """Open one of the screens of `pages.py` over the chat. A lab screen runs `text` at once."""
-        opened = PAGES[page](self.parts, text)
+        opened = pages.page(page, self.parts, text)
         if type(self.app.screen) is not type(opened):  # two messages may be refused in quick succession
             self.app.push_screen(opened)
 

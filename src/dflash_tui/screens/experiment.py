@@ -21,6 +21,7 @@ from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_core.lab.diff import DiffSpan, diff
 from dflash_core.lab.experiment import Case, Design, last_prompts
+from dflash_core.lab.experiment import Experiment as LabExperiment
 from dflash_core.lab.export import ENDINGS, check_path, write
 from dflash_core.lab.grid import Arm
 from dflash_core.lab.plain import of_result
@@ -31,7 +32,7 @@ from dflash_tui.application.background import Experiment
 from dflash_tui.application.figures.measurements import MeasuredRow, What
 from dflash_tui.application.lab_request import adopted
 from dflash_tui.application.new_file import new_path
-from dflash_tui.application.session import ExperimentLike, SessionLike, messages_of
+from dflash_tui.application.session import SessionLike
 from dflash_tui.application.settings.presets import Preset, changed
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
@@ -55,7 +56,7 @@ class Line(Input):
 
 
 class ExperimentScreen(LabScreen):
-    """`text` says what to run; with `at_once` it runs when the screen opens. Enter on a row uses its setting."""
+    """`text` says what to run, which then runs when the screen opens. Enter on a row uses its setting."""
 
     SCOPE: ClassVar[str] = "experiment"
     WIDTH: ClassVar[int] = 176
@@ -66,17 +67,19 @@ class ExperimentScreen(LabScreen):
         ("prompts=FILE samples=10", "on ten prompts of a file"),
     )
     WHAT: ClassVar[What]
+    AT_ONCE: ClassVar[bool] = False
+    """It runs when the screen opens, whatever the text is."""
     BRIEF: ClassVar[tuple[str, ...]] = ()
     """Parameters that the experiment sets for itself: a setting that is used leaves the user's."""
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#lab-what"
 
-    def __init__(self, chat: ChatParts, text: str = "", *, at_once: bool = False) -> None:
+    def __init__(self, chat: ChatParts, text: str = "") -> None:
         super().__init__(chat)
-        self._text, self._at_once = text, at_once
+        self._text = text
         self._file = f"{self.WHAT}.csv"  # the name that was typed last, which may have been refused
         self._on = ""  # the source of the prompts, in words
-        self.experiment: ExperimentLike | None = None
+        self.experiment: LabExperiment | None = None
         self.result: Result | None = None
         self._drawn_at = 0.0
 
@@ -111,7 +114,7 @@ class ExperimentScreen(LabScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
-        if self._at_once:
+        if self._text or self.AT_ONCE:
             self.call_after_refresh(self.action_start)
 
     def hint(self, action: str, label: str) -> str:
@@ -123,7 +126,7 @@ class ExperimentScreen(LabScreen):
     def asked(self, count: int = 1) -> list[Case]:
         """The last questions of the conversation."""
         session = self.chat.state.session
-        return last_prompts(messages_of(session), count) if session is not None else []
+        return last_prompts(session.conversation.messages, count) if session is not None else []
 
     # The run
 

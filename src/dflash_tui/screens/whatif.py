@@ -20,6 +20,7 @@ from dflash_core.lab.whatif import (
     Acceptance,
     AutoTurn,
     Curve,
+    ExactReplay,
     Kind,
     Point,
     StepTimes,
@@ -33,7 +34,6 @@ from dflash_core.record import TurnRecord
 from dflash_tui.application import advice
 from dflash_tui.application.amounts import change, counted, percent
 from dflash_tui.application.background import Experiment
-from dflash_tui.application.session import WhatIfLike
 from dflash_tui.screens.exporting import export_rows
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
@@ -182,7 +182,7 @@ class WhatIfScreen(LabScreen):
             return
         self.begin(iter(replay), lambda _: self._replayed(replay))
 
-    def _replayed(self, replay: WhatIfLike) -> None:
+    def _replayed(self, replay: ExactReplay) -> None:
         if replay.acceptance:
             self.take("exact", replay.acceptance)
         self.draw()

@@ -15,8 +15,7 @@ from dflash_tui.application.conversations.tool_messages import ToolResult
 from dflash_tui.application.log import LOG
 from dflash_tui.application.settings.tool_servers import ToolServer
 from dflash_tui.application.tools.connection import Connection
-from dflash_tui.application.tools.needs import ToolsError
-from dflash_tui.application.tools.offered import OfferedTool, together
+from dflash_tui.application.tools.offered import OfferedTool, ToolsError, together
 from dflash_tui.application.tools.rounds import Planned
 
 T = TypeVar("T")
