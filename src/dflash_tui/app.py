@@ -239,7 +239,6 @@ class DFlashApp(App[int]):
             self.push_screen(of_screens("palette", "Palette")(id=PALETTE))
 
     def action_explain(self) -> None:
-        """Explain the focused parameter, or the figures of the focused panel or of the page."""
         from dflash_tui.screens.explain import ExplainScreen, figures, parameter
 
         screen, focused = self.screen, self.focused

@@ -27,7 +27,7 @@ def journal_of(app: DFlashApp) -> Typed:
     """What the app has recorded as typed."""
     current = app.chat.state.conversation
     query, row = "SELECT typed FROM app WHERE id = ?", (current.journal._app,)
-    found = current.store.database.read(lambda db: db.execute(query, row).fetchone())
+    found = current.store.read(lambda db: db.execute(query, row).fetchone())
     return msgspec.json.decode(found[0], type=Typed) if found else Typed()
 
 

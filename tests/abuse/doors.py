@@ -6,7 +6,7 @@ import gzip
 import json
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -231,17 +231,21 @@ def _database() -> bytes:
 
     with TemporaryDirectory() as name:
         stored_file(Path(name), [(f"question {number}", "answer " * 30, "and?", "so") for number in range(4)])
-        files, path = _journal(), Path(name) / DATABASE
-        with closing(sqlite3.connect(path)) as db, db:
-            db.execute(
-                "INSERT INTO app VALUES ('x', ?, ?, 0)",
-                (files[".typed"].decode(), files[".turn"].splitlines()[0].decode()),
-            )
-            db.execute("INSERT INTO paste VALUES ('x', '[1]', 'pasted')")
-            db.executemany(
-                "INSERT INTO step (app, line) VALUES ('x', ?)", [(line,) for line in files[".turn"].splitlines()[1:]]
-            )
+        path = Path(name) / DATABASE
+        _put_journal(path, _journal())
         return path.read_bytes()
+
+
+def _put_journal(path: Path, rows: Mapping[str, bytes]) -> None:
+    """What a killed app has left."""
+    place, *steps = rows["turn"].splitlines()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute("DELETE FROM app")
+        texts = (text.decode(errors="replace") for text in (rows["typed"], place))
+        db.execute("INSERT INTO app VALUES ('x', ?, ?, 0)", (*texts,))
+        db.execute("INSERT INTO paste VALUES ('x', '[1]', 'pasted')")
+        db.executemany("INSERT INTO step (app, line) VALUES ('x', ?)", [(line,) for line in steps])
 
 
 def _lay_database(rng: random.Random, folder: Path) -> None:
@@ -291,29 +295,22 @@ def _open_store(folder: Path) -> None:
 
 @cache
 def _journal() -> dict[str, bytes]:
-    """As earlier versions left it."""
     place = Place("c", "q", "a", "the question", None, "pair")
     turn = b"".join(line + b"\n" for line in [msgspec.json.encode(place), *map(encode, lines(a_turn()))])
-    return {
-        ".lock": b"",
-        ".typed": b'{"draft": "half a thought [1]", "waiting": ["one that waits"]}\n',
-        ".pasted": b'{"words": "[1]", "text": "pasted"}\n',
-        ".turn": turn,
-    }
+    return {"typed": b'{"draft": "half a thought [1]", "waiting": ["one that waits"]}\n', "turn": turn}
 
 
 def _lay_journal(rng: random.Random, folder: Path) -> None:
-    (folder / "journal").mkdir()
-    files = dict(_journal())
-    kind = rng.choice([kind for kind, data in files.items() if data])
+    rows = dict(_journal())
+    kind = rng.choice(("typed", "turn"))
     if rng.random() < 0.5:
-        files[kind] = damaged(rng, files[kind])
+        rows[kind] = damaged(rng, rows[kind])
     else:
-        told = [json.loads(line) for line in files[kind].splitlines()]
+        told = [json.loads(line) for line in rows[kind].splitlines()]
         mutate_lines(rng, told)
-        files[kind] = b"".join(json.dumps(line).encode() + b"\n" for line in told)
-    for suffix, data in files.items():
-        (folder / "journal" / f"x{suffix}").write_bytes(data)
+        rows[kind] = b"".join(json.dumps(line).encode() + b"\n" for line in told)
+    (folder / DATABASE).write_bytes(_database())
+    _put_journal(folder / DATABASE, {**rows, kind: rows[kind] or b"{}"})
 
 
 # Settings

@@ -89,7 +89,7 @@ def killed_app(
 ) -> None:
     """What an app leaves in its data folder when it is killed in the middle of a turn."""
     store = Store(folder)
-    journal = Journal(store.database, folder / "journal")
+    journal = Journal(store, folder / "journal")
     journal.typed(draft, waiting)
     if place is not None:
         journal.begin(place)

@@ -23,7 +23,7 @@ from dflash_core.text.reasoning import Effort, Reasoning
 from dflash_core.text.template_values import Tools
 from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
 from dflash_tui.application.requests import Requests
-from dflash_tui.application.session import ExperimentLike, OnPrefill, Progress, WhatIfLike
+from dflash_tui.application.session import OnPrefill, Progress
 
 ANSWER = """Speculative decoding keeps the target distribution intact: a cheap drafter proposes tokens, \
 one target pass verifies them, and the longest matching path is kept.
@@ -340,10 +340,10 @@ class FakeSession:
     def decoder(self) -> NoReturn:
         raise DFlashError("a script has no decoder for other programs")
 
-    def experiment(self, design: object) -> ExperimentLike:
+    def experiment(self, design: object) -> NoReturn:
         raise DFlashError("a script has nothing to measure with")
 
-    def what_if(self, *args: object) -> WhatIfLike:
+    def what_if(self, *args: object) -> NoReturn:
         raise DFlashError("a script has nothing to measure with")
 
     def scratch_conversation(self) -> FakeConversation:

@@ -23,7 +23,7 @@ Size = tuple[int, int]
 
 async def test_a_full_disk_is_said_once_and_the_conversation_goes_on(make_app: MakeApp, store: Store) -> None:
     async with talking(make_app, ("one", "answer one"), size=(120, 40), notifications=True) as (app, pilot, session):
-        disk = app.chat.state.conversation.store.database._disk
+        disk = app.chat.state.conversation.store._disk
         assert disk is not None
         [(pages,)] = disk.execute("PRAGMA page_count").fetchall()
         disk.execute(f"PRAGMA max_page_count = {pages}")

@@ -26,8 +26,7 @@ from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.text.plot import LINE
 from dflash_tui.widgets.curve import CurveView
 from dflash_tui.widgets.flash import Flash
-from dflash_tui.widgets.knob_row import KnobRow
-from dflash_tui.widgets.preset_row import PresetRow
+from dflash_tui.widgets.knob_row import KnobRow, PresetRow
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.strip import TitleRow
 from support.grids import full

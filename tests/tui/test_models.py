@@ -12,7 +12,7 @@ import pytest
 from dflash_core.demo import demo_target_path
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.settings.config import Config, Settings, config_folder
-from dflash_tui.application.settings.presets import OLD_NAME, Presets, Profile
+from dflash_tui.application.settings.presets import FOLDER_NAME, Presets, Profile
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen
 from dflash_tui.widgets.model_list import is_path
@@ -314,14 +314,14 @@ async def test_profiles_by_commands(make_app: MakeApp) -> None:
 
 
 async def test_what_is_wrong_with_the_file_is_said(make_app: MakeApp) -> None:
-    path = config_folder() / OLD_NAME
+    path = config_folder() / FOLDER_NAME / "x.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("[profiles.x]\ntarget = 3\n")
+    path.write_text("target = 3\n")
     it = Opened(make_app)
     async with it.app.run_test(size=(200, 60), notifications=True) as pilot:
         await it.open(pilot)
         await shows(
-            pilot, "Left out", "profiles.x.target:", "expected"
+            pilot, "Left out", "target: found 3", "expected"
         )  # where the line wraps depends on the path's length
         await pilot.press("escape")
 

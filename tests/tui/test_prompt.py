@@ -553,7 +553,7 @@ async def test_a_paste_of_10_megabytes_is_a_few_words_and_is_sent_whole(make_app
     app = make_app(session)
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        prompt, database = app.chat.prompt, app.chat.state.conversation.store.database
+        prompt, database = app.chat.prompt, app.chat.state.conversation.store
 
         def sizes(column: str, table: str) -> list[int]:
             app.chat.state.conversation.journal.flush()

@@ -329,7 +329,7 @@ async def test_a_conversation_with_calls_is_stored_exported_and_opened_without_t
         await wait_until(pilot, exported.exists)
     for text in ("I add.", 'add {"a": 2, "b": 3}', "add done:\n5", "It is five."):
         assert text in markdown.read_text(encoding="utf-8")
-    monkeypatch.setattr("dflash_tui.application.tools.needs.find_spec", lambda name: None)
+    monkeypatch.setattr("dflash_tui.application.tools.offered.find_spec", lambda name: None)
     again, next_script = chat_with("Nothing to add.")
     async with again.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)

@@ -19,9 +19,8 @@ from dflash_tui.application.conversations.store import Card, Store, StoredConver
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import config_folder
 from dflash_tui.widgets import choices
-from dflash_tui.widgets.knob_row import LEFT
+from dflash_tui.widgets.knob_row import LEFT, PresetRow
 from dflash_tui.widgets.params import GROUPS
-from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.strip import StatusStrip
 from support.turns import step_of, turn_of
 

@@ -142,7 +142,7 @@ def test_a_stopped_turn_is_kept_with_its_record(tmp_path: Path) -> None:
     assert kept.report is not None
     assert kept.report.stop == "cancelled"
     assert current.store.record(kept.id) == turn.record
-    assert current.store.database.read(lambda db: db.execute("SELECT * FROM step").fetchall()) == []
+    assert current.store.read(lambda db: db.execute("SELECT * FROM step").fetchall()) == []
 
 
 def test_rename_and_delete_of_the_present_conversation(tmp_path: Path) -> None:

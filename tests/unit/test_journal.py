@@ -33,7 +33,7 @@ PLACE = Place("c", "q", "a", "the question", None, "pair")
 
 def left_in(folder: Path) -> list[Left]:
     store = Store(folder)
-    found = list(Journal(store.database, folder / "journal").rescue())
+    found = list(Journal(store, folder / "journal").rescue())
     assert store.problem() == ""
     assert store.close()
     return found
@@ -41,7 +41,7 @@ def left_in(folder: Path) -> list[Left]:
 
 def test_typed_text_and_the_turn_are_found(tmp_path: Path) -> None:
     store, whole = Store(tmp_path), a_turn()
-    journal = Journal(store.database, tmp_path / "journal")
+    journal = Journal(store, tmp_path / "journal")
     journal.typed("half\na thought \ud800 [long]", ["one that waits"], {"[long]": "a long text", "[gone]": "another"})
     journal.begin(PLACE)
     for line in lines(whole):
@@ -67,15 +67,15 @@ def test_a_turn_is_found_up_to_its_last_whole_step(tmp_path: Path) -> None:
 
 def test_a_finished_turn_is_gone_and_a_closed_app_leaves_unsent_text_only(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    journal = Journal(store.database, tmp_path / "journal")
+    journal = Journal(store, tmp_path / "journal")
     journal.begin(PLACE)
     journal.line(next(lines(a_turn())))
     journal.finish()
     journal.close()
     assert list((tmp_path / "journal").iterdir()) == []
     for table in ("app", "step"):
-        assert store.database.read(lambda db, table=table: db.execute(f"SELECT * FROM {table}").fetchall()) == []
-    journal = Journal(store.database, tmp_path / "journal")
+        assert store.read(lambda db, table=table: db.execute(f"SELECT * FROM {table}").fetchall()) == []
+    journal = Journal(store, tmp_path / "journal")
     journal.typed("unsent")
     journal.close()
     assert left_in(tmp_path) == [Left(Typed("unsent"))]
@@ -130,7 +130,7 @@ def test_a_full_disk_in_mid_turn_is_no_fault_of_the_turn(tmp_path: Path) -> None
         [(pages,)] = db.execute("PRAGMA page_count").fetchall()
         db.execute(f"PRAGMA max_page_count = {pages}")
 
-    current.store.database.read(fill)
+    current.store.read(fill)
     assert len(list(current.pieces(turn))) > 1
     [problem] = current.problems()
     assert "database or disk is full" in problem
@@ -232,39 +232,20 @@ def test_what_is_typed_and_sent_before_others_text_comes_back_stays_on_the_disk(
     assert left.typed == Typed("half a thought\nearly", ("sent early",))
 
 
-def old_files(folder: Path, **files: bytes) -> None:
-    """What a killed app of an earlier version has left."""
-    (folder / "journal").mkdir()
-    for kind, data in {"lock": b"", **files}.items():
-        (folder / "journal" / f"x.{kind}").write_bytes(data)
-
-
-TURN = b"\n".join([msgspec.json.encode(PLACE), *map(encode, lines(a_turn()))])
-
-
-def test_the_files_of_earlier_versions_are_read_once(tmp_path: Path) -> None:
-    typed = b'{"draft": "half a thought [1]", "waiting": ["one that waits"]}\nthe end of a longer one"}\n'
-    old_files(tmp_path, typed=typed, pasted=b'{"words": "[1]", "text": "pasted"}\n{"wor', turn=TURN)
-    [left] = left_in(tmp_path)
-    assert left.typed == Typed("half a thought pasted", ("one that waits",))
-    assert (left.place, left.record and left.record.text, left.record and left.record.ended) == (
-        PLACE,
-        "Yes, it is",
-        False,
-    )
-    assert left_in(tmp_path) == []
-    assert list((tmp_path / "journal").iterdir()) == []
-
-
 DEEP = b'{"x": ' + b"[" * 200_000
 
 
 @pytest.mark.parametrize("kind", ["typed", "turn", "step"])
 def test_json_that_is_nested_too_deep_is_damage(tmp_path: Path, kind: str) -> None:
-    files = {"typed": b'{"draft": "a draft"}\n', "turn": TURN}
-    head = msgspec.json.encode(PLACE) + b"\n" if kind == "step" else b""
-    files["turn" if kind == "step" else kind] = head + DEEP + b"\n"
-    old_files(tmp_path, **files)
+    steps = [DEEP] if kind == "step" else [*map(encode, lines(a_turn()))]
+    row = [b'{"draft": "a draft"}', msgspec.json.encode(PLACE)]
+    if kind != "step":
+        row[kind == "turn"] = DEEP
+    store = Store(tmp_path)
+    (tmp_path / "journal").mkdir()
+    store.write(lambda db: db.execute("INSERT INTO app VALUES ('x', ?, ?, 0)", [one.decode() for one in row]))
+    store.write(lambda db: db.executemany("INSERT INTO step (app, line) VALUES ('x', ?)", zip(steps)))
+    store.close()
     [left] = left_in(tmp_path)
     assert left.typed.draft == ("" if kind == "typed" else "a draft")
     assert left.place == (None if kind == "turn" else PLACE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,25 +10,22 @@ from dflash_core.demo import demo_target_path
 from dflash_tui import cli
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import config_folder
-from dflash_tui.application.settings.presets import OLD_NAME, Preset, PresetError, Presets, Profile
+from dflash_tui.application.settings.presets import FOLDER_NAME, Preset, PresetError, Presets, Profile
 from dflash_tui.application.starting import arguments_again
 from dflash_tui.cli.options import Command, Invocation
 from support.homes import work_at_home
 
-TEXT = """\
+CODING = """\
 # mine
-[profiles.coding]   # for code
 target = "/a/b.gguf"
 draft = "mtp"
 context = 65536
 kv = "q8_0/q4_0"
-  [profiles.coding.knobs]
-  budget = 15  # measured
 
-[profiles.near]
-target = "sub/x.gguf"
-draft = "ngram+sub/d"
+  [knobs]
+  budget = 15  # measured
 """
+NEAR = 'target = "sub/x.gguf"\ndraft = "ngram+sub/d"\n'
 
 
 @pytest.fixture(autouse=True)
@@ -37,16 +33,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work_at_home(tmp_path, monkeypatch)
 
 
+def folder() -> Path:
+    return config_folder() / FOLDER_NAME
+
+
+def profile_of(name: str, text: str) -> Path:
+    folder().mkdir(parents=True, exist_ok=True)
+    path = folder() / f"{name}.toml"
+    path.write_text(text)
+    return path
+
+
 @pytest.fixture
 def mine(home: Path) -> Presets:
-    """Profiles in one file, as earlier versions wrote them."""
-    old_file().parent.mkdir(parents=True, exist_ok=True)
-    old_file().write_text(TEXT)
+    profile_of("coding", CODING)
+    profile_of("near", NEAR)
     return Presets()
-
-
-def old_file() -> Path:
-    return config_folder() / OLD_NAME
 
 
 def test_what_a_file_says(mine: Presets) -> None:
@@ -56,29 +58,13 @@ def test_what_a_file_says(mine: Presets) -> None:
     assert coding == Profile("coding", changes={"drafting": "tree 15"}, **entries)
     assert coding.knobs.budget == 15
     assert coding.words == "b.gguf + mtp · 65,536 positions · q8_0/q4_0 · drafting tree 15"
-    folder = old_file().parent
-    assert (near.target, str(near.draft)) == (folder / "sub" / "x.gguf", f"ngram+{folder}/sub/d")
-    assert near.gone() == folder / "sub" / "x.gguf"
-
-
-def test_a_profile_of_the_old_file_moves_when_it_changes(mine: Presets) -> None:
-    """The rest of the old file stays as it is: comments, order, spacing."""
-    coding, near = mine.profiles.values()
-    mine.rename("coding", "code2")
-    assert old_file().read_text() == "# mine\n" + TEXT[TEXT.index("[profiles.near]") :]
-    assert mine.profile("code2") == replace(coding, name="code2")
-    assert [*mine.profiles] == ["near", "code2"]
-    mine.save(replace(near, context=512))
-    assert "[profiles" not in old_file().read_text()
-    assert [*Presets().profiles] == ["code2", "near"], "from the disk"
-    assert mine.problems == []
+    assert (near.target, str(near.draft)) == (folder() / "sub" / "x.gguf", f"ngram+{folder()}/sub/d")
+    assert near.gone() == folder() / "sub" / "x.gguf"
 
 
 def test_changes_leave_the_files_of_others_as_they_stand(mine: Presets) -> None:
     by_hand = "# mine\ntarget = 'demo'  # why\n[knobs]\nbudget = 3  # measured\n"
-    path = mine.folder / "new.toml"
-    path.parent.mkdir()
-    path.write_text(by_hand)
+    path = profile_of("new", by_hand)
     mine.rename("new", "newer")
     assert (mine.folder / "newer.toml").read_text() == by_hand
     assert not path.exists()
@@ -87,7 +73,7 @@ def test_changes_leave_the_files_of_others_as_they_stand(mine: Presets) -> None:
     mine.save(gone)
     assert mine.profile("newer") == gone
     assert Presets().profile("newer") == gone, "from the disk"
-    assert old_file().read_text() == TEXT
+    assert (folder() / "coding.toml").read_text() == CODING
     mine.delete("coding")
     assert [*Presets().profiles] == ["near", "newer"]
 
@@ -119,29 +105,20 @@ def test_the_last_used_is_the_first(mine: Presets) -> None:
 @pytest.mark.parametrize(
     ("entry", "why", "stays"),
     [
-        ("[profiles.x]", 'line 1: profiles.x: no target; expected a GGUF file, or "demo"', False),
-        ("[profiles.x]\ntarget = 3", "line 2: profiles.x.target: found 3, expected a GGUF file", False),
-        ("[profiles.'a b']\ntarget = 'demo'", "profiles.a b: expected a name", False),
-        ("[profiles.'\\u001b[2J']\ntarget = 'demo'", "expected a name", False),
-        ("[profiles.x]\ntarget = 'demo'\ndraft = 3", "draft: found 3", False),
-        ("[profiles.x]\ntarget = '~nobody-of-that-name/x'", "it is left out", False),
-        ("[profiles.x]\ntarget = 'demo'\ncontext = 'many'", "line 3: profiles.x.context: context=many", True),
-        ("[profiles.x]\ntarget = 'demo'\nkv = 'q9'", "line 3: profiles.x.kv: ", True),
-        ("[profiles.x]\ntarget = 'demo'\ntraget = 'y'", "line 3: profiles.x.traget: unknown; expected about", True),
-        (
-            "[profiles.x]\ntarget = 'demo'\n[profiles.x.knobs]\nbudgte = 3",
-            "line 4: profiles.x.knobs.budgte",
-            True,
-        ),
-        ("[profiles.x]\ntarget = 'demo'\nknobs = 3", "expected a table", True),
-        ("profiles = 3", "expected tables", False),
-        ("[profile.x]\ntarget = 'demo'", "line 1: profile: expected tables [profiles.NAME]", False),
-        ("[profiles", "left out", False),
+        ("target = 3", "x.toml, line 1: target: found 3, expected a GGUF file", False),
+        ("target = 'demo'\ndraft = 3", "draft: found 3", False),
+        ("target = '~nobody-of-that-name/x'", "it is left out", False),
+        ("target = 'demo'\ncontext = 'many'", "line 2: context: context=many", True),
+        ("target = 'demo'\nkv = 'q9'", "line 2: kv: ", True),
+        ("target = 'demo'\ntraget = '\\u001b[2J'", "line 2: traget: unknown; expected about", True),
+        ("target = 'demo'\n[knobs]\nbudgte = 3", "line 3: knobs.budgte", True),
+        ("target = 'demo'\nknobs = 3", "expected a table", True),
+        ("[target", "left out", False),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(home: Path, entry: str, why: str, *, stays: bool) -> None:
-    (home / OLD_NAME).write_text(entry)
-    presets = Presets(home / "presets", home / "recent.json")
+    profile_of("x", entry)
+    presets = Presets()
     [problem] = presets.problems
     assert why in problem
     assert "\n" not in problem
@@ -149,25 +126,16 @@ def test_what_is_wrong_is_named_with_its_line(home: Path, entry: str, why: str, 
     assert ("x" in presets.profiles) is stays
 
 
-@pytest.mark.parametrize("text", ["[profiles", "\xff", "[profiles.x]\ntarget = 'demo'\n[profiles.x]"])
-def test_a_file_that_is_damaged_is_never_written_over(home: Path, text: str) -> None:
-    path = home / OLD_NAME
-    path.write_bytes(text.encode("latin-1"))
-    presets = Presets(home / "presets", home / "recent.json")
-    presets.save(Profile("x"))
-    presets.delete("x")
-    assert path.read_bytes() == text.encode("latin-1")
-
-
 def test_a_file_that_cannot_be_written_stays(mine: Presets, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.replace", full)
+    monkeypatch.setattr("os.unlink", full)
+    monkeypatch.setattr("os.rename", full)
     for change in (lambda: mine.delete("coding"), lambda: mine.rename("coding", "code")):
         with pytest.raises(PresetError, match="No space left on device"):
             change()
-    assert old_file().read_text() == TEXT
+    assert (folder() / "coding.toml").read_text() == CODING
     assert "coding" in mine.profiles
 
 
@@ -179,7 +147,7 @@ def test_names_are_simple(mine: Presets, name: str) -> None:
         mine.rename("coding", name)
     with pytest.raises(PresetError, match="already"):
         mine.rename("coding", "near")
-    assert old_file().read_text() == TEXT
+    assert [*Presets().profiles] == ["coding", "near"]
 
 
 def test_a_files_new_place(home: Path) -> None:
@@ -204,24 +172,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[LoadRequest]:
     return found
 
 
-def profile_of(text: str) -> None:
-    old_file().parent.mkdir(parents=True, exist_ok=True)
-    old_file().write_text(text)
-
-
 def test_a_profile_on_the_command_line(asked: list[LoadRequest], home: Path) -> None:
     target = demo_target_path()
-    profile_of(
-        f"[profiles.tiny]\ntarget = '{target}'\ndraft = 'text'\ncontext = 1024\nkv = 'q8_0'\n"
-        "[profiles.tiny.knobs]\nbudget = 15\n"
-    )
+    profile_of("tiny", f"target = '{target}'\ndraft = 'text'\ncontext = 1024\nkv = 'q8_0'\n[knobs]\nbudget = 15\n")
     for command in ("ask", "bench", "plan"):
         assert cli.main([command, "--profile", "tiny", *(["hi"] if command == "ask" else [])]) == 0
     for one in asked:
         assert (one.target, one.draft, one.context, one.kv) == (target, Path("ngram"), 1024, "q8_0")
         assert one.knobs.budget == 15
     asked.clear()
-    profile_of(old_file().read_text() + "[profiles.another]\ntarget = 'demo'\n")
+    profile_of("another", "target = 'demo'\n")
     assert next(iter(Presets().profiles)) == "tiny"
     cli.main(["ask", "--profile", "another", "hi"])
     assert [*Presets().profiles] == ["another", "tiny"], "the last used first"
@@ -238,7 +198,7 @@ def test_a_profile_on_the_command_line(asked: list[LoadRequest], home: Path) -> 
 
 def test_it_counts_over_the_settings(asked: list[LoadRequest], monkeypatch: pytest.MonkeyPatch) -> None:
     target = demo_target_path()
-    profile_of(f"[profiles.tiny]\ntarget = '{target}'\n")
+    profile_of("tiny", f"target = '{target}'\n")
     monkeypatch.setenv("DFLASH_TUI_KV", "q4_0")
     monkeypatch.setenv("DFLASH_TUI_TARGET", "/none.gguf")
     monkeypatch.setenv("DFLASH_TUI_DRAFT", "/none")
@@ -248,8 +208,9 @@ def test_it_counts_over_the_settings(asked: list[LoadRequest], monkeypatch: pyte
 
 
 def test_an_unknown_profile_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    profile_of("[profiles.tiny]\ntarget = 'demo'\n[profiles.bad]\n")
-    for name, why in (("tyni", "there are tiny"), ("bad", "line 3: profiles.bad: no target")):
+    profile_of("tiny", "target = 'demo'\n")
+    profile_of("bad", "\ntarget = 3\n")
+    for name, why in (("tyni", "there are tiny"), ("bad", "line 2: target: found 3")):
         with pytest.raises(SystemExit) as ended:
             cli.main(["--profile", name, "ask", "hi"])
         assert ended.value.code == 2
@@ -262,7 +223,7 @@ def test_an_unknown_profile_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -
 def test_a_profile_whose_files_moved_says_where_it_looked(
     asked: list[LoadRequest], home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    profile_of(f"[profiles.tiny]\ntarget = '{home}/old/m.gguf'\ndraft = 'text'\n")
+    profile_of("tiny", f"target = '{home}/old/m.gguf'\ndraft = 'text'\n")
     assert cli.main(["--profile", "tiny", "ask", "hi"]) == 1
     error = capsys.readouterr().err
     assert f"profile tiny: {home}/old/m.gguf is not there, and no m.gguf where models are looked for" in error

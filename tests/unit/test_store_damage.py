@@ -320,8 +320,8 @@ def test_a_file_that_is_removed_from_a_folder_that_is_then_closed(tmp_path: Path
 def test_a_text_that_is_larger_than_a_database_takes(tmp_path: Path) -> None:
     store = Store(tmp_path)
     card, nodes = talk(store, "before", "yes")
-    assert store.database._disk is not None
-    store.database._disk.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
+    assert store._disk is not None
+    store._disk.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
     with pytest.raises(StoreError, match="a text of this size cannot be saved"):
         store.add(card.id, Node("user", "x" * 200_000, nodes[1].id))
     assert store.on_disk

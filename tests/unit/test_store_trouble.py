@@ -26,7 +26,7 @@ NOBODY = 65534
 @contextmanager
 def without_room(store: Store) -> Iterator[None]:
     """Let the file grow no further: SQLite then reports a full disk."""
-    connection = store.database._disk
+    connection = store._disk
     assert connection is not None
     [(pages,)] = connection.execute("PRAGMA page_count").fetchall()
     connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -252,7 +252,7 @@ def test_a_fault_of_the_program_is_not_taken_for_one_of_the_disk(tmp_path: Path)
     with pytest.raises(sqlite3.IntegrityError):
         store.add(card.id, Node("nobody", "text"))  # type: ignore[arg-type]
     with pytest.raises(sqlite3.OperationalError, match="no such column"):
-        store.database.read(lambda db: db.execute("SELECT nonsense FROM message"))
+        store.read(lambda db: db.execute("SELECT nonsense FROM message"))
     assert store.problem() == ""
     store.begin(Card("goes on"))
     assert titles(store) == ["goes on", "text"]

@@ -21,7 +21,7 @@ from dflash_tui.application.conversations.tool_messages import ToolCall, ToolRes
 from dflash_tui.application.settings.tool_servers import ToolServer
 from dflash_tui.application.tools import needs
 from dflash_tui.application.tools.connection import Connection
-from dflash_tui.application.tools.needs import ToolsError
+from dflash_tui.application.tools.offered import ToolsError
 from dflash_tui.application.tools.rounds import Planned
 from dflash_tui.application.tools.servers import ToolServers
 from dflash_tui.application.tools.stdio import MAX_LINE

@@ -48,7 +48,6 @@ def _hint(error: DFlashError, table: Mapping[Code, str]) -> list[str]:
 
 
 def _options(error: DFlashError) -> list[str]:
-    """Options for a load that does not fit."""
     if isinstance(error, RanOutError):
         return [fits.options(one, error.plan.setup) for one in error.plan.remedies]
     if not isinstance(error, OutOfMemoryError) or (short := error.shortage) is None:

@@ -142,10 +142,7 @@ class Experiment(Background):
     `stop` is called from the app's thread to end the experiment."""
 
     def __init__(
-        self,
-        decoder: DecoderUse | None,
-        run: Iterator[ExperimentProgress],
-        stop: Callable[[], None] | None = None,
+        self, decoder: DecoderUse | None, run: Iterator[ExperimentProgress], stop: Callable[[], None] | None = None
     ) -> None:
         super().__init__("dflash-lab")
         self._decoder = decoder
@@ -232,7 +229,6 @@ class Running(Background):
 
     @property
     def arrived(self) -> bool:
-        """There is something to drain."""
         return bool(self._arrived)
 
     def drain(self) -> list[Piece]:

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 import torch
 
@@ -18,12 +19,11 @@ from dflash_core.lab.experiment import Design, Experiment
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.whatif import ExactReplay
 from dflash_core.limits import Limits
-from dflash_core.memory import MemoryBreakdown, parse_bytes
+from dflash_core.memory import parse_bytes
 from dflash_core.progress import Progress
 from dflash_core.record import Loaded, TurnRecord
 from dflash_core.snapshots.folder import StateFolder
 from dflash_core.snapshots.store import SnapshotStore, default_cap
-from dflash_core.turn_stats import FoundRow
 from dflash_core.user_folders import user_folder
 from dflash_tui import __version__
 from dflash_tui.application.log import LOG
@@ -35,54 +35,24 @@ from dflash_tui.application.session import LoadRequest
 class EngineSession:
     """A loaded pair, its conversation, and the data that the panels show."""
 
+    missing: Mapping[str, str] = MappingProxyType({})
+
     def __init__(self, engine: Engine, title: str, knobs: Knobs, notes: Sequence[str]) -> None:
         self._engine = engine
         self.title, self.knobs, self.notes = title, knobs, tuple(notes)
-        self.conversation = Conversation(engine, engine.target.tokenizer, engine.target.template)
+        self.context_length, self.limits = engine.context_length, engine.limits
+        self.conversation = self.scratch_conversation()
+        self.count, self.clear = self.conversation.count, self.conversation.reset
+        self.memory, self.token_text = engine.memory, engine.target.tokenizer.token_text
+        self.learned, self.forget_learned = engine.learned, engine.forget_learned
+        self.leave, self.cancel = engine.leave, engine.cancel
 
     @property
     def turns(self) -> Sequence[TurnRecord]:
         return self.conversation.turns
 
-    @property
-    def context_length(self) -> int:
-        return self._engine.context_length
-
-    @property
-    def limits(self) -> Limits:
-        return self._engine.limits
-
-    def memory(self) -> MemoryBreakdown:
-        return self._engine.memory()
-
-    def count(self, text: str) -> int:
-        """Tokens of a text."""
-        return self.conversation.count(text)
-
-    @property
-    def missing(self) -> Mapping[str, str]:
-        return {}
-
     def watch(self, requests: Requests) -> bool:
         return False
-
-    def token_text(self, token: int) -> str:
-        return self._engine.target.tokenizer.token_text(token)
-
-    def clear(self) -> None:
-        self.conversation.reset()
-
-    def learned(self) -> Sequence[FoundRow]:
-        return self._engine.learned()
-
-    def forget_learned(self) -> None:
-        self._engine.forget_learned()
-
-    def leave(self) -> None:
-        self._engine.leave()
-
-    def cancel(self) -> None:
-        self._engine.cancel()
 
     def decoder(self) -> Engine:
         return self._engine
@@ -97,8 +67,7 @@ class EngineSession:
 
     def scratch_conversation(self) -> Conversation:
         """A separate empty conversation over the same decoder, for measuring."""
-        engine = self._engine
-        return Conversation(engine, engine.target.tokenizer, engine.target.template)
+        return Conversation(self._engine, self._engine.target.tokenizer, self._engine.target.template)
 
 
 def laboratory(engine: Engine, title: str) -> Laboratory:

@@ -32,7 +32,6 @@ def is_final(error: Exception) -> bool:
 
 
 def fault(error: BaseException) -> str:
-    """An unexpected error, as one line."""
     return one_line(f"fault in the program: {type(error).__name__}: {error}", MESSAGE)
 
 

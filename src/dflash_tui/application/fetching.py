@@ -99,13 +99,11 @@ class Fetching(Background):
 
     @property
     def why(self) -> str:
-        """Why it failed, as one line."""
         error = self.error
         return one_line(str(error) if isinstance(error, DFlashError) else f"{type(error).__name__}: {error}")
 
     @property
     def words(self) -> str:
-        """The progress as one line."""
         match self.state:
             case "asking":
                 return "asking the hub for its size…"
@@ -130,7 +128,6 @@ class Fetching(Background):
         return received(self.files, self.folder)
 
     def go(self) -> None:
-        """Fetch."""
         self.going = True
         self.wake()
 

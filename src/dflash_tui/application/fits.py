@@ -34,7 +34,6 @@ def remedy_words(remedy: Remedy, before: Setup) -> str:
 
 
 def options(remedy: Remedy, before: Setup) -> str:
-    """The remedy as options of the command line."""
     return " ".join(option for _, option in changes(remedy.setup, before))
 
 

@@ -67,7 +67,6 @@ class Remembered:
         return fact in self._facts
 
     def put(self, fact: Fact, value: bool) -> None:
-        """Remember a fact, or forget it."""
         if value != (fact in self._facts):
             self._facts ^= {fact}
             self._file.write(self._facts)

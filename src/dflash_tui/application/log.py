@@ -29,7 +29,6 @@ _FORMAT = _Format("%(asctime)s %(process)d %(levelname)s %(message)s")
 
 
 def log_file() -> Path:
-    """Where the log is."""
     return user_folder("state") / FILE_NAME
 
 

@@ -70,7 +70,6 @@ class Pasted:
 
 
 def whole(shown: str, texts: Mapping[str, str]) -> str:
-    """Replace all placeholders by their texts."""
     return _any_of(texts).sub(lambda words: texts[words[0]], shown)
 
 

@@ -100,7 +100,6 @@ class ReplayConversation:
 
     @property
     def next(self) -> TurnRecord | None:
-        """The turn to show next."""
         return self._waiting[0] if self._waiting else None
 
     def set_messages(self, messages: Sequence[Message]) -> None:

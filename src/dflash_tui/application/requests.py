@@ -88,7 +88,6 @@ class Requests:
                     one.kept = None
 
     def add(self, client: str, path: str, model: str, preset: str = "", prompt: Prompt | None = None) -> ServedRequest:
-        """A request waits from now on."""
         with self._lock:
             self._count += 1
             request = ServedRequest(self._count, client, path, model, time.time(), preset)
@@ -100,7 +99,6 @@ class Requests:
             return request
 
     def record(self, request: ServedRequest, line: Line) -> None:
-        """One more line of its record."""
         with self._lock:
             self._lines += 1
             self._recent.append(NumberedLine(self._lines, request, line))

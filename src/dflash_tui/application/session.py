@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from dflash_core.engine import Engine
     from dflash_core.events import Piece
     from dflash_core.fits import MemoryEstimator, Setup
-    from dflash_core.lab.experiment import Design
-    from dflash_core.lab.results import ExperimentProgress, Result
-    from dflash_core.lab.whatif import Acceptance
+    from dflash_core.lab.experiment import Design, Experiment
+    from dflash_core.lab.whatif import ExactReplay
     from dflash_core.limits import Limits
     from dflash_core.memory import MemoryBreakdown
-    from dflash_core.messages import Call, Message, Role
+    from dflash_core.messages import Call, Message
     from dflash_core.record import Line, TurnRecord, Turns
     from dflash_core.snapshots.store import SnapshotStore
     from dflash_core.text.template_values import Tools
@@ -112,33 +111,18 @@ class TurnLike(Protocol):
     @property
     def calls(self) -> Sequence[Call]:
         """Calls of tools so far, which are not in the text."""
-        ...
 
     @property
     def calling(self) -> str:
         """The tool whose call is being written, or ""."""
-        ...
 
     def __iter__(self) -> Iterator[Piece]: ...
     def stop(self) -> None: ...
     def answer_now(self) -> None:
         """Close the reasoning and begin the answer. Usable from any thread."""
-        ...
 
     def change(self, knobs: Knobs) -> None:
         """Use these knobs from the next step on; knobs that only a new turn can change stay as they are."""
-        ...
-
-
-class MessageLike(Protocol):
-    """One message of the conversation, as the next prompt will contain it."""
-
-    @property
-    def role(self) -> Role: ...
-    @property
-    def content(self) -> str: ...
-    @property
-    def thinking(self) -> str: ...
 
 
 class ConversationLike(Protocol):
@@ -153,12 +137,11 @@ class ConversationLike(Protocol):
     tools: Tools
 
     @property
-    def messages(self) -> Sequence[MessageLike]: ...
+    def messages(self) -> Sequence[Message]: ...
     def set_messages(self, messages: Sequence[Message]) -> None: ...
     @property
     def tools_note(self) -> str:
         """What a user of tools should know of the model; "" for nothing."""
-        ...
 
     def ask(
         self, prompt: str | Sequence[Message], knobs: Knobs, *, on_prefill: OnPrefill | None = None
@@ -166,33 +149,9 @@ class ConversationLike(Protocol):
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike: ...
     def reading(self, knobs: Knobs) -> Reread | None:
         """What the next message would read again, and why; None for nothing. Raises DFlashError."""
-        ...
 
     def preview(self, text: str, knobs: Knobs) -> str:
         """The whole prompt that the model would get for `text`. Raises DFlashError."""
-        ...
-
-
-class ExperimentLike(Protocol):
-    """Settings being measured, which changes no conversation. Iterated on a worker thread."""
-
-    @property
-    def result(self) -> Result:
-        """What is measured so far. Usable from any thread."""
-        ...
-
-    def __iter__(self) -> Iterator[ExperimentProgress]: ...
-    def cancel(self) -> None:
-        """End after the present step. Usable from any thread."""
-        ...
-
-
-class WhatIfLike(Protocol):
-    """A turn being drafted again. Iterated on a worker thread; `acceptance` is there afterwards."""
-
-    @property
-    def acceptance(self) -> tuple[Acceptance, ...]: ...
-    def __iter__(self) -> Iterator[ExperimentProgress]: ...
 
 
 class SessionLike(Protocol):
@@ -209,14 +168,12 @@ class SessionLike(Protocol):
     @property
     def turns(self) -> Sequence[TurnRecord]:
         """Every answered turn of this conversation, oldest first."""
-        ...
 
     @property
     def knobs(self) -> Knobs: ...
     def memory(self) -> MemoryBreakdown: ...
     def count(self, text: str) -> int:
         """The number of tokens of a text. Usable from any thread."""
-        ...
 
     @property
     def limits(self) -> Limits: ...
@@ -224,56 +181,36 @@ class SessionLike(Protocol):
     def missing(self) -> Mapping[str, str]:
         """By panel or page ("tree", "steps", "memory"): why it has nothing to show, or is not complete; and why a
         running answer takes no "change". Usually empty."""
-        ...
 
     def token_text(self, token: int) -> str: ...
     def clear(self) -> None:
         """Start an empty conversation."""
-        ...
 
     def cancel(self) -> None:
         """End what the decoder is doing, also within a prompt. Usable from any thread."""
-        ...
 
     def decoder(self) -> Engine:
         """What a server answers other programs with. Raises DFlashError without a loaded model."""
-        ...
 
-    def experiment(self, design: Design) -> ExperimentLike:
+    def experiment(self, design: Design) -> Experiment:
         """Measure settings on prompts. Raises DFlashError if nothing can be measured."""
-        ...
 
     def what_if(
         self, record: TurnRecord, budgets: Sequence[int], drafter: str = "", p_min: float | None = None
-    ) -> WhatIfLike:
+    ) -> ExactReplay:
         """The turn as other budgets would have drafted it, by the named one of several drafters. Raises DFlashError."""
-        ...
 
     def watch(self, requests: Requests) -> bool:
         """Put what other programs ask of the model into `requests`, until `leave`; False where no server tells it."""
-        ...
 
     def learned(self) -> Sequence[FoundRow]:
         """Stated, learned and observed acceptance of the drafter's candidates; nothing if nothing is learned."""
-        ...
 
     def forget_learned(self) -> None:
         """Reset to the start values."""
-        ...
 
     def leave(self) -> None:
         """Save the state of the conversation: the session is not used after this. Not for the app's own thread."""
-        ...
-
-
-def messages_of(session: SessionLike) -> list[Message]:
-    """The messages of its conversation."""
-    from dflash_core.messages import Message  # brings numpy, which the app imports after its first frame
-
-    return [
-        one if isinstance(one, Message) else Message(one.role, one.content, one.thinking)
-        for one in session.conversation.messages
-    ]
 
 
 Loader = Callable[[Progress], SessionLike]

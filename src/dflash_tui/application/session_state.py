@@ -30,7 +30,6 @@ class _Version(msgspec.Struct):
 
 
 def encode_state(state: SessionState) -> bytes:
-    """As JSON."""
     return msgspec.json.encode(state)
 
 

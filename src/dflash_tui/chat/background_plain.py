@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-from textual.screen import Screen
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.background import Experiment
 from dflash_tui.application.log import LOG
-from dflash_tui.application.session import ExperimentLike, messages_of
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import AppState
+
+if TYPE_CHECKING:
+    from dflash_core.lab.experiment import Experiment as LabExperiment
 
 QUIET_S = 2.5  # seconds after an answer without typing or another task
 LOOK_S = 0.2
@@ -22,15 +22,14 @@ SLOW_MS = 300  # per step: a message sent meanwhile waits for the end of a step
 LONGEST_PROMPT = 8_192  # positions: prefilling a longer prompt again takes too long for a background task
 
 
+@dataclass(eq=False)
 class BackgroundPlain(Controller):
     """Belongs to one chat. Whatever the user starts has priority: the run is stopped and tried again later."""
 
-    def __init__(self, state: AppState, screen: Screen[Any], gauges: Gauges) -> None:
-        super().__init__(state, screen)
-        self._gauges = gauges
-        self._experiment: Experiment | None = None
-        self._run: ExperimentLike | None = None
-        self._typed = ""
+    _gauges: Gauges
+    _experiment: Experiment | None = None
+    _run: LabExperiment | None = None
+    _typed = ""
 
     @property
     def running(self) -> bool:
@@ -80,7 +79,7 @@ class BackgroundPlain(Controller):
             return
         from dflash_core.lab.experiment import last_prompts, plain_design
 
-        cases = last_prompts(messages_of(session))
+        cases = last_prompts(session.conversation.messages)
         if not cases:
             return
         try:

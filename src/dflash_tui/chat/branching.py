@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from dataclasses import dataclass
 
-from textual.screen import Screen
 from textual.widget import Widget
 
 from dflash_core.clean import clean
 from dflash_tui.application.amounts import counted
 from dflash_tui.chat.controller import Controller, Copy
-from dflash_tui.chat.state import AppState
 from dflash_tui.text.blocks import DOT
 from dflash_tui.widgets.markdown import Fence
 from dflash_tui.widgets.transcript import TurnBlock
 
 
+@dataclass(eq=False)
 class Branching(Controller):
     """The keys that act on one message: the chosen one, or the newest one to which the key applies."""
 
-    def __init__(
-        self, state: AppState, screen: Screen[Any], show_from: Callable[[str | None], Awaitable[None]]
-    ) -> None:
-        """`show_from`: show what follows a message."""
-        super().__init__(state, screen)
-        self._show_from = show_from
-        self._editing: TurnBlock | None = None
-        self._chosen: Widget | None = None
+    _show_from: Callable[[str | None], Awaitable[None]]  # shows what follows a message
+    _editing: TurnBlock | None = None
+    _chosen: Widget | None = None
 
     def reset(self) -> None:
         """Another conversation is shown: no message is chosen."""
@@ -45,7 +39,6 @@ class Branching(Controller):
         return next((one for one in parents if isinstance(one, TurnBlock)), None)
 
     def leave_choice(self) -> None:
-        """Clear the choice."""
         if self._chosen is not None:
             self._mark(None)
 
@@ -181,14 +174,13 @@ class Branching(Controller):
         return None, ""
 
 
+@dataclass(eq=False)
 class Copying(Controller):
     """The user's copies; the app makes them, and says where each went."""
 
-    def __init__(self, state: AppState, screen: Screen[Any], branching: Branching) -> None:
-        super().__init__(state, screen)
-        self._branching = branching
-        self._newest: Fence | None = None  # the last block of code when one was copied
-        self._copied: Fence | None = None  # the block copied last
+    _branching: Branching
+    _newest: Fence | None = None  # the last block of code when one was copied
+    _copied: Fence | None = None  # the block copied last
 
     def message(self) -> None:
         """The chosen message, or the newest answer."""
@@ -213,7 +205,6 @@ class Copying(Controller):
         self._copies(self._copied.code, f"block {place + 1} of {len(blocks)}, {_lines(self._copied.code)}")
 
     def clicked(self, code: str) -> None:
-        """A block of code was clicked."""
         self._copies(code, f"the code, {_lines(code)}")
 
     def link(self, address: str) -> None:

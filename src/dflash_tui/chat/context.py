@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from textual.screen import Screen
 
 from dflash_tui.application.amounts import counted, short
 from dflash_tui.application.mentions import collapse
@@ -13,7 +10,6 @@ from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.text.bars import clip
 
@@ -64,20 +60,12 @@ class Choice:
     about: str
 
 
+@dataclass(eq=False)
 class ContextKeeper(Controller):
-    """Belongs to one chat."""
-
-    def __init__(
-        self,
-        state: AppState,
-        screen: Screen[Any],
-        gauges: Gauges,
-        tuning: Tuning,
-        conversation: ConversationController,
-        program: ProgramController,
-    ) -> None:
-        super().__init__(state, screen)
-        self._gauges, self._tuning, self._conversation, self._program = gauges, tuning, conversation, program
+    _gauges: Gauges
+    _tuning: Tuning
+    _conversation: ConversationController
+    _program: ProgramController
 
     @property
     def fullness(self) -> Fullness:
@@ -90,7 +78,6 @@ class ContextKeeper(Controller):
         return Fullness(max(before, needed), capacity, max_context, message)
 
     def choices(self) -> list[Choice]:
-        """The choices that are possible now."""
         it, turns = self.fullness, self._to_leave_out()
         found = []
         if it.longer > it.message:

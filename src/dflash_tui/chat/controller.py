@@ -43,11 +43,12 @@ class Restart(Message):
     """End the program, and start it again with the present pair and conversation."""
 
 
+@dataclass(eq=False)
 class Controller:
-    """A part of the chat."""
+    """A part of the chat. Further fields are the controllers that it uses."""
 
-    def __init__(self, state: AppState, screen: Screen[Any]) -> None:
-        self.state, self.screen = state, screen
+    state: AppState
+    screen: Screen[Any]
 
     @property
     def prompt(self) -> Prompt:
@@ -62,7 +63,6 @@ class Controller:
         return self.screen.query_one(Inspector)
 
     def say(self, what: str | Exception) -> None:
-        """Show a short notice above the prompt, or why something is refused."""
         self.screen.query_one(Flash).say(what)
 
     def refuses_change(self) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-from textual.screen import Screen
+from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
 from dflash_core.errors import ContextError, DFlashError, FormatError, KnobError
@@ -25,7 +24,6 @@ from dflash_tui.chat.branching import Branching
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.files import ConversationFiles
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.widgets.calls import CallsBlock
 from dflash_tui.widgets.dialogs import ConfirmScreen
@@ -40,14 +38,16 @@ if TYPE_CHECKING:
 LOOK_S = 5.0  # seconds between checks that the file of conversations still exists
 
 
+@dataclass(eq=False)
 class ConversationController(Controller):
     """Links the screen's blocks to the tree of messages: a block and its answers carry the ids of their messages."""
 
-    def __init__(self, state: AppState, screen: Screen[Any], gauges: Gauges, tuning: Tuning) -> None:
-        super().__init__(state, screen)
-        self._gauges, self._tuning = gauges, tuning
-        self.branching = Branching(state, screen, self.go_on_from)
-        self.files = ConversationFiles(state, screen)
+    _gauges: Gauges
+    _tuning: Tuning
+
+    def __post_init__(self) -> None:
+        self.branching = Branching(self.state, self.screen, self.go_on_from)
+        self.files = ConversationFiles(self.state, self.screen)
 
     @property
     def _current(self) -> CurrentConversation:
@@ -304,7 +304,6 @@ class ConversationController(Controller):
         self.files.show_title()
 
     def _other_model(self) -> str:
-        """A note, if the conversation was with another model than the loaded one."""
         card, model = self._current.card, self.state.model
         return f"it was with {card.model}" if card is not None and model and card.model != model else ""
 

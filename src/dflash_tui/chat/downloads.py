@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
-
-from textual.screen import Screen
+from typing import TYPE_CHECKING
 
 from dflash_tui.application.fetching import Fetching
 from dflash_tui.application.hub.catalogue import Pair, load_catalogue
@@ -16,7 +15,6 @@ from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.json_store import JsonFile
 from dflash_tui.application.log import LOG
 from dflash_tui.chat.controller import Controller, LongTaskEnded
-from dflash_tui.chat.state import AppState
 from dflash_tui.settings.keys import retold
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.strip import TitleRow
@@ -35,15 +33,14 @@ def in_background(name: str) -> str:
     return f"{name} is being fetched in the background"
 
 
+@dataclass(eq=False)
 class Downloads(Controller):
     """One download per pair; `AT_ONCE` of them run. Others wait, as does one that shares a file with those."""
 
-    def __init__(self, state: AppState, screen: Screen[Any]) -> None:
-        super().__init__(state, screen)
-        self._all: dict[str, Fetching] = {}
-        self._open: list[Fetching] = []  # whose end has not been processed yet
-        self.watched: Fetching | None = None  # shown in a dialog: the user sees its end there
-        self.handed_over: tuple[str, ...] = ()  # names of those that the next process continues
+    _all: dict[str, Fetching] = field(default_factory=dict)
+    _open: list[Fetching] = field(default_factory=list)  # whose end has not been processed yet
+    watched: Fetching | None = None  # shown in a dialog: the user sees its end there
+    handed_over: tuple[str, ...] = ()  # names of those that the next process continues
 
     def __iter__(self) -> Iterator[Fetching]:
         return iter(list(self._all.values()))
@@ -68,7 +65,6 @@ class Downloads(Controller):
         return {file for one in takewhile(lambda one: one is not it, self.under_way) for file in one.files}
 
     def new(self, pair: Pair, make: type[Fetching] | None = None) -> Fetching:
-        """A new download of a pair, not started."""
         it = (make or Fetching)(pair, downloads())
         it.others = lambda: self.before(it)
         return it
@@ -87,7 +83,6 @@ class Downloads(Controller):
             self._give_turns()
 
     def seen(self, it: Fetching) -> None:
-        """The user has seen how it ended."""
         if it.over and self.of(it.pair.name) is it:
             del self._all[it.pair.name]
             self._show()

@@ -7,16 +7,13 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any, BinaryIO
-
-from textual.screen import Screen
+from typing import BinaryIO
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.conversations.exchange import file_name, from_file, import_file
 from dflash_tui.application.conversations.store import Card
 from dflash_tui.application.new_file import new_path, unwritable, why
 from dflash_tui.chat.controller import Controller
-from dflash_tui.chat.state import AppState
 from dflash_tui.text.pages import KINDS, render
 from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.strip import TitleRow
@@ -27,9 +24,7 @@ Say = Callable[[str | Exception], None]
 class ConversationFiles(Controller):
     """Each method takes a conversation; without one it acts on the present one."""
 
-    def __init__(self, state: AppState, screen: Screen[Any]) -> None:
-        super().__init__(state, screen)
-        self._reported = False  # that the disk refuses conversations
+    _reported = False  # that the disk refuses conversations
 
     def show_title(self) -> None:
         """Title and system message, in the row at the top; on the page of an empty conversation the last one."""

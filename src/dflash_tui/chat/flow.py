@@ -6,9 +6,8 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
-
-from textual.screen import Screen
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
 from dflash_core.errors import ContextError
@@ -19,7 +18,6 @@ from dflash_tui.application.faults import explain, needs_restart
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.session import OnPrefill, TurnLike
 from dflash_tui.chat.controller import Controller
-from dflash_tui.chat.state import AppState
 
 if TYPE_CHECKING:
     from dflash_core.events import Piece
@@ -51,7 +49,6 @@ class Frames:
         self._shown = False
 
     def arrived(self, now: float, cpu: float) -> None:
-        """Text has arrived that is not on the screen."""
         if not (self._shown or self._first):
             self._first = True
             self._at, self._cpu = now, cpu
@@ -64,7 +61,6 @@ class Frames:
         return min((cpu - self._cpu) / SHARE, SLOWEST_S) - waited
 
     def drawn(self, now: float, cpu: float) -> None:
-        """A frame begins."""
         self._shown = self._first
         self._at, self._cpu = now, cpu
 
@@ -72,26 +68,20 @@ class Frames:
 FIGURES_S = 0.5  # seconds between drawings of the figures when no text arrives
 
 
+@dataclass(eq=False)
 class Flow(Controller):
     """Runs one turn at a time. The flow never waits for the decoder's thread, and drains what has arrived.
 
     All changes on the screen are drawn in one frame, because a frame costs ten times as much as its new content.
+    `figures` draws those of the turn with one of its frames. `ended` is called when the flow is idle again, with
+    whether the message was refused.
     """
 
-    def __init__(
-        self,
-        state: AppState,
-        screen: Screen[Any],
-        figures: Callable[[], None],
-        ended: Callable[[TurnBlock, bool], None] = lambda block, refused: None,
-    ) -> None:
-        """`figures` draws those of the turn with one of its frames. `ended` is called when the flow is idle again, with
-        whether the message was refused."""
-        super().__init__(state, screen)
-        self._figures, self._ended = figures, ended
-        self._before: TurnRecord | None = None  # of the previous turn, whose figures are shown again after a refusal
-        self._frames = Frames(0.0, 0.0)
-        self._figures_at = 0.0
+    _figures: Callable[[], None]
+    _ended: Callable[[TurnBlock, bool], None] = lambda block, refused: None
+    _before: TurnRecord | None = None  # of the previous turn, whose figures are shown again after a refusal
+    _frames: Frames = field(default_factory=lambda: Frames(0.0, 0.0))
+    _figures_at: float = 0.0
 
     async def begin(
         self,
@@ -194,7 +184,6 @@ class Flow(Controller):
         self._look_again()
 
     async def _take(self, running: Running, meter: Meter, answer: Answer) -> None:
-        """Add what has arrived to the answer."""
         pieces = running.drain()
         meter.started = running.began
         for piece in pieces:

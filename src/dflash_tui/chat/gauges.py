@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-from textual.screen import Screen
+from typing import TYPE_CHECKING
 
 from dflash_tui.application.figures.speeds import verdict
 from dflash_tui.chat.controller import Controller
-from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.strip import Status, StatusStrip, TitleRow
 
 if TYPE_CHECKING:
@@ -24,12 +21,10 @@ if TYPE_CHECKING:
 class Gauges(Controller):
     """Draws title row, strip and panels from the session and the running turn."""
 
-    def __init__(self, state: AppState, screen: Screen[Any]) -> None:
-        super().__init__(state, screen)
-        self._frames = 0
-        self._measuring = False
-        self._draft = 0  # tokens of the text being typed
-        self._standing = 0  # positions of a conversation whose last turn has only a report
+    _frames = 0
+    _measuring = False
+    _draft = 0  # tokens of the text being typed
+    _standing = 0  # positions of a conversation whose last turn has only a report
 
     @cached_property
     def _plain(self) -> PlainSpeeds:

@@ -49,7 +49,6 @@ class Offered:
         self._drafters: dict[str, int] = {}  # the drafter chosen for a file, if not its first
 
     def rows(self, words: tuple[str, ...]) -> Iterator[Option]:
-        """Headings, and the rows that contain all the words."""
         profiles, files, pairs = list(self._profiles(words)), list(self._files(words)), list(self._pairs(words))
         # Rows that cannot be chosen come between the others: the list scrolls no further than its last row.
         others = [Option(line, disabled=True) for line in passed_over(list(self._finding.others))] if not words else []
@@ -118,9 +117,7 @@ class Offered:
             lines = filter(None, (pair.about, pair.licence, *repos))
             fetched = self._fetched(pair)
             return Content.assemble(
-                "\n".join(lines),
-                f"\n\n{fetched}" if fetched else "",
-                *takes(self._finding.fits.get(row)),
+                "\n".join(lines), f"\n\n{fetched}" if fetched else "", *takes(self._finding.fits.get(row))
             )
         if row == DEMO:
             return Content(ABOUT_DEMO)
@@ -144,7 +141,6 @@ class Offered:
         return choice.draft if choice is not None else None
 
     def change_draft(self, path: str, by: int) -> None:
-        """Choose another of its known drafters."""
         self._drafters[path] = (self._drafters.get(path, 0) + by) % len(choices(self._finding.models[path]))
 
     def _choice(self, path: str, one: Found) -> ModelChoice | None:

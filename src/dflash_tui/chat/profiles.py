@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from textual.screen import Screen
 
@@ -16,19 +16,15 @@ from dflash_tui.application.hub.walk import of_name
 from dflash_tui.application.settings.presets import PresetError, Presets, Profile, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen
 
 Say = Callable[[str], None]
 
 
+@dataclass(eq=False)
 class ProfileKeeper(Controller):
-    """Belongs to one chat."""
-
-    def __init__(self, state: AppState, screen: Screen[Any], program: ProgramController) -> None:
-        super().__init__(state, screen)
-        self._program = program
-        self._before: Profile | None = None  # the profile that was deleted or replaced last
+    _program: ProgramController
+    _before: Profile | None = None  # the profile that was deleted or replaced last
 
     @property
     def presets(self) -> Presets:
@@ -135,7 +131,6 @@ class ProfileKeeper(Controller):
         screen.app.push_screen(LineScreen(question, profile.name if profile else suggested(pair[0])), named)
 
     def ask_to_rename(self, screen: Screen[None], profile: Profile, say: Say) -> None:
-        """Rename a profile to a name that is asked for."""
 
         def named(name: str | None) -> None:
             if name is not None:

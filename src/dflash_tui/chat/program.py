@@ -5,15 +5,15 @@ If another pair does not load, the previous one is used again: it stays loaded o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-from textual.screen import Screen
 
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.memory import OTHERS
+from dflash_core.progress import Progress
 from dflash_tui.application import collector
+from dflash_tui.application.background import Background
 from dflash_tui.application.faults import explain, is_final, needs_restart
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
@@ -23,9 +23,7 @@ from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.controller import Controller, PairLoaded, Restart
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.loading import Loading, behind
 from dflash_tui.chat.sending import Sending
-from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.strip import LoadingLine, TitleRow
@@ -34,6 +32,42 @@ FIRST_LOOK_S, LOOK_S = 0.05, 0.1
 KEYS = "Ctrl+R loads again, /load another. Ctrl+Q quits; dflash-tui doctor looks at the machine."
 KEYS_WITHOUT_AGAIN = "/load loads another model. Ctrl+Q quits."
 TAKEN_BACK = "messages for the other model are back in the prompt"
+
+
+class Loading(Background):
+    """`start` it, then poll `phase`, `fraction` and `over`."""
+
+    def __init__(self, loader: Loader) -> None:
+        super().__init__("dflash-load")
+        self._loader = loader
+        self.phase = "starting"
+        self.fraction = 0.0
+        self.session: SessionLike | None = None
+
+    def _progress(self, phase: str, fraction: float) -> None:
+        self.phase, self.fraction = phase, min(max(fraction, 0.0), 1.0)
+
+    def work(self) -> None:
+        self.session = self._loader(self._progress)
+
+
+def behind(before: list[SessionLike], loader: Loader, check: Callable[[], None]) -> Loader:
+    """A loader that first has the session in `before` save its conversation's state, and releases it: two models may
+    not fit the machine. If `check` raises, the session stays."""
+
+    def load(progress: Progress) -> SessionLike:
+        if before:
+            progress("looking at the files", 0.0)
+            check()
+            progress("saving the conversation's state", 0.0)
+            try:
+                before.pop().leave()
+            except Exception:  # only an optimization: on any failure the conversation is prefilled again
+                LOG.warning("the state of the conversation is not saved", exc_info=True)
+        collector.release()
+        return loader(progress)
+
+    return load
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +86,22 @@ class _Pair:
     title: str
 
 
+@dataclass(eq=False)
 class ProgramController(Controller):
-    """Belongs to one chat."""
+    _gauges: Gauges
+    _tuning: Tuning
+    _plain: BackgroundPlain
+    _conversation: ConversationController
+    _sending: Sending
+    _pending: PendingLoad | None = None
+    _last: _Pair | None = None  # the newest that loaded
+    _why: Note | None = None  # while the last one is loaded again: why the new one did not load
+    _before: list[SessionLike] = field(default_factory=list)  # to release once the files of the next one are checked
+    running: Loading | None = None  # also set between its end and the check of its result
 
-    def __init__(
-        self,
-        state: AppState,
-        screen: Screen[Any],
-        gauges: Gauges,
-        tuning: Tuning,
-        plain: BackgroundPlain,
-        conversation: ConversationController,
-        sending: Sending,
-    ) -> None:
-        super().__init__(state, screen)
-        self._gauges, self._tuning, self._plain = gauges, tuning, plain
-        self._conversation, self._sending = conversation, sending
-        self.presets = tuning.presets
-        self._pending: PendingLoad | None = None
-        self._asked = self._loader = state.loader  # the requested loader; what `begin` calls for it
-        self._last: _Pair | None = None  # the newest that loaded
-        self._why: Note | None = None  # while the last one is loaded again: why the new one did not load
-        self._before: list[SessionLike] = []  # the pair to release once the files of the next one are checked
-        self.running: Loading | None = None  # also set between its end and the check of its result
+    def __post_init__(self) -> None:
+        self.presets = self._tuning.presets
+        self._asked = self._loader = self.state.loader  # the requested loader; what `begin` calls for it
 
     # Requests
 
@@ -243,7 +270,6 @@ class ProgramController(Controller):
     # How a load ended
 
     async def loaded(self) -> None:
-        """The requested pair is loaded."""
         self._remember_loaded()
         await self._use_session()
         await self._sending.next()

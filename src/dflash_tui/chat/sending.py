@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
-
-from textual.screen import Screen
 
 from dflash_core.clean import blank
 from dflash_core.errors import ContextError
@@ -23,7 +21,6 @@ from dflash_tui.chat.controller import Controller, LongTaskEnded, TurnEnded
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.chat.typed import about
@@ -33,23 +30,18 @@ from dflash_tui.widgets.transcript import TurnBlock
 TIDY_S = 1.0  # after an answer, once its last frames are drawn
 
 
+@dataclass(eq=False)
 class Sending(Controller):
     """Every typed text is in the prompt, in the queue or in the conversation."""
 
-    def __init__(
-        self,
-        state: AppState,
-        screen: Screen[Any],
-        gauges: Gauges,
-        tuning: Tuning,
-        plain: BackgroundPlain,
-        conversation: ConversationController,
-        tools: ToolCalls,
-    ) -> None:
-        super().__init__(state, screen)
-        self._gauges, self._tuning, self._plain, self._conversation = gauges, tuning, plain, conversation
-        self._tools = tools
-        self.flow = Flow(state, screen, gauges.frame, self._ended)
+    _gauges: Gauges
+    _tuning: Tuning
+    _plain: BackgroundPlain
+    _conversation: ConversationController
+    _tools: ToolCalls
+
+    def __post_init__(self) -> None:
+        self.flow = Flow(self.state, self.screen, self._gauges.frame, self._ended)
 
     async def send(self, text: str, typed: str) -> None:
         """Send or queue a message from the prompt, with the files that `typed` names."""
@@ -131,7 +123,6 @@ class Sending(Controller):
             await self.ask(self.state.queue.pop(0))
 
     def _show_turn(self) -> None:
-        """A turn has begun or ended."""
         # On this row only: a class on the screen restyles every widget of the conversation.
         self.screen.query_one("#prompt-row").set_class(self.state.busy, "-busy")
         self.screen.refresh_bindings()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-from textual.screen import Screen
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
 from dflash_core.events import Piece
@@ -19,7 +18,7 @@ from dflash_tui.application.settings.presets import Presets, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.flow import FIGURES_S
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import AppState, ShownTurn
+from dflash_tui.chat.state import ShownTurn
 
 if TYPE_CHECKING:
     from dflash_core.engine import Engine
@@ -34,20 +33,18 @@ CLOSE_S = 10.0  # for connections and the running step
 QUIT_S = 2.0  # at the end of the app
 
 
+@dataclass(eq=False)
 class Serving(Controller):
-    """Belongs to one chat."""
-
-    def __init__(self, state: AppState, screen: Screen[Any], gauges: Gauges, presets: Presets) -> None:
-        super().__init__(state, screen)
-        self._gauges, self._presets = gauges, presets
-        self._server: ServerBeside | None = None
-        self._busy = False  # it begins or ends
-        self._problems: list[str] = []  # presets of clients that do not exist
-        self._defaults: tuple[Defaults, Mapping[str, ClientDefaults]] | None = None
-        self._seen = 0  # number of the last line that was taken
-        self._drawn = 0.0
-        self.current: ServedRequest | None = None  # the one that the panels follow
-        self.stuck = False  # its threads did not end in time
+    _gauges: Gauges
+    _presets: Presets
+    _server: ServerBeside | None = None
+    _busy: bool = False  # it begins or ends
+    _problems: list[str] = field(default_factory=list)  # presets of clients that do not exist
+    _defaults: tuple[Defaults, Mapping[str, ClientDefaults]] | None = None
+    _seen: int = 0  # number of the last line that was taken
+    _drawn: float = 0.0
+    current: ServedRequest | None = None  # the one that the panels follow
+    stuck: bool = False  # its threads did not end in time
 
     def watch(self) -> None:
         """A model has been loaded: where it is that of a server of ours, follow what others ask there."""
@@ -76,7 +73,6 @@ class Serving(Controller):
             self.say(line)
         self._busy = True
         try:
-            # Both are made at their first use, which must be on this thread.
             shared = self.state.requests, self.state.decoder
             self._server = await asyncio.to_thread(self._open, engine, defaults, settings, *shared)
         finally:

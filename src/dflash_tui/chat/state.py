@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.knobs import Knobs
-from dflash_tui.application.background import UNDER_WAY
+from dflash_tui.application.background import UNDER_WAY, DecoderUse
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.json_store import Remembered
+from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Settings
 from dflash_tui.widgets.flash import Notices
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
     from dflash_core.messages import Call
     from dflash_core.record import TurnRecord
     from dflash_core.turn_stats import TurnReport
-    from dflash_tui.application.background import DecoderUse, Experiment, Running
+    from dflash_tui.application.background import Experiment, Running
     from dflash_tui.application.conversations.current import CurrentConversation
     from dflash_tui.application.figures.meter import Meter
-    from dflash_tui.application.requests import Requests
     from dflash_tui.widgets.answer import Answer
     from dflash_tui.widgets.transcript import TurnBlock
 
@@ -98,6 +98,7 @@ class AppState:
         self.queue: list[TurnBlock] = []  # messages that were sent and that the model has not received yet
         self.overlong = (0, 0)  # positions that the last refused message needed, and its tokens
         self.experiment: Experiment | None = None  # the lab's running experiment
+        self.decoder, self.requests = DecoderUse(), Requests()
         self.no_model = ""  # why no model can be used or loaded, as in a replay
         self.refused: frozenset[str] = frozenset()  # ids of actions, and names of commands, that have no effect
 
@@ -107,20 +108,6 @@ class AppState:
         from dflash_tui.application.conversations.current import CurrentConversation
 
         return CurrentConversation(self.past.folder, self.settings.system)
-
-    @cached_property
-    def decoder(self) -> DecoderUse:
-        """The queue before the decoder."""
-        from dflash_tui.application.background import DecoderUse
-
-        return DecoderUse()
-
-    @cached_property
-    def requests(self) -> Requests:
-        """Those of other programs."""
-        from dflash_tui.application.requests import Requests
-
-        return Requests()
 
     @property
     def opened(self) -> CurrentConversation | None:

@@ -7,11 +7,9 @@ import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-from textual.screen import Screen
+from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.amounts import seconds
@@ -19,8 +17,7 @@ from dflash_tui.application.conversations.tool_messages import ToolCall, ToolRes
 from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.tool_servers import allow_always
-from dflash_tui.application.tools.needs import ToolsError, needs
-from dflash_tui.application.tools.offered import OfferedTool, for_template
+from dflash_tui.application.tools.offered import OfferedTool, ToolsError, for_template, needs
 from dflash_tui.application.tools.results import fitting
 from dflash_tui.application.tools.rounds import (
     CANCELLED,
@@ -33,7 +30,6 @@ from dflash_tui.application.tools.rounds import (
     result_tokens,
 )
 from dflash_tui.chat.controller import Controller, LongTaskEnded
-from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.calls import CallFold, CallsBlock, CallScreen
 from dflash_tui.widgets.transcript import TurnBlock
 
@@ -44,16 +40,15 @@ LOOK_S = 0.25
 NONE = f"no servers of tools in {{path}}; write a table [{SERVERS}.NAME] with command and args, or url: docs/tools.md"
 
 
+@dataclass(eq=False)
 class ToolCalls(Controller):
-    """Belongs to one chat. No server is started before the user asks for it."""
+    """No server is started before the user asks for it."""
 
-    def __init__(self, state: AppState, screen: Screen[Any]) -> None:
-        super().__init__(state, screen)
-        self.servers: ToolServers | None = None
-        self._offered: tuple[OfferedTool, ...] = ()
-        self._running: Future[ToolResult] | None = None
-        self._stopped = False
-        self._opening = asyncio.Lock()
+    servers: ToolServers | None = None
+    _offered: tuple[OfferedTool, ...] = ()
+    _running: Future[ToolResult] | None = None
+    _stopped: bool = False
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @cached_property
     def permissions(self) -> Permissions:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from textual.screen import Screen
-
-from dflash_core.arch.recommended import NOTHING
+from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.drafting import SHAPES
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SPEC, SPEC_FORMER, Knobs, Value, described
@@ -18,25 +15,23 @@ from dflash_core.text.reasoning import Reasoning
 from dflash_tui.application.settings.presets import Preset, Presets, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.slider import DraftingRow
 
 ANNOUNCED_FROM = 64  # tokens: fewer are read again at once
 
 
+@dataclass(eq=False)
 class Tuning(Controller):
     """The chat screen's actions on parameters. The state's `knobs` are the next turn's, `used` the last one's."""
 
-    def __init__(self, state: AppState, screen: Screen[Any], gauges: Gauges, presets: Presets) -> None:
-        super().__init__(state, screen)
-        self._gauges = gauges
-        self.presets = presets
-        self._loaded_context = 0
-        self._defaults = NOTHING  # of the last model that was loaded
-        self._before = Knobs()  # of the turn before the present one
-        self._auto: Knobs | None = None  # the last parameters under auto that a shape of the tree ended
-        self._begun = False  # a model has been loaded, and the parameters are the user's from then on
+    _gauges: Gauges
+    presets: Presets
+    _loaded_context: int = 0
+    _defaults: Recommended = NOTHING  # of the last model that was loaded
+    _before: Knobs = Knobs()  # of the turn before the present one
+    _auto: Knobs | None = None  # the last parameters under auto that a shape of the tree ended
+    _begun: bool = False  # a model has been loaded, and the parameters are the user's from then on
 
     def set(self, **changes: Value) -> None:
         """Stage changes. Raises KnobError if the loaded pair does not support one, or one has no effect on it."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
 
 from textual.events import Key, Paste
-from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input, TextArea
 
@@ -17,7 +16,6 @@ from dflash_tui.application.new_file import here
 from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import AppState
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.completions import Completion, Completions
 
@@ -31,16 +29,11 @@ def about(session: SessionLike, text: str) -> int:
     return part if len(text) <= COUNTED else round(part * len(text) / COUNTED)
 
 
+@dataclass(eq=False)
 class Typed(Controller):
-    """Belongs to one chat. `complete` gives the completions of a slash command."""
-
-    def __init__(
-        self, state: AppState, screen: Screen[Any], gauges: Gauges, complete: Callable[[str], list[Completion]]
-    ) -> None:
-        super().__init__(state, screen)
-        self._gauges = gauges
-        self._complete = complete
-        self._counting: Timer | None = None
+    _gauges: Gauges
+    _complete: Callable[[str], list[Completion]]  # of a slash command
+    _counting: Timer | None = None
 
     def changed(self) -> None:
         """Called with every change of the prompt."""

@@ -134,10 +134,7 @@ def answer(
         interrupted = _told(turn, notes, quiet=as_json, lines=plain)
     if as_json:
         answered = turn.report.to_json() if turn.report is not None else _nothing(request)
-        used = {
-            "drafter": engine.limits.drafter.kind if engine.limits.drafter else None,
-            "kv": str(engine.kv.pair),
-        }
+        used = {"drafter": engine.limits.drafter.kind if engine.limits.drafter else None, "kv": str(engine.kv.pair)}
         calls = [
             {"name": call.name, "arguments": json.loads(call.arguments), "outcome": result.outcome, "text": result.text}
             for call, result in (tools.made if tools is not None else ())

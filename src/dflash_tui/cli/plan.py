@@ -90,7 +90,6 @@ def of_catalogue(request: LoadRequest) -> LoadRequest:
 
 
 def facts(plan: MemoryPlan) -> dict[str, Any]:
-    """A plan as JSON."""
     return {
         "card": plan.machine,
         "context": plan.setup.context,

@@ -15,7 +15,7 @@ from dflash_tui.application.conversations.tool_messages import ToolCall, ToolRes
 from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.tool_servers import ALL, ToolServer
-from dflash_tui.application.tools.needs import ToolsError, needs
+from dflash_tui.application.tools.offered import ToolsError, needs
 from dflash_tui.application.tools.results import fitting
 from dflash_tui.application.tools.rounds import CANCELLED, NOT_ASKED, Permissions, over, plan, result_tokens
 from dflash_tui.cli.options import Invocation

@@ -21,7 +21,7 @@ from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import ChatLayout
 from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.screens.pages import PAGES, action_provider
+from dflash_tui.screens import pages
 from dflash_tui.settings.keys import bindings
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.completions import Completions
@@ -29,10 +29,9 @@ from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.key_line import KeyLine
-from dflash_tui.widgets.knob_row import KnobRow
+from dflash_tui.widgets.knob_row import KnobRow, PresetRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.params import ParamsPanel
-from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.prompt import Prompt
 from dflash_tui.widgets.start import StartPage
 from dflash_tui.widgets.strip import LoadingLine, StatusStrip, TitleRow
@@ -48,7 +47,6 @@ NO_THINKING = "the newest answer has no thinking"
 
 
 def _of(method: str) -> property:
-    """An action that is a method of a controller."""
     return property(attrgetter(method))
 
 
@@ -58,7 +56,7 @@ class ChatScreen(Screen[None]):
     SCOPE: ClassVar[str] = "chat"
     # Esc stops an answer. While none is being written, `check_action` leaves the key to whatever is open.
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE), Binding("escape", "close", "Close")]
-    COMMANDS = Screen.COMMANDS | {action_provider}
+    COMMANDS = Screen.COMMANDS | {pages.action_provider}
     AUTO_FOCUS = "#prompt"
 
     def __init__(self, state: AppState) -> None:
@@ -164,7 +162,6 @@ class ChatScreen(Screen[None]):
         return self.query_one(Inspector)
 
     def say(self, what: str | Exception) -> None:
-        """Show a short notice above the prompt, or why something is refused."""
         self.query_one(Flash).say(what)
 
     # Turns and parameters
@@ -187,7 +184,6 @@ class ChatScreen(Screen[None]):
             self.state.past.add(event.text)
 
     async def action_retry(self) -> None:
-        """Ask the last message again, or load again if the load failed."""
         if self.state.session is not None:
             await self.parts.sending.retry()
         elif self.state.loading:
@@ -269,7 +265,6 @@ class ChatScreen(Screen[None]):
     action_answer_now = _of("parts.sending.flow.answer_now")
 
     def action_close(self) -> None:
-        """Esc while no answer is being written."""
         if self.app._notifications:  # they cover what is below them
             self.app.clear_notifications()
         elif self._completions.chosen is not None:
@@ -346,19 +341,17 @@ class ChatScreen(Screen[None]):
 
     def open_page(self, page: str, text: str = "") -> None:
         """Open one of the screens of `pages.py` over the chat. A lab screen runs `text` at once."""
-        opened = PAGES[page](self.parts, text)
+        opened = pages.page(page, self.parts, text)
         if type(self.app.screen) is not type(opened):  # two messages may be refused in quick succession
             self.app.push_screen(opened)
 
     action_open = open_page
 
     def action_download(self) -> None:
-        """Show the finished or running download; if there is none, what can be fetched."""
         it = self.parts.downloads.next
         self.open_page("get", it.pair.name if it is not None else "")
 
     def action_notices(self) -> None:
-        """Show the earlier messages that have disappeared."""
         from dflash_tui.widgets.dialogs import TextScreen
 
         self.app.push_screen(TextScreen("Notices", self.state.notices.page()))
@@ -368,7 +361,6 @@ class ChatScreen(Screen[None]):
 
     @property
     def about_focused(self) -> str:
-        """The help of the focused widget."""
         return getattr(self.focused, "HELP", None) or ""
 
     def action_help(self) -> None:

@@ -86,7 +86,6 @@ class ChatsScreen(Screen[None]):
 
     @property
     def _entry(self) -> Entry | None:
-        """The entry under the cursor."""
         place = self._options.highlighted
         return self._entries[place] if place is not None and place < len(self._entries) else None
 
@@ -169,7 +168,6 @@ class ChatsScreen(Screen[None]):
         return label if self._entries or action not in ("rename", "export", "delete") else ""
 
     def say(self, what: str | Exception) -> None:
-        """Show a short notice above the footer, or why something is refused."""
         self.query_one(Flash).say(what)
 
     @on(OptionList.OptionSelected)
@@ -242,7 +240,6 @@ class ChatsScreen(Screen[None]):
         return True
 
     def action_undo(self) -> None:
-        """Restore the last deleted conversation."""
         if self._deleted is None:
             self.say("nothing has been deleted here")
             return
@@ -255,7 +252,6 @@ class ChatsScreen(Screen[None]):
         self.app.push_screen(HelpScreen(getattr(self.focused, "HELP", None) or "", self.SCOPE))
 
     def action_back(self) -> None:
-        """Esc: from the search to the list, then to the chat."""
         search = self.query_one(_Search)
         if search.has_focus:
             search.value = ""

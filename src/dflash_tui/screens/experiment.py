@@ -21,6 +21,7 @@ from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_core.lab.diff import DiffSpan, diff
 from dflash_core.lab.experiment import Case, Design, last_prompts
+from dflash_core.lab.experiment import Experiment as LabExperiment
 from dflash_core.lab.export import ENDINGS, check_path, write
 from dflash_core.lab.grid import Arm
 from dflash_core.lab.plain import of_result
@@ -31,7 +32,7 @@ from dflash_tui.application.background import Experiment
 from dflash_tui.application.figures.measurements import MeasuredRow, What
 from dflash_tui.application.lab_request import adopted
 from dflash_tui.application.new_file import new_path
-from dflash_tui.application.session import ExperimentLike, SessionLike, messages_of
+from dflash_tui.application.session import SessionLike
 from dflash_tui.application.settings.presets import Preset, changed
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
@@ -55,7 +56,7 @@ class Line(Input):
 
 
 class ExperimentScreen(LabScreen):
-    """`text` says what to run; with `at_once` it runs when the screen opens. Enter on a row uses its setting."""
+    """`text` says what to run, which then runs when the screen opens. Enter on a row uses its setting."""
 
     SCOPE: ClassVar[str] = "experiment"
     WIDTH: ClassVar[int] = 176
@@ -66,17 +67,19 @@ class ExperimentScreen(LabScreen):
         ("prompts=FILE samples=10", "on ten prompts of a file"),
     )
     WHAT: ClassVar[What]
+    AT_ONCE: ClassVar[bool] = False
+    """It runs when the screen opens, whatever the text is."""
     BRIEF: ClassVar[tuple[str, ...]] = ()
     """Parameters that the experiment sets for itself: a setting that is used leaves the user's."""
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#lab-what"
 
-    def __init__(self, chat: ChatParts, text: str = "", *, at_once: bool = False) -> None:
+    def __init__(self, chat: ChatParts, text: str = "") -> None:
         super().__init__(chat)
-        self._text, self._at_once = text, at_once
+        self._text = text
         self._file = f"{self.WHAT}.csv"  # the name that was typed last, which may have been refused
         self._on = ""  # the source of the prompts, in words
-        self.experiment: ExperimentLike | None = None
+        self.experiment: LabExperiment | None = None
         self.result: Result | None = None
         self._drawn_at = 0.0
 
@@ -85,7 +88,6 @@ class ExperimentScreen(LabScreen):
         raise NotImplementedError
 
     def finding(self, result: Result) -> str:
-        """The result in a sentence."""
         return lab_text.finding(result, running=self.running)
 
     def measured(self, result: Result) -> None:
@@ -112,7 +114,7 @@ class ExperimentScreen(LabScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
-        if self._at_once:
+        if self._text or self.AT_ONCE:
             self.call_after_refresh(self.action_start)
 
     def hint(self, action: str, label: str) -> str:
@@ -124,13 +126,12 @@ class ExperimentScreen(LabScreen):
     def asked(self, count: int = 1) -> list[Case]:
         """The last questions of the conversation."""
         session = self.chat.state.session
-        return last_prompts(messages_of(session), count) if session is not None else []
+        return last_prompts(session.conversation.messages, count) if session is not None else []
 
     # The run
 
     @on(Input.Submitted, "#lab-what")
     def action_start(self) -> None:
-        """Measure what the line says, from the beginning."""
         session = self.measurable()
         if session is None:
             return
@@ -243,11 +244,9 @@ class ExperimentScreen(LabScreen):
     # Actions
 
     def action_edit(self) -> None:
-        """Change what is run."""
         self.query_one("#lab-what", Input).focus()
 
     def action_adopt(self) -> None:
-        """Adopt the best setting."""
         top = best(rows(self.result)) if self.result is not None else None
         if top is None:
             self.say("no best yet: Enter in the line above starts")
@@ -286,7 +285,6 @@ class ExperimentScreen(LabScreen):
         return self.chat.state.recommended.greedy(self.chat.state.knobs)
 
     def action_save(self) -> None:
-        """Keep the setting under the cursor as a preset of this model."""
         key = self.query_one(_Table).cursor_key
         if self.result is None or key is None:
             self.say("nothing to save yet")
@@ -308,14 +306,12 @@ class ExperimentScreen(LabScreen):
         self.app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, dots, - and _", "tuned"), named)
 
     def action_view(self, page: str) -> None:
-        """Another view of the lab."""
         if self.running:
             self.say("an experiment is running: Esc stops it")
         else:
             self.chat.open_page(page)
 
     def action_export(self) -> None:
-        """Write what was measured to a file."""
         if self.running or self.result is None:
             self.say("nothing to write yet" if self.result is None else "wait for the end, or press Esc to stop early")
             return
@@ -378,7 +374,6 @@ class _Table(DataTable):
     follow = True
 
     def action_move(self, count: int) -> None:
-        """The user moves along the rows."""
         self.follow = False
         self.move_cursor(row=min(max(self.cursor_row + count, 0), self.row_count - 1))
 

@@ -83,7 +83,6 @@ class GetScreen(ModalScreen[bool]):
         self.query_one(KeyHints).tell(*self._hints())
 
     def _hints(self) -> list[KeyHint]:
-        """What the keys do now."""
         match self._it.state:
             case "ready":
                 return [("Enter", "fetches it"), BACK]
@@ -117,7 +116,6 @@ class GetScreen(ModalScreen[bool]):
         return Content.assemble(*parts, "\n", *self._state())
 
     def _state(self) -> list[str | tuple[str, str]]:
-        """The state of the download."""
         it = self._it
         match it.state:
             case "ready":
@@ -147,7 +145,6 @@ class GetScreen(ModalScreen[bool]):
         return [(f"{it.words}\n", DIM if it.state == "asking" else "")]
 
     def action_go(self) -> None:
-        """Fetch the pair; load it if it is here; try again after a failure."""
         it, all = self._it, self._chat.downloads
         match it.state:
             case "fetched":
@@ -167,18 +164,15 @@ class GetScreen(ModalScreen[bool]):
             self._chat.program.change_model(*fetched(it.pair, it.folder))
 
     def action_stop(self) -> None:
-        """Stop the download and show what was received."""
         if self._it.state in BEGUN:
             self._it.stop()
             self._look()
 
     def action_chat(self) -> None:
-        """Return to the chat, past any screens between, while the download continues."""
         if self._it.state in BEGUN:
             self._leave(to_chat=True)
 
     def action_back(self) -> None:
-        """Close the dialog; a download that has begun continues."""
         self._leave(to_chat=False)
 
     def _leave(self, *, to_chat: bool) -> None:

@@ -94,7 +94,6 @@ class LabScreen(Passing, Screen[None]):
         return Content.assemble((f" {self.HEADING}", "bold $primary"), (f"   {model}", "$foreground 70%"))
 
     def say(self, what: str | Exception) -> None:
-        """Show a short notice above the footer, or why something is refused."""
         for flash in self.query(Flash):  # none once the page is closed
             flash.say(what)
 
@@ -112,7 +111,6 @@ class LabScreen(Passing, Screen[None]):
 
     @property
     def measurements(self) -> Measurements | None:
-        """The measurements of the loaded pair."""
         session = self.chat.state.session
         return Measurements(self.chat.state.past.folder, session.title) if session is not None else None
 
@@ -179,7 +177,6 @@ class LabScreen(Passing, Screen[None]):
     # Actions
 
     def action_back(self) -> None:
-        """Stop what runs, or close."""
         if self.chat.state.experiment is None:
             self.dismiss()
         elif not self.chat.state.experiment.stopping:

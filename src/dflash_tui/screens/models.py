@@ -109,7 +109,6 @@ class ModelsScreen(Passing, Screen[None]):
         self._draw()
 
     def say(self, what: str | Exception) -> None:
-        """Show a short notice above the footer, or why something is refused."""
         self.query_one(Flash).say(what)
 
     # The list
@@ -224,7 +223,6 @@ class ModelsScreen(Passing, Screen[None]):
         return super().check_action(action, parameters)
 
     def hint(self, action: str, label: str) -> str:
-        """The footer's label of an action."""
         if action == "back":
             return "Whole list" if self._field.value else "Demo pair" if self._first else label
         if action == "undo":
@@ -238,7 +236,6 @@ class ModelsScreen(Passing, Screen[None]):
         self._choose(event.option_id or "")
 
     def _choose(self, row: str) -> None:
-        """Enter on a row."""
         if row == DEMO:
             self._take(None, None)
         elif row == TYPED:
@@ -258,7 +255,6 @@ class ModelsScreen(Passing, Screen[None]):
         self.app.push_screen(GetScreen(self._chat, pair), self._fetched)
 
     def action_download(self) -> None:
-        """Show the finished or running download."""
         it = self._chat.downloads.next
         if it is None:
             self.say("no download runs; Enter on a model that can be fetched begins one")
@@ -279,11 +275,9 @@ class ModelsScreen(Passing, Screen[None]):
         self._chat.program.change_model(target, draft, same=self._first and target is None)
 
     def action_move(self, by: int) -> None:
-        """Move to the row above or below while the field has the focus."""
         self._list.action_cursor_down() if by > 0 else self._list.action_cursor_up()
 
     def action_drafter(self, by: int) -> None:
-        """Choose another drafter for the file under the cursor."""
         one = self._offered.found(self._row)
         if one is not None and one.drafters is not None:
             self._offered.change_draft(self._row.removeprefix(FILE), by)
@@ -304,7 +298,6 @@ class ModelsScreen(Passing, Screen[None]):
         return None
 
     def action_plan(self) -> None:
-        """Show the memory that the typed pair, or the one under the cursor, would take."""
         if not self._path and (unfetched := self._offered.pair(self._row)) is not None:
             screen = PlanScreen(self._chat, None, None, unfetched=unfetched)
             self.app.push_screen(screen, lambda agreed: self._open(unfetched) if agreed else None)
@@ -319,7 +312,6 @@ class ModelsScreen(Passing, Screen[None]):
         self.app.push_screen(PlanScreen(self._chat, *pair, context=context, kv=kv), self._fetched)
 
     def action_save(self) -> None:
-        """Save the pair under the cursor as a profile, with the current context, cache type and parameters."""
         if (pair := self._now()) is not None:
             self._profiles.ask_to_save(self, pair, self._offered.profile(self._row), self._changed)
 
@@ -329,17 +321,14 @@ class ModelsScreen(Passing, Screen[None]):
         self.say(message)
 
     def action_rename(self) -> None:
-        """Rename the profile under the cursor."""
         if (profile := self._offered.profile(self._row)) is not None:
             self._profiles.ask_to_rename(self, profile, self._changed)
 
     def action_delete(self) -> None:
-        """Delete the profile under the cursor; Ctrl+Z restores it."""
         if (profile := self._offered.profile(self._row)) is not None:
             attempt(lambda: self._profiles.delete(profile.name), self._changed)
 
     def action_undo(self) -> None:
-        """Restore the last deleted or replaced profile."""
         attempt(self._profiles.undo, self._changed)
 
     def action_help(self) -> None:
@@ -361,7 +350,6 @@ class ModelsScreen(Passing, Screen[None]):
 
 
 def models_page(chat: ChatParts, words: str) -> ModelsScreen:
-    """The list, filtered by these words."""
     return ModelsScreen(chat, only=words)
 
 

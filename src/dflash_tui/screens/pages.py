@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,46 +19,25 @@ def of_screens(module: str, name: str) -> Any:
 
 
 def action_provider() -> type[ActionProvider]:
-    """The palette's actions on the chat and on pages with their own keys."""
     provider: type[ActionProvider] = of_screens("palette", "ActionProvider")
     return provider
 
 
-Make = Callable[["ChatParts", str], Screen[Any]]
+# By name: the module, and what makes the screen. Some take a text, which may be "": for the lab's screens an
+# experiment to run at once, for `models` words that filter its list, for `get` the name of a pair to fetch.
+PAGES: Mapping[str, tuple[str, str]] = {
+    "whatif": ("whatif", "WhatIfScreen"), "sweep": ("experiments", "SweepScreen"), "ab": ("experiments", "ABScreen"),
+    "steps": ("steps", "StepsScreen"), "plain": ("experiments", "PlainScreen"), "chats": ("chats", "ChatsScreen"),
+    "themes": ("themes", "ThemesScreen"), "models": ("models", "models_page"), "get": ("models", "get_page"),
+    "prompt": ("prompt", "PromptScreen"), "full": ("full", "FullScreen"), "tune": ("experiments", "TuneScreen"),
+    "past": ("past", "PastScreen"), "requests": ("requests", "RequestsScreen"), "tools": ("tools", "ToolsScreen"),
+    "tour": ("tour", "TourScreen"),
+}  # fmt: skip
+TAKE_TEXT = frozenset(("sweep", "ab", "plain", "tune", "models", "get"))
 
 
-def _made(module: str, name: str) -> Make:
-    """A screen whose only argument is the chat."""
-    return lambda chat, text: of_screens(module, name)(chat)
-
-
-def _with_text(module: str, name: str) -> Make:
-    """A screen that gets the text too."""
-    return lambda chat, text: of_screens(module, name)(chat, text)
-
-
-def _experiment(name: str, *, at_once: bool = False) -> Make:
-    """An experiment, which starts at once, or where a text says what to run."""
-    return lambda chat, text: of_screens("experiments", name)(chat, text, at_once=at_once or bool(text))
-
-
-# Each takes a text, which may be "": for the lab's screens an experiment to run at once, for `models` words that
-# filter its list, for `get` the name of a pair to fetch.
-PAGES: dict[str, Make] = {
-    "whatif": _made("whatif", "WhatIfScreen"),
-    "sweep": _experiment("SweepScreen"),
-    "ab": _experiment("ABScreen"),
-    "steps": _made("steps", "StepsScreen"),
-    "plain": _experiment("PlainScreen", at_once=True),
-    "chats": _made("chats", "ChatsScreen"),
-    "themes": _made("themes", "ThemesScreen"),
-    "models": _with_text("models", "models_page"),
-    "get": _with_text("models", "get_page"),
-    "prompt": _made("prompt", "PromptScreen"),
-    "full": _made("full", "FullScreen"),
-    "tune": _experiment("TuneScreen", at_once=True),
-    "past": _made("past", "PastScreen"),
-    "requests": _made("requests", "RequestsScreen"),
-    "tools": _made("tools", "ToolsScreen"),
-    "tour": _made("tour", "TourScreen"),
-}
+def page(name: str, chat: ChatParts, text: str) -> Screen[Any]:
+    """A new screen."""
+    make = of_screens(*PAGES[name])
+    screen: Screen[Any] = make(chat, text) if name in TAKE_TEXT else make(chat)
+    return screen

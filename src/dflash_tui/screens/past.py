@@ -46,10 +46,7 @@ class PastScreen(LabScreen):
         table = self.query_one(_List)
         table.add_headings(("when", "what", "found"))
         for place, one in enumerate(self._all):
-            table.add_texts(
-                (ago(one.taken.timestamp(), time.time()), one.what, self._found(one)),
-                key=str(place),
-            )
+            table.add_texts((ago(one.taken.timestamp(), time.time()), one.what, self._found(one)), key=str(place))
 
     def _found(self, one: Measurement) -> str:
         """The result, cut to its row; the line above shows it whole."""

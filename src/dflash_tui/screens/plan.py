@@ -48,7 +48,6 @@ class Planning(Background):
         self.plan: MemoryPlan | None = None
 
     def want(self, setup: Setup) -> None:
-        """Plan this next."""
         self._requested = setup
         self.wake()
 
@@ -131,13 +130,11 @@ class PlanScreen(ModalScreen[bool]):
             self.query_one("#plan-body", Static).update(drawn(self._shown))
 
     def action_context(self, by: int) -> None:
-        """The next context of the scale."""
         if self._setup is None or self._planning.estimator is None:
             return
         self._want(context=_next(contexts(self._planning.estimator), self._setup.context, by))
 
     def action_kind(self, by: int) -> None:
-        """The next type of keys and values."""
         if self._setup is None or self._planning.estimator is None:
             return
         kinds = list(dict.fromkeys((*self._planning.estimator.kv_types, self._setup.kv)))
@@ -150,7 +147,6 @@ class PlanScreen(ModalScreen[bool]):
         self._planning.want(self._setup)
 
     def action_load(self) -> None:
-        """Load the pair as shown."""
         if self._setup is None:
             return
         self.dismiss(True)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from rich.text import Text
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.coordinate import Coordinate
 from textual.widget import Widget
 
-from dflash_core.clean import clean
 from dflash_tui.application.amounts import short, speed
 from dflash_tui.application.requests import Requests, ServedRequest, client_name
 from dflash_tui.application.settings.config import ConfigError
@@ -43,7 +40,6 @@ class RequestsScreen(LabScreen):
 
     def __init__(self, chat: ChatParts) -> None:
         super().__init__(chat)
-        self._rows: dict[str, tuple[str, ...]] = {}
         self._narrow: bool | None = None
         self._listed: dict[str, ServedRequest] = {}
 
@@ -56,10 +52,9 @@ class RequestsScreen(LabScreen):
         self.set_interval(UPDATE_S, self.draw)
 
     def draw(self) -> None:
-        """The list as it is now."""
         state, narrow = self.chat.state, self.size.width < NARROW
         if narrow != self._narrow:
-            self._narrow, self._rows = narrow, {}
+            self._narrow = narrow
             self.query_one(_List).clear(columns=True)
             self.query_one(_List).add_headings(_without_model(HEADINGS) if narrow else HEADINGS)
         listed = state.requests.newest_first
@@ -69,23 +64,7 @@ class RequestsScreen(LabScreen):
         words = filter(None, (where, "" if listed else NONE_YET, kept))
         self.query_one("#requests-words", Static).update(" ".join(words))
         self._listed = {str(one.number): one for one in listed}
-        self._fill({key: self._cells(one) for key, one in self._listed.items()})
-
-    def _fill(self, rows: dict[str, tuple[str, ...]]) -> None:
-        table = self.query_one(_List)
-        if rows.keys() != self._rows.keys():
-            chosen = table.cursor_key
-            table.clear()
-            for key, cells in rows.items():
-                table.add_texts(cells, key=key)
-            if chosen in rows:
-                table.move_cursor(row=list(rows).index(chosen))
-        else:
-            for place, (key, cells) in enumerate(rows.items()):
-                for column, cell in enumerate(cells):
-                    if cell != self._rows[key][column]:
-                        table.update_cell_at(Coordinate(place, column), Text(clean(cell)), update_width=True)
-        self._rows = rows
+        self.query_one(_List).refill({key: self._cells(one) for key, one in self._listed.items()})
 
     def _cells(self, one: ServedRequest) -> tuple[str, ...]:
         prompt = reused = tokens = rate = step = ""
@@ -113,11 +92,9 @@ class RequestsScreen(LabScreen):
 
     @property
     def _present(self) -> ServedRequest | None:
-        """The request under the cursor."""
         return self._listed.get(self.query_one(_List).cursor_key or "")
 
     def action_preset(self) -> None:
-        """The next preset for the program that sent the chosen request."""
         one = self._present
         if one is None:
             self.say(NONE_YET)
@@ -135,7 +112,6 @@ class RequestsScreen(LabScreen):
         self.say(f"the next requests of {client} get {what}{kept}")
 
     def action_keep(self) -> None:
-        """Keep the prompts of requests, or forget them."""
         requests = self.chat.state.requests
         requests.keep_prompts(not requests.keeps_prompts)
         self.say(
@@ -146,7 +122,6 @@ class RequestsScreen(LabScreen):
         self.draw()
 
     def action_tune(self) -> None:
-        """Tune on the prompts of the program that sent the chosen request."""
         one = self._present
         if not self.chat.state.requests.keeps_prompts:
             self.say(NOT_KEPT)
@@ -181,7 +156,6 @@ def _without_model(cells: Sequence[str]) -> tuple[str, ...]:
 
 
 def _state(one: ServedRequest) -> str:
-    """What it does, or why it stopped."""
     if one.state == "waiting":
         return "waits"
     if one.state == "over":

@@ -243,49 +243,40 @@ class StepsScreen(Passing, Screen[None]):
         self.draw()
 
     def action_step(self, count: int) -> None:
-        """Move by `count` steps."""
         self.query_one(Scrubber).action_move(count)
 
     def action_turn(self, count: int) -> None:
-        """Go to another turn."""
         turn = min(max(self.turn + count, 0), len(self.turns) - 1)
         if self.turns and turn != self.turn:
             self.turn = turn
             self._load()
 
     def action_view(self) -> None:
-        """Show the next view, if not all of them fit."""
         every = self._arrangements
         self.view = every[1 % len(every)][-1]
         self._arrange()
         self.call_after_refresh(self._resized)
 
     def action_by(self) -> None:
-        """Mark the text by draft depth, or by step."""
         self.by = "step" if self.by == "depth" else "depth"
         self.draw()
 
     def action_left_out(self) -> None:
-        """Show or hide candidates that were left out of the tree."""
         self.left_out = not self.left_out
         self.draw()
 
     def action_taken(self) -> None:
-        """Show the accepted path only, or all."""
         self.taken_only = not self.taken_only
         self.draw()
 
     def action_all(self) -> None:
-        """Toggle calibration between this turn and the newest turns."""
         self.all_turns = not self.all_turns
         self.draw()
 
     def action_scroll(self, pages: int) -> None:
-        """Scroll the first view that is shown."""
         self.action_lines(pages * max(self._first.size.height - 2, 1))
 
     def action_lines(self, count: int) -> None:
-        """Scroll it by lines."""
         self._first.scroll_relative(y=count, animate=False)
 
     @property
@@ -296,7 +287,6 @@ class StepsScreen(Passing, Screen[None]):
         self.dismiss()
 
     def action_export(self) -> None:
-        """Write the steps of the turn, or in its view the calibration, to a file."""
         turns = self.turns[-MAX_TURNS:] if self.all_turns else [self._record] if self._record is not None else []
         of = [step for turn in turns for step in turn.steps]
         if self.view == "calibration":
@@ -317,7 +307,6 @@ class StepsScreen(Passing, Screen[None]):
 
 
 def _figures(number: int, step: StepEvent) -> dict[str, object]:
-    """One step as a row of a file."""
     return {
         "step": number, "mode": step.mode, "reason": step.reason, "drafter": step.drafter,
         "nodes": len(step.tree.tokens) - 1, "depth": step.drafted_depth, "tokens": len(step.tokens),

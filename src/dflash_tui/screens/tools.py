@@ -14,8 +14,7 @@ from textual.widget import Widget
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
 from dflash_tui.application.settings.config import user_file
-from dflash_tui.application.tools.needs import needs
-from dflash_tui.chat.parts import ChatParts
+from dflash_tui.application.tools.offered import needs
 from dflash_tui.chat.tools import NONE
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
@@ -38,10 +37,6 @@ class ToolsScreen(LabScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#tools-list"
 
-    def __init__(self, chat: ChatParts) -> None:
-        super().__init__(chat)
-        self._rows: dict[str, tuple[str, ...]] = {}
-
     def body(self) -> Iterable[Widget]:
         yield Static("", id="tools-words")
         yield Vertical(_List(id="tools-list"), classes="lab-body")
@@ -52,19 +47,8 @@ class ToolsScreen(LabScreen):
         self.set_interval(UPDATE_S, self.draw)
 
     def draw(self) -> None:
-        """The list as it is now."""
         self.query_one("#tools-words", Static).update(self._words())
-        rows = self._now()
-        if rows == self._rows:
-            return
-        table = self.query_one(_List)
-        chosen = table.cursor_key
-        table.clear()
-        for key, cells in rows.items():
-            table.add_texts(cells, key=key)
-        if chosen in rows:
-            table.move_cursor(row=list(rows).index(chosen))
-        self._rows = rows
+        self.query_one(_List).refill(self._now())
 
     def _words(self) -> str:
         settings = self.chat.state.settings

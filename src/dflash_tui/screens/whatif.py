@@ -20,6 +20,7 @@ from dflash_core.lab.whatif import (
     Acceptance,
     AutoTurn,
     Curve,
+    ExactReplay,
     Kind,
     Point,
     StepTimes,
@@ -33,7 +34,6 @@ from dflash_core.record import TurnRecord
 from dflash_tui.application import advice
 from dflash_tui.application.amounts import change, counted, percent
 from dflash_tui.application.background import Experiment
-from dflash_tui.application.session import WhatIfLike
 from dflash_tui.screens.exporting import export_rows
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.settings.keys import bindings
@@ -146,7 +146,6 @@ class WhatIfScreen(LabScreen):
     # Actions
 
     def action_drafter(self) -> None:
-        """Show the next drafter."""
         if len(self.drafters) < 2:
             self.say("one drafter is loaded; start with --draft A --draft B to compare several")
             return
@@ -157,7 +156,6 @@ class WhatIfScreen(LabScreen):
         self.begin(self._reckon(), self._estimated, decodes=False)
 
     def action_p_min(self) -> None:
-        """The same with the next p_min."""
         if self.record is None or self.running:
             return
         values = sorted({*P_MINS, self._own_p_min})
@@ -166,7 +164,6 @@ class WhatIfScreen(LabScreen):
         self.begin(self._reckon(), self._estimated, decodes=False)
 
     def action_export(self) -> None:
-        """Write the curve to a file."""
         points = self.curve.points if self.curve is not None else ()
         rows = [
             {**asdict(p.acceptance), "p_min": self.p_min, "ms": p.ms, "source": p.source, "tok_s": p.tok_s}
@@ -175,7 +172,6 @@ class WhatIfScreen(LabScreen):
         export_rows(self.app, rows, "whatif.csv", self.say)
 
     def action_exact(self) -> None:
-        """Draft again from the step starts that each budget would have had."""
         session = self.measurable()
         if session is None or self.record is None:
             return
@@ -186,13 +182,12 @@ class WhatIfScreen(LabScreen):
             return
         self.begin(iter(replay), lambda _: self._replayed(replay))
 
-    def _replayed(self, replay: WhatIfLike) -> None:
+    def _replayed(self, replay: ExactReplay) -> None:
         if replay.acceptance:
             self.take("exact", replay.acceptance)
         self.draw()
 
     def action_measure(self) -> None:
-        """Measure several budgets against each other: a sweep on the last prompt."""
         if self.record is None or self.running:
             return
         budgets = sorted({*BUDGETS, self.record.knobs.budget})
@@ -200,7 +195,6 @@ class WhatIfScreen(LabScreen):
         self.chat.open_page("sweep", " ".join([f"budget={','.join(map(str, budgets))}", *also]))
 
     def action_adopt(self) -> None:
-        """Adopt the best budget."""
         best = self.curve.best if self.curve is not None else None
         if best is None:
             self.say("no best budget yet: step times of other budgets are not known; m measures")

@@ -19,9 +19,12 @@ _NAMES |= {"up": "↑", "down": "↓", "left": "←", "right": "→"}
 _NAMES |= {"left_square_bracket": "[", "right_square_bracket": "]", "question_mark": "?"}
 
 
+SCOPES = frozenset(("steps", "experiment", "tools", "requests", "past", "whatif", "chats", "models"))
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`action` is a method (`action_…`) of the screen that `scope` names; if empty, the row is for the help only.
+    """`action` is a method (`action_…`) of the screen of its `scope`; if empty, the row is for the help only.
 
     `keys` are Textual's names, separated by commas. `slash` names the equivalent command of the prompt; chat only.
     """
@@ -33,7 +36,12 @@ class Action:
     action: str = ""
     footer: bool = False
     slash: str = ""
-    scope: str = "chat"
+
+    @property
+    def scope(self) -> str:
+        """The page whose name its id begins with, else the chat."""
+        page = self.id.partition(".")[0]
+        return page if page in SCOPES else "chat"
 
     @property
     def shown(self) -> str:
@@ -113,90 +121,72 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.ends", "g,G", "Ends", "to the first and last line of lists and pages; gg too"),
     Action("app.pages", "ctrl+d,ctrl+u", "Pages", "a page down and up in lists and pages"),
     Action("app.interrupt", "ctrl+c", "Copy or stop", "copy the selection; else stop the answer"),
-    Action("steps.before", "left_square_bracket", "Step before", "the step before", "step(-1)", scope="steps"),
-    Action("steps.next", "right_square_bracket", "Next step", "the next step", "step(1)", scope="steps"),
-    Action("steps.older", "comma", "Older", "the turn before", "turn(-1)", True, scope="steps"),
-    Action("steps.newer", "full_stop", "Newer", "the turn after", "turn(1)", True, scope="steps"),
-    Action("steps.view", "v,tab", "View", "tree, text or calibration", "view", True, scope="steps"),
-    Action("steps.by", "c", "Colour", "mark the text by draft depth or by step", "by", True, scope="steps"),
-    Action("steps.left_out", "r", "Left out", "candidates outside the tree", "left_out", True, scope="steps"),
-    Action("steps.taken", "a", "Taken", "only the accepted path", "taken", True, scope="steps"),
-    Action("steps.all", "s", "All", "calibration over this turn, or the newest 20", "all", True, scope="steps"),
-    Action("steps.up", "pageup", "Scroll up", "scroll the first view up", "scroll(-1)", scope="steps"),
-    Action("steps.down", "pagedown", "Scroll down", "scroll the first view down", "scroll(1)", scope="steps"),
-    Action("steps.line_up", "up", "Line up", "scroll the first view a line up", "lines(-1)", scope="steps"),
-    Action("steps.line_down", "down", "Line down", "scroll the first view a line down", "lines(1)", scope="steps"),
-    Action(
-        "steps.export", "x", "Export", "the steps, or the calibration, as JSON or CSV", "export", True, scope="steps"
-    ),
-    Action("steps.help", "f1", "Help", "these keys", "help", True, scope="steps"),
-    Action("steps.back", "escape", "Back", "to the chat", "back", True, scope="steps"),
-    Action("experiment.edit", "e", "Edit", "change what is run; Enter starts it", "edit", True, scope="experiment"),
-    Action("experiment.start", "r", "Again", "measure again, from the beginning", "start", True, scope="experiment"),
-    Action(
-        "experiment.adopt", "a", "Use best", "the best setting from the next turn", "adopt", True, scope="experiment"
-    ),
-    Action("experiment.choose", "enter", "Use", "the setting under the cursor from the next turn", scope="experiment"),
-    Action("experiment.save", "s", "Save preset", "keep the setting as a preset", "save", True, scope="experiment"),
-    Action("experiment.export", "x", "Export", "write JSON, CSV, PNG or SVG", "export", True, scope="experiment"),
-    Action("experiment.past", "h", "Before", "what was measured before", "view('past')", True, scope="experiment"),
-    Action("experiment.tune", "t", "Tune", "the fastest of many settings", "view('tune')", scope="experiment"),
-    Action("experiment.sweep", "w", "Sweep", "parameters over ranges", "view('sweep')", scope="experiment"),
-    Action("experiment.ab", "b", "A against B", "a setting against another", "view('ab')", scope="experiment"),
-    Action("experiment.whatif", "i", "What if", "what other budgets would give", "view('whatif')", scope="experiment"),
-    Action("experiment.help", "f1", "Help", "these keys", "help", True, scope="experiment"),
-    Action(
-        "experiment.back", "escape", "Back", "stop, keep what is done; else close", "back", True, scope="experiment"
-    ),
-    Action("tools.help", "f1", "Help", "these keys", "help", True, scope="tools"),
-    Action("tools.back", "escape", "Back", "to the chat", "back", True, scope="tools"),
-    Action("requests.preset", "p", "Preset", "the next preset for this program", "preset", True, scope="requests"),
-    Action("requests.tune", "f8", "Tune", "find the fastest setting on its prompts", "tune", True, scope="requests"),
-    Action("requests.keep", "c", "Keep prompts", "keep prompts in memory for F8", "keep", True, scope="requests"),
-    Action("requests.help", "f1", "Help", "these keys", "help", True, scope="requests"),
-    Action("requests.back", "escape", "Back", "to the chat", "back", True, scope="requests"),
-    Action("past.help", "f1", "Help", "these keys", "help", True, scope="past"),
-    Action("past.back", "escape", "Back", "to where you were", "back", True, scope="past"),
-    Action("whatif.exact", "e", "Exact", "run the drafter again for every budget", "exact", True, scope="whatif"),
-    Action("whatif.measure", "m", "Measure", "measure these budgets: a sweep", "measure", True, scope="whatif"),
-    Action("whatif.export", "x", "Export", "write JSON or CSV", "export", True, scope="whatif"),
-    Action("whatif.p_min", "p", "p_min", "the same with the next p_min", "p_min", scope="whatif"),
-    Action("whatif.drafter", "d", "Drafter", "the next of several drafters", "drafter", scope="whatif"),
-    Action("whatif.adopt", "a", "Adopt best", "the best budget from the next turn", "adopt", True, scope="whatif"),
-    Action("whatif.choose", "enter", "Adopt", "the budget under the cursor from the next turn", scope="whatif"),
-    Action("whatif.help", "f1", "Help", "these keys", "help", True, scope="whatif"),
-    Action("whatif.back", "escape", "Back", "stop what runs; else close", "back", True, scope="whatif"),
-    Action("chats.open", "enter", "Open", "go on with the conversation", scope="chats"),
-    Action("chats.search", "slash", "Search", "words of titles and messages", "search", True, scope="chats"),
-    Action("chats.rename", "r", "Rename", "another title", "rename", True, scope="chats"),
-    Action("chats.export", "x", "Export", "write Markdown, JSON or SVG", "export", True, scope="chats"),
-    Action("chats.delete", "d,delete", "Delete", "delete it; asks first", "delete", True, scope="chats"),
-    Action("chats.undo", "u", "Undo", "bring back what was deleted last", "undo", True, scope="chats"),
-    Action("chats.new", "n", "New", "an empty conversation", "new", True, scope="chats"),
-    Action("chats.help", "f1", "Help", "these keys", "help", True, scope="chats"),
-    Action("chats.back", "escape", "Back", "close the search; else the list", "back", True, scope="chats"),
-    Action("models.load", "enter", "Load", "load the model under the cursor; a download asks first", scope="models"),
-    Action("models.drafter", "left,right", "Drafter", "choose another drafter for the model", scope="models"),
-    Action(
-        "models.download", "ctrl+g", "Download", "show the running or finished download", "download", scope="models"
-    ),
-    Action("models.plan", "f5", "Memory", "memory of the model; settings that fit", "plan", True, scope="models"),
-    Action(
-        "models.save",
-        "ctrl+s",
-        "Save",
-        "save model and parameters as a profile",
-        "save",
-        True,
-        scope="models",
-    ),
-    Action("models.rename", "ctrl+r", "Rename", "another name for the profile", "rename", True, scope="models"),
-    Action(
-        "models.delete", "delete", "Delete", "delete the profile; Ctrl+Z brings it back", "delete", True, scope="models"
-    ),
-    Action("models.undo", "ctrl+z", "Undo", "bring back the profile", "undo", True, scope="models"),
-    Action("models.help", "f1", "Help", "these keys", "help", True, scope="models"),
-    Action("models.back", "escape", "Back", "show the whole list; again: the chat", "back", True, scope="models"),
+    Action("steps.before", "left_square_bracket", "Step before", "the step before", "step(-1)"),
+    Action("steps.next", "right_square_bracket", "Next step", "the next step", "step(1)"),
+    Action("steps.older", "comma", "Older", "the turn before", "turn(-1)", True),
+    Action("steps.newer", "full_stop", "Newer", "the turn after", "turn(1)", True),
+    Action("steps.view", "v,tab", "View", "tree, text or calibration", "view", True),
+    Action("steps.by", "c", "Colour", "mark the text by draft depth or by step", "by", True),
+    Action("steps.left_out", "r", "Left out", "candidates outside the tree", "left_out", True),
+    Action("steps.taken", "a", "Taken", "only the accepted path", "taken", True),
+    Action("steps.all", "s", "All", "calibration over this turn, or the newest 20", "all", True),
+    Action("steps.up", "pageup", "Scroll up", "scroll the first view up", "scroll(-1)"),
+    Action("steps.down", "pagedown", "Scroll down", "scroll the first view down", "scroll(1)"),
+    Action("steps.line_up", "up", "Line up", "scroll the first view a line up", "lines(-1)"),
+    Action("steps.line_down", "down", "Line down", "scroll the first view a line down", "lines(1)"),
+    Action("steps.export", "x", "Export", "the steps, or the calibration, as JSON or CSV", "export", True),
+    Action("steps.help", "f1", "Help", "these keys", "help", True),
+    Action("steps.back", "escape", "Back", "to the chat", "back", True),
+    Action("experiment.edit", "e", "Edit", "change what is run; Enter starts it", "edit", True),
+    Action("experiment.start", "r", "Again", "measure again, from the beginning", "start", True),
+    Action("experiment.adopt", "a", "Use best", "the best setting from the next turn", "adopt", True),
+    Action("experiment.choose", "enter", "Use", "the setting under the cursor from the next turn"),
+    Action("experiment.save", "s", "Save preset", "keep the setting as a preset", "save", True),
+    Action("experiment.export", "x", "Export", "write JSON, CSV, PNG or SVG", "export", True),
+    Action("experiment.past", "h", "Before", "what was measured before", "view('past')", True),
+    Action("experiment.tune", "t", "Tune", "the fastest of many settings", "view('tune')"),
+    Action("experiment.sweep", "w", "Sweep", "parameters over ranges", "view('sweep')"),
+    Action("experiment.ab", "b", "A against B", "a setting against another", "view('ab')"),
+    Action("experiment.whatif", "i", "What if", "what other budgets would give", "view('whatif')"),
+    Action("experiment.help", "f1", "Help", "these keys", "help", True),
+    Action("experiment.back", "escape", "Back", "stop, keep what is done; else close", "back", True),
+    Action("tools.help", "f1", "Help", "these keys", "help", True),
+    Action("tools.back", "escape", "Back", "to the chat", "back", True),
+    Action("requests.preset", "p", "Preset", "the next preset for this program", "preset", True),
+    Action("requests.tune", "f8", "Tune", "find the fastest setting on its prompts", "tune", True),
+    Action("requests.keep", "c", "Keep prompts", "keep prompts in memory for F8", "keep", True),
+    Action("requests.help", "f1", "Help", "these keys", "help", True),
+    Action("requests.back", "escape", "Back", "to the chat", "back", True),
+    Action("past.help", "f1", "Help", "these keys", "help", True),
+    Action("past.back", "escape", "Back", "to where you were", "back", True),
+    Action("whatif.exact", "e", "Exact", "run the drafter again for every budget", "exact", True),
+    Action("whatif.measure", "m", "Measure", "measure these budgets: a sweep", "measure", True),
+    Action("whatif.export", "x", "Export", "write JSON or CSV", "export", True),
+    Action("whatif.p_min", "p", "p_min", "the same with the next p_min", "p_min"),
+    Action("whatif.drafter", "d", "Drafter", "the next of several drafters", "drafter"),
+    Action("whatif.adopt", "a", "Adopt best", "the best budget from the next turn", "adopt", True),
+    Action("whatif.choose", "enter", "Adopt", "the budget under the cursor from the next turn"),
+    Action("whatif.help", "f1", "Help", "these keys", "help", True),
+    Action("whatif.back", "escape", "Back", "stop what runs; else close", "back", True),
+    Action("chats.open", "enter", "Open", "go on with the conversation"),
+    Action("chats.search", "slash", "Search", "words of titles and messages", "search", True),
+    Action("chats.rename", "r", "Rename", "another title", "rename", True),
+    Action("chats.export", "x", "Export", "write Markdown, JSON or SVG", "export", True),
+    Action("chats.delete", "d,delete", "Delete", "delete it; asks first", "delete", True),
+    Action("chats.undo", "u", "Undo", "bring back what was deleted last", "undo", True),
+    Action("chats.new", "n", "New", "an empty conversation", "new", True),
+    Action("chats.help", "f1", "Help", "these keys", "help", True),
+    Action("chats.back", "escape", "Back", "close the search; else the list", "back", True),
+    Action("models.load", "enter", "Load", "load the model under the cursor; a download asks first"),
+    Action("models.drafter", "left,right", "Drafter", "choose another drafter for the model"),
+    Action("models.download", "ctrl+g", "Download", "show the running or finished download", "download"),
+    Action("models.plan", "f5", "Memory", "memory of the model; settings that fit", "plan", True),
+    Action("models.save", "ctrl+s", "Save", "save model and parameters as a profile", "save", True),
+    Action("models.rename", "ctrl+r", "Rename", "another name for the profile", "rename", True),
+    Action("models.delete", "delete", "Delete", "delete the profile; Ctrl+Z brings it back", "delete", True),
+    Action("models.undo", "ctrl+z", "Undo", "bring back the profile", "undo", True),
+    Action("models.help", "f1", "Help", "these keys", "help", True),
+    Action("models.back", "escape", "Back", "show the whole list; again: the chat", "back", True),
     Action("app.quit", "ctrl+q", "Quit", "quit; asks once while an answer is written", "app.quit", slash="quit"),
 )
 
@@ -285,7 +275,6 @@ def remapped(requested: Mapping[str, str]) -> tuple[tuple[Action, ...], dict[str
 
 
 def actions_of(app: object) -> Sequence[Action]:
-    """The actions with their keys in an app."""
     return getattr(app, "actions", ACTIONS)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.slash.command import Slash, SlashError
@@ -44,17 +44,13 @@ async def _version(host: ChatParts, rest: str) -> None:
     await host.conversation.branching.switch(-1 if rest == "-" else 1)
 
 
-def _kinds(host: ChatParts) -> Mapping[str, str]:
-    return dict.fromkeys(KINDS, "")
-
-
-def _ways(host: ChatParts) -> Mapping[str, str]:
-    return {"-": "the version before", "+": "the version after"}
-
-
+VERSIONS = {"-": "the version before", "+": "the version after"}
 CHATS = (
-    Slash("export", "/export md|json|svg [PATH]", "write this conversation to a file", _export, _kinds),
+    Slash(
+        "export", "/export md|json|svg [PATH]", "write this conversation to a file", _export,
+        lambda host: dict.fromkeys(KINDS, ""),
+    ),
     Slash("import", "/import FILE", "import the conversations of a JSON export", _import),
     Slash("rename", "/rename TITLE", "name this conversation", _rename),
-    Slash("version", "/version -|+", "another version of a message or answer", _version, _ways),
-)
+    Slash("version", "/version -|+", "another version of a message or answer", _version, lambda host: VERSIONS),
+)  # fmt: skip

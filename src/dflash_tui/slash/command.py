@@ -14,10 +14,6 @@ class SlashError(DFlashError):
     """A command that cannot be executed as typed; the text says what is possible."""
 
 
-def _no_words(host: ChatParts) -> Mapping[str, str]:
-    return {}
-
-
 def knob_words(host: ChatParts) -> Mapping[str, str]:
     return {spec.name: spec.help for spec in SPECS}
 
@@ -31,7 +27,7 @@ class Slash:
     usage: str
     help: str
     run: Callable[[ChatParts, str], Awaitable[None]]
-    words: Callable[[ChatParts], Mapping[str, str]] = _no_words
+    words: Callable[[ChatParts], Mapping[str, str]] = lambda host: {}
 
 
 def does(action: str) -> Callable[[ChatParts, str], Awaitable[None]]:

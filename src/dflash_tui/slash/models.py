@@ -43,11 +43,10 @@ async def _get(host: ChatParts, rest: str) -> None:
     host.open_page("get", rest)
 
 
-def _pairs(host: ChatParts) -> Mapping[str, str]:
-    return {one.name: one.about for one in load_catalogue().pairs.values()}
-
-
 MODELS = (
     Slash("profile", "/profile [save] NAME", "a model with all its settings by name", _profile, _profile_words),
-    Slash("get", "/get [NAME]", "fetch a model and its drafter; size and licence first", _get, _pairs),
-)
+    Slash(
+        "get", "/get [NAME]", "fetch a model and its drafter; size and licence first", _get,
+        lambda host: {one.name: one.about for one in load_catalogue().pairs.values()},
+    ),
+)  # fmt: skip

@@ -66,10 +66,6 @@ async def _serve(host: ChatParts, rest: str) -> None:
     host.say(f"programs of this machine can use the model at {host.state.serving}; /requests lists what they ask")
 
 
-def _ports(host: ChatParts) -> Mapping[str, str]:
-    return {"off": "end the server"} if host.state.serving else {str(PORT): "the usual port"}
-
-
 async def _tools(host: ChatParts, rest: str) -> None:
     words = rest.split()
     known = [one.name for one in host.state.settings.servers]
@@ -84,13 +80,16 @@ async def _tools(host: ChatParts, rest: str) -> None:
         host.say(f"ended: {', '.join(words[1:] or known)}")
 
 
-def _on_off(host: ChatParts) -> Mapping[str, str]:
-    return {"on": "start the servers of the settings, or the one named", "off": "end them"}
-
-
+ON_OFF = {"on": "start the servers of the settings, or the one named", "off": "end them"}
 PROGRAMS = (
-    Slash("serve", "/serve [PORT|off]", "let agents and editors use this model over HTTP", _serve, _ports),
-    Slash("tools", "/tools [on|off] [SERVER]", "tools of MCP servers that the model may call", _tools, _on_off),
+    Slash(
+        "serve", "/serve [PORT|off]", "let agents and editors use this model over HTTP", _serve,
+        lambda host: {"off": "end the server"} if host.state.serving else {str(PORT): "the usual port"},
+    ),
+    Slash(
+        "tools", "/tools [on|off] [SERVER]", "tools of MCP servers that the model may call", _tools,
+        lambda host: ON_OFF,
+    ),
     Slash(
         "attach", "/attach [URL [MODEL]]", "use the model of a server; alone, list those of this machine", _attach,
         _servers,

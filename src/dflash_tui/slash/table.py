@@ -97,19 +97,11 @@ async def _preset(host: ChatParts, rest: str) -> None:
         raise SlashError(f"write /preset NAME or /preset save NAME; there are {names}")
 
 
-def _preset_words(host: ChatParts) -> Mapping[str, str]:
-    return {one.name: one.about for one in host.tuning.presets} | {"save": "keep the present parameters by a name"}
-
-
 async def _theme(host: ChatParts, rest: str) -> None:
     if rest:
         host.program.use_theme(rest)
     else:
         host.open_page("themes")
-
-
-def _theme_names(host: ChatParts) -> Mapping[str, str]:
-    return dict.fromkeys(sorted(host.screen.app.available_themes), "")
 
 
 async def _load(host: ChatParts, rest: str) -> None:
@@ -153,10 +145,6 @@ async def _system(host: ChatParts, rest: str) -> None:
         host.tuning.tell_reading()
 
 
-def _system_words(host: ChatParts) -> Mapping[str, str]:
-    return {"off": "no system message here", "default": "for new conversations, also after the next start"}
-
-
 async def _policy(host: ChatParts, rest: str) -> None:
     if rest == "reset" and host.state.session is not None and not host.state.decoder.used_by:
         host.state.session.forget_learned()
@@ -169,10 +157,6 @@ async def _policy(host: ChatParts, rest: str) -> None:
         await _set(host, f"policy {rest}")
     else:
         raise SlashError("write /policy reset to forget what was learned of this pair; /set drafting says what decodes")
-
-
-def _policy_words(host: ChatParts) -> Mapping[str, str]:
-    return {"reset": "forget what was learned"}
 
 
 async def _kv(host: ChatParts, rest: str) -> None:
@@ -193,23 +177,32 @@ def _levels(host: ChatParts) -> Mapping[str, str]:
     return {level: it.adds(level) for level in ("on", *it.levels, "off")}
 
 
+RESET = {"reset": "forget what was learned"}
+SYSTEM = {"off": "no system message here", "default": "for new conversations, also after the next start"}
 # Commands with an argument. Actions of keys.py that name a slash command are commands without one.
 SLASH: dict[str, Slash] = {
     one.name: one
     for one in (
         Slash("set", "/set NAME VALUE", "set a parameter of the next turn", _set, knob_words),
-        Slash("preset", "/preset [save] NAME", "a whole setting by name; save keeps this one", _preset, _preset_words),
+        Slash(
+            "preset", "/preset [save] NAME", "a whole setting by name; save keeps this one", _preset,
+            lambda host: {one.name: one.about for one in host.tuning.presets}
+            | {"save": "keep the present parameters by a name"},
+        ),
         *LAB_SLASH,
         *CHATS,
-        Slash("policy", "/policy reset", "forget what auto learned of this pair", _policy, _policy_words),
-        Slash("theme", "/theme [NAME]", "other colours, also after the next start", _theme, _theme_names),
+        Slash("policy", "/policy reset", "forget what auto learned of this pair", _policy, lambda host: RESET),
+        Slash(
+            "theme", "/theme [NAME]", "other colours, also after the next start", _theme,
+            lambda host: dict.fromkeys(sorted(host.screen.app.available_themes), ""),
+        ),
         Slash("kv", "/kv TYPE|K/V", "the cache type of keys and values, from the next load on", _kv, _kv_types),
         *MODELS,
         *PROGRAMS,
         Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
         Slash("reload", "/reload [CONTEXT]", "load the model again, with so many positions of context", _reload),
-        Slash("system", "/system [TEXT]", "the system message of this conversation", _system, _system_words),
+        Slash("system", "/system [TEXT]", "the system message of this conversation", _system, lambda host: SYSTEM),
         Slash("think", "/think on|off|LEVEL", "thinking for the next turn", _think, _levels),
         *(Slash(row.slash, f"/{row.slash}", row.help, does(row.action)) for row in ACTIONS if row.slash),
     )
-}
+}  # fmt: skip

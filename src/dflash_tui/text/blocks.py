@@ -48,7 +48,6 @@ def beside(left: Block, right: Block, width: int) -> Block:
 
 
 def content(lines: Iterable[Line]) -> Content:
-    """The lines as content for a Static."""
     spans: list[Span] = []
     for one in lines:
         spans += one

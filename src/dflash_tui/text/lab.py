@@ -90,12 +90,10 @@ def _interval(it: Comparison) -> str:
 
 
 def too_few(pairs: int) -> str:
-    """The text for a comparison with too few pairs."""
     return f"only {counted(pairs, 'pair')}, {MIN_PAIRS} needed"
 
 
 def finding(result: Result, *, running: bool = False) -> str:
-    """The result in a sentence."""
     found_rows = rows(result)
     top = best(found_rows)
     if top is None:
@@ -267,7 +265,6 @@ def progress(it: ExperimentProgress) -> str:
 
 
 def best_line(it: Curve) -> str:
-    """The result of a what-if curve in one line."""
     top, now = it.best, it.at(it.current)
     if top is None:
         timed = "only steps of one budget" if it.measured else "too few steps"

@@ -78,7 +78,6 @@ def to_svg(one: StoredConversation) -> str:
 
 
 def _fenced(text: str) -> str:
-    """As code, whatever is in it."""
     marks = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return f"{marks}\n{text}\n{marks}"
 

@@ -84,7 +84,6 @@ class StepText:
         return bisect_right(self._breaks, start + len(rest) - len(rest.lstrip(" ")))
 
     def drawn(self, step: int, by: By) -> Content:
-        """The text, with the current step in reverse."""
         parts: list[tuple[str, str]] = []
         breaks = iter([*self._breaks, len(self._text) + 1])
         following = next(breaks)

@@ -40,12 +40,7 @@ class _Row:
 
 
 def drawn(
-    step: StepEvent,
-    token_text: Callable[[int], str],
-    width: int,
-    *,
-    left_out: bool = False,
-    taken_only: bool = False,
+    step: StepEvent, token_text: Callable[[int], str], width: int, *, left_out: bool = False, taken_only: bool = False
 ) -> Content:
     """The whole tree as text, likelier children first.
 

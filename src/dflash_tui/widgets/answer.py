@@ -133,7 +133,6 @@ class Answer(Stack, Foldable):
         return bool(self._summary)
 
     async def add(self, text: str, thinking: str, meter: Meter) -> None:
-        """More of the answer."""
         if thinking:
             self.thinking.add(clean(thinking))
         if self.thinking.text and not self._moved:
@@ -250,9 +249,5 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
     ]
     if mode in DRAFTED or (report is None and not mode):
         parts.append(f"{knobs.drafting}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
-    parts += [
-        mode,
-        report.draws if report else "",
-        outcome or (_STOPS[report.stop] if report else ""),
-    ]
+    parts += [mode, report.draws if report else "", outcome or (_STOPS[report.stop] if report else "")]
     return DOT.join(part for part in parts if part)

@@ -79,12 +79,10 @@ class CallFold(Stack, Foldable):
             self.says("")
 
     def says(self, what: str) -> None:
-        """What is happening to it, or has."""
         shown = f"{self.call.name} {in_line(self.call.arguments)}"
         self.line.title = DOT.join(part for part in (one_line(shown), what) if part)
 
     def ends(self, result: ToolResult) -> None:
-        """Show what came of it."""
         self.result = result
         size = counted(len(result.text), "character")
         spent = seconds(result.seconds) if result.seconds >= 0.05 else ""
@@ -121,7 +119,6 @@ class CallsBlock(TurnBlock):
             self.ends(result)
 
     def ends(self, result: ToolResult) -> None:
-        """Show a result under its call."""
         if result.id in self.folds:
             self.folds[result.id].ends(result)
 

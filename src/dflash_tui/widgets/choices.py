@@ -21,7 +21,6 @@ class Place:
 
     @property
     def end(self) -> int:
-        """The cell after it."""
         return self.start + cell_len(self.text)
 
 
@@ -47,7 +46,6 @@ def height(words: Sequence[str], left: int, width: int) -> int:
 
 
 def clicked(words: Sequence[str], chosen: int | None, left: int, widget: Widget, event: Click) -> int | None:
-    """The word that was clicked on."""
     offset = event.get_content_offset(widget)
     if offset is None:
         return None

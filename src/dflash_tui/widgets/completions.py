@@ -41,7 +41,6 @@ class Completions(Static):
             self._draw()
 
     def move(self, count: int) -> None:
-        """Mark another row."""
         self.marked, self.moved = (self.marked + count) % len(self.rows), True
         self._draw()
 

@@ -27,7 +27,6 @@ class KeyHints(Static):
         self.hints = hints
 
     def tell(self, *hints: KeyHint) -> None:
-        """These from now on."""
         self.hints = hints
         self.update(_line(hints))
 

@@ -28,7 +28,6 @@ class Celled(Protocol):
 
     def places(self, searched: str) -> list[tuple[Stretch, ...]]:
         """The matches in these texts, with a stretch for each line, ordered by their beginnings."""
-        ...
 
 
 class _Words(Input):
@@ -62,7 +61,6 @@ class FindBar(Horizontal):
 
     @property
     def found(self) -> int:
-        """The number of matches."""
         return len(self._places)
 
     def begin(self, words: str = "") -> None:
@@ -121,7 +119,6 @@ class FindBar(Horizontal):
         return found
 
     def action_go(self, count: int) -> None:
-        """Go to the next or previous match; it wraps around at the ends."""
         self._look_again()
         if self._places:
             self._at = (self._at + count) % len(self._places)
@@ -172,7 +169,6 @@ class FindBar(Horizontal):
         self.query_one("#find-count", Static).update(count)
 
     def action_leave(self) -> None:
-        """Close, and remove the marks."""
         self.display = False
         self._places, self._at = [], -1
         self._mark()

@@ -56,7 +56,6 @@ class Saying(Protocol):
 
     def say(self, what: str | Exception) -> None:
         """Show a notice or an error."""
-        ...
 
 
 def stays_s(text: str) -> float:

@@ -36,7 +36,6 @@ class FoldLine(Widget, can_focus=True):
         return Content.assemble((f"{mark} ", "$accent"), (self.title, style))
 
     def hint(self, action: str, label: str) -> str:
-        """What the footer calls Enter now."""
         return "Close" if action == "fold" and self.open else label
 
     def on_click(self, event: Click) -> None:
@@ -87,7 +86,6 @@ class Thinking(Foldable):
         self.body.display = False
 
     def add(self, text: str) -> None:
-        """More reasoning."""
         self.text += text
         self.display = self.display or bool(self.text)
         if self.line.open:

@@ -124,7 +124,6 @@ def _parts(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 def _items(tokens: Sequence[Token], unordered: int, part: Part) -> Token:
-    """The token that represents a list."""
     begin = tokens[0]
     meta = {"rows": _rows(tokens, unordered), "part": part}
     return Token(ITEMS, "", 0, map=begin.map, level=begin.level, block=True, meta=meta)

@@ -39,7 +39,6 @@ class Hinting(Protocol):
 
     def hint(self, action: str, label: str) -> str:
         """The footer's label of an action now; "" if it would have no effect."""
-        ...
 
 
 def fitting(hints: list[Hint], width: int) -> list[Hint]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,6 @@ from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
-from textual.widget import Widget
 
 from dflash_core.knobs import Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
@@ -23,20 +23,17 @@ LABEL = 18
 LEFT = LABEL + 3  # focus mark, staged mark, label, a space
 
 
-class KnobRow(Row, Widget, can_focus=True):
+class KnobRow(Row):
     """A focusable row for one `Spec`. Posts `Changed` when the user changes the value, never when the app sets it.
 
     Each kind of row brings its own `action_step`, which the arrow keys call.
     """
 
-    ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "step(-1)", "Change", key_display="← →"),
         Binding("right", "step(1)", "more", show=False),
         Binding("backspace", "reset", "Default", key_display="Backspace"),
         Binding("a", "screen.apply", "apply now", show=False),
-        Binding("up", "go(-1)", "up", show=False),
-        Binding("down", "go(1)", "down", show=False),
     ]
 
     value: reactive[Value] = reactive[Value](0)
@@ -78,7 +75,6 @@ class KnobRow(Row, Widget, can_focus=True):
         return self.value == self.spec.default
 
     def hint(self, action: str, label: str) -> str:
-        """The footer's label of an action."""
         return "" if action == "reset" and self.at_default else label
 
     def label(self) -> Content:
@@ -89,7 +85,75 @@ class KnobRow(Row, Widget, can_focus=True):
         return Content.assemble((mark, "$accent"), (dot, "bold $accent"), (fit(self.spec.label, LABEL), style), " ")
 
 
-class ChoiceRow(KnobRow):
+class WordRow(Row):
+    """Words side by side, one of them chosen, which a click takes."""
+
+    @property
+    def words(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    @property
+    def place(self) -> int | None:
+        """Of the chosen word; None where none is."""
+        raise NotImplementedError
+
+    def take(self, place: int) -> None:
+        """The user chooses a word."""
+        raise NotImplementedError
+
+    def label(self) -> Content:
+        raise NotImplementedError
+
+    def on_click(self, event: Click) -> None:
+        place = choices.clicked(self.words, self.place, LEFT, self, event)
+        if place is not None:
+            self.take(place)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return choices.height(self.words, LEFT, width)
+
+    def render(self) -> Content:
+        return Content.assemble(self.label(), *choices.drawn(self.words, self.place, LEFT, self.size.width))
+
+
+class PresetRow(WordRow):
+    """The presets by name; the one that the parameters are at, if any, in brackets."""
+
+    HELP = "← and → take another preset, whole; so does a click on its name."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "move(-1)", "Preset", key_display="← →"),
+        Binding("right,space,enter", "move(1)", "next", show=False),
+    ]
+
+    names: reactive[tuple[str, ...]] = reactive[tuple[str, ...]]((), layout=True)
+    chosen: reactive[str] = reactive("")
+
+    @dataclass
+    class Chosen(Message):
+        """The user asked for the preset `name`."""
+
+        name: str
+
+    @property
+    def words(self) -> Sequence[str]:
+        return self.names
+
+    @property
+    def place(self) -> int | None:
+        return self.names.index(self.chosen) if self.chosen in self.names else None
+
+    def take(self, place: int) -> None:
+        self.post_message(self.Chosen(self.names[place]))
+
+    def action_move(self, count: int) -> None:
+        if self.names:
+            self.take((self.place + count) % len(self.names) if self.place is not None else 0)
+
+    def label(self) -> Content:
+        return Content.assemble(("▸" if self.has_focus else " ", "$accent"), " ", fit("preset", LABEL), " ")
+
+
+class ChoiceRow(KnobRow, WordRow):
     """A switch or a choice: every option is shown, the present one in brackets; ←/→, Space, or a click."""
 
     HELP = (
@@ -103,34 +167,22 @@ class ChoiceRow(KnobRow):
         return (True, False) if self.spec.kind == "switch" else self.spec.choices
 
     def action_step(self, count: int) -> None:
-        options = self.options
-        place = self._place() + count
-        self.change(options[min(max(place, 0), len(options) - 1)])
+        self.take(min(max((self.place or 0) + count, 0), len(self.options) - 1))
 
     def action_next(self) -> None:
-        options = self.options
-        self.change(options[(self._place() + 1) % len(options)])
+        self.take(((self.place or 0) + 1) % len(self.options))
 
-    def _place(self) -> int:
-        return self.options.index(self.value) if self.value in self.options else 0
+    def take(self, place: int) -> None:
+        self.change(self.options[place])
 
-    def on_click(self, event: Click) -> None:
-        place = choices.clicked(self._words(), self._chosen(), LEFT, self, event)
-        if place is not None:
-            self.change(self.options[place])
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return choices.height(self._words(), LEFT, width)
-
-    def _words(self) -> list[str]:
+    @property
+    def words(self) -> Sequence[str]:
         return [self.spec.show(option) for option in self.options]
 
-    def _chosen(self) -> int | None:
+    @property
+    def place(self) -> int | None:
         same = [option == self.value and type(option) is type(self.value) for option in self.options]
         return same.index(True) if True in same else None
-
-    def render(self) -> Content:
-        return Content.assemble(self.label(), *choices.drawn(self._words(), self._chosen(), LEFT, self.size.width))
 
 
 class ThinkingRow(ChoiceRow):

@@ -15,6 +15,7 @@ from rich.text import Text
 from textual import widgets
 from textual.color import Color
 from textual.content import Content
+from textual.coordinate import Coordinate
 from textual.filter import LineFilter
 from textual.visual import VisualType
 from textual.widget import Widget
@@ -40,12 +41,7 @@ class Static(widgets.Static):
     """Textual's, with text as it is."""
 
     def __init__(
-        self,
-        content: VisualType = "",
-        *,
-        expand: bool = False,
-        id: str | None = None,
-        classes: str | None = None,
+        self, content: VisualType = "", *, expand: bool = False, id: str | None = None, classes: str | None = None
     ) -> None:
         super().__init__(literal(content), expand=expand, markup=False, id=id, classes=classes)
 
@@ -131,10 +127,10 @@ class DataTable(widgets.DataTable[Text]):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, cursor_type="row")
+        self._texts: dict[str, tuple[str, ...]] = {}  # of the rows that `refill` has set, by key
 
     @property
     def cursor_key(self) -> str | None:
-        """The key of the row under the cursor."""
         return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value if self.row_count else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -150,8 +146,24 @@ class DataTable(widgets.DataTable[Text]):
         for column, cell in zip(self.ordered_columns, row):
             column.content_width = max(column.content_width, cell.cell_len)
 
+    def refill(self, rows: dict[str, tuple[str, ...]]) -> None:
+        """Show these rows, by key. Where they are those that are there, only cells that differ are drawn again; else
+        the cursor stays on its row if that is still there."""
+        if rows.keys() != self._texts.keys() or self.row_count != len(rows):
+            chosen = self.cursor_key
+            self.clear()
+            for key, cells in rows.items():
+                self.add_texts(cells, key=key)
+            if chosen in rows:
+                self.move_cursor(row=list(rows).index(chosen))
+        else:
+            for place, (key, cells) in enumerate(rows.items()):
+                for column, cell in enumerate(cells):
+                    if cell != self._texts[key][column]:
+                        self.update_cell_at(Coordinate(place, column), Text(clean(cell)), update_width=True)
+        self._texts = rows
+
     def add_headings(self, labels: Iterable[str]) -> None:
-        """A column each."""
         self.add_columns(*(Text(clean(label)) for label in labels))
 
 

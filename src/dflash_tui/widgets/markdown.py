@@ -62,7 +62,7 @@ class Fence(MarkdownFence):
         return shown + "\n" if code.endswith("\n") else shown  # Textual drops an empty last line
 
     def set_content(self, content: Content) -> None:
-        """The theme has changed."""
+        # Called when the theme has changed.
         if self.query(Code):
             self._show_whole()
 
@@ -135,7 +135,6 @@ class Parser:
         self.head = ""
 
     def parse(self, text: str) -> list[Token]:
-        """The blocks of a text."""
         number, head, self.number, self.head = self.number, self.head, None, ""
         tokens = _PARSER.parse(head + text, {"number": number, "continued": bool(head)})
         for token in tokens if head else ():
@@ -180,7 +179,6 @@ class Streamed(Stack, Markdown):
         return made(self, token) if made is not None else None
 
     async def feed(self, text: str) -> None:
-        """Show more of the message."""
         self.text += text
         if self._raw is not None:
             self._raw.update(self.text)

@@ -76,7 +76,6 @@ class Marker(LineFilter):
         self.marks = marks
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """A line with its marks."""
         shown: list[Segment] = []
         for segment in segments:
             at = place(segment)
@@ -88,7 +87,6 @@ class Marker(LineFilter):
 
 
 def show(widget: Widget, marks: Marks | None) -> None:
-    """Draw a widget with these marks, or without."""
     markers = [Marker(marks)] if marks else []
     # Its own method in place of its class's: any widget of a conversation may have a match.
     vars(widget)["get_line_filters"] = lambda: [*type(widget).get_line_filters(widget), *markers]

@@ -74,7 +74,6 @@ class Drawn(Growing):
     shown: Visual
 
     def get_selection(self, selection: Selection) -> tuple[str, str]:
-        """The text under a selection, as it is drawn."""
         return selection.extract(str(self.shown)), "\n"
 
     async def _update_from_block(self, block: Any) -> None:

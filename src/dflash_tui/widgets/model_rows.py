@@ -29,7 +29,6 @@ class ModelChoice:
 
 
 def at_home(path: Path) -> str:
-    """A path as people write it, with ~ for their home."""
     home = Path.home()
     return one_line(f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path))
 
@@ -85,17 +84,13 @@ def _with(choice: ModelChoice | None) -> str:
 
 
 def colour(fit: FitCheck) -> str:
-    """Green where it fits, red where it does not."""
     return DIM if fit.why else "$success" if not fit.short else "$warning" if fit.context else "$error"
 
 
 def beside(one: Found, drafters: Sequence[ModelChoice], chosen: ModelChoice | None, fit: FitCheck | None) -> Content:
     """The details of a model; Enter takes the drafter `chosen`."""
     header = one.header
-    parts: list[tuple[str, str] | str] = [
-        (f"{one_line(header.title)}\n", "bold"),
-        (f"{at_home(one.path)}\n\n", DIM),
-    ]
+    parts: list[tuple[str, str] | str] = [(f"{one_line(header.title)}\n", "bold"), (f"{at_home(one.path)}\n\n", DIM)]
     facts = (
         ("found in", one.where),
         ("architecture", header.architecture),

@@ -9,23 +9,19 @@ from textual.content import Content
 from textual.events import Click
 from textual.message import Message
 from textual.reactive import reactive
-from textual.widget import Widget
 
 from dflash_tui.widgets.panels import Row
 
 
-class MoreRow(Row, Widget, can_focus=True):
+class MoreRow(Row):
     """Posts `Toggled` on Enter, Space, Right or a click; the owner of the rows sets `open`. While the rows are hidden,
     it names those that are not at their default, `set_ones`."""
 
-    ALLOW_SELECT = False
     HELP = "Enter, Space, m or a click shows the other parameters, or hides them again."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,space", "unfold", "More"),
         Binding("right", "turn(True)", "show", show=False),
         Binding("left", "turn(False)", "hide", show=False),
-        Binding("up", "go(-1)", "up", show=False),
-        Binding("down", "go(1)", "down", show=False),
     ]
 
     open: reactive[bool] = reactive(False)

@@ -33,11 +33,16 @@ NO_DRAFTS = Content.styled("this step drafted nothing: plain decoding", DIM)
 NO_MODEL = Content.assemble(("Memory\n", "bold"), ("known when the model has loaded", DIM))
 
 
-class Row:
-    """A mixin for the rows of a panel, between which Up and Down move."""
+class Row(Widget, can_focus=True):
+    """A row of a panel. Up and Down move between them."""
+
+    ALLOW_SELECT = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "go(-1)", "up", show=False),
+        Binding("down", "go(1)", "down", show=False),
+    ]
 
     def action_go(self, count: int) -> None:
-        assert isinstance(self, Widget)
         self.query_ancestor(Panel).go(self, count)
 
 
@@ -155,10 +160,7 @@ def drawn(memory: MemoryBreakdown, width: int, missing: str = "") -> Content:
     device it would leave nothing of the others."""
     whole, known = max(memory.predicted, memory.measured, 1), memory.total > 0
     device = f"{memory.device}, {gib(memory.total)}" if known else memory.device
-    parts: list[Content | str | tuple[str, str]] = [
-        ("Memory", "bold"),
-        (f"  {device}\n\n", "$foreground 70%"),
-    ]
+    parts: list[Content | str | tuple[str, str]] = [("Memory", "bold"), (f"  {device}\n\n", "$foreground 70%")]
     bar_width = max(width - NAME - SIZE - 2, 4)
     for one in sorted(memory.components, key=lambda one: one.bytes, reverse=True):
         parts.append(f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  ")

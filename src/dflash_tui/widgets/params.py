@@ -18,11 +18,10 @@ from textual.widget import Widget
 from dflash_core.arch.recommended import NOTHING, SAMPLING, Recommended
 from dflash_core.knobs import CONTEXT, SPEC, SPECS, Applies, Group, Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
-from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow, ThinkingRow
+from dflash_tui.widgets.knob_row import ChoiceRow, KnobRow, PresetRow, ThinkingRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.more_row import MoreRow
 from dflash_tui.widgets.panels import Panel
-from dflash_tui.widgets.preset_row import PresetRow
 from dflash_tui.widgets.slider import DraftingRow, Slider
 
 ROWLESS = {"reasoning_effort"}  # parameters without a row of their own: the row of thinking has the levels
@@ -132,7 +131,6 @@ class ParamsPanel(Panel):
         said.update(f"{engine} takes these; drafting and the rest are set where it runs")
 
     def _shown(self) -> list[tuple[str, KnobRow]]:
-        """The rows of the parameters that are taken."""
         return [(name, row) for name, row in self._rows.items() if self._taken is None or name in self._taken]
 
     def show_most_nodes(self, most: int) -> None:
@@ -155,11 +153,9 @@ class ParamsPanel(Panel):
         row.names, row.chosen = tuple(names), chosen
 
     def row(self, name: str) -> KnobRow:
-        """The row of one parameter."""
         return self._rows[name]
 
     def enter(self) -> None:
-        """Focus the first parameter."""
         next(row for name in FIRST if (row := self.row(name)).display).focus()
 
     def unfold(self, is_open: bool) -> None:
@@ -168,7 +164,6 @@ class ParamsPanel(Panel):
 
     @on(MoreRow.Toggled)
     def action_more(self) -> None:
-        """Show or hide the other parameters."""
         if self._more.open and self._others in (self.screen.focused.ancestors if self.screen.focused else ()):
             self._more.focus()  # the focused row is being hidden
         self.unfold(not self._more.open)

@@ -232,7 +232,6 @@ class Prompt(TextArea):
         return super().check_action(action, parameters)
 
     def hint(self, action: str, label: str) -> str:
-        """The footer's label of Enter."""
         if action == "send" and self.completions is not None and self.completions.taken_by_enter:
             return "Take"
         return self.offers() or label if action == "send" and not self.text else label

@@ -43,14 +43,12 @@ class Scrubber(Widget, can_focus=True):
         self._dragging = False
 
     def hint(self, action: str, label: str) -> str:
-        """What the footer calls an action now: steps are there to go to, or not."""
         return label if self.lengths else ""
 
     def action_move(self, count: int) -> None:
         self.go(self.step + count)
 
     def go(self, step: int) -> None:
-        """Go to a step, or to the nearest existing one."""
         step = min(max(step, 1), len(self.lengths))
         if step and step != self.step:
             self.post_message(self.Moved(step))
@@ -90,8 +88,5 @@ class Scrubber(Widget, can_focus=True):
         at = (self.step - 1) * columns // len(self.lengths)
         label = "bold $accent" if self.has_focus else "bold"
         return Content.assemble(
-            (self._label, label),
-            (row[:at], "$success"),
-            (row[at], "reverse bold"),
-            (row[at + 1 :], "$success"),
+            (self._label, label), (row[:at], "$success"), (row[at], "reverse bold"), (row[at + 1 :], "$success")
         )

@@ -195,7 +195,6 @@ class DraftingRow(Slider):
         return max(self.size.width - self.start - SIZE, 2)
 
     def action_kind(self, count: int) -> None:
-        """Take a kind further on; its size stays."""
         kind = KINDS[(KINDS.index(self.kind) + count) % len(KINDS)]
         self.change(kind if kind in ("auto", "plain") else f"{kind} {self.number:.0f}")
 

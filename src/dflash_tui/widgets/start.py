@@ -107,7 +107,6 @@ class StartPage(Vertical):
 
     @property
     def examples(self) -> Sequence[str]:
-        """The prompts that are offered now."""
         return EXAMPLES if self.display else ()
 
     def offer(self, card: Card | None) -> None:
@@ -124,7 +123,6 @@ class StartPage(Vertical):
             )  # fmt: skip
 
     def mark(self, prompt: str) -> None:
-        """The prompt has this text."""
         for one in self._examples:
             one.show(chosen=one.text == prompt)
 

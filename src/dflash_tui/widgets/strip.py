@@ -231,7 +231,4 @@ class LoadingLine(Widget):
         width = self.size.width - 2
         known = f" {meter(self.fraction, 12)} {self.fraction * 100:.0f}%" if self.fraction > 0 else ""
         rest = f"{known}  {seconds(self.elapsed)}"
-        return Content.assemble(
-            (f" {clip(f'loading: {self.phase}', width - len(rest))}", "$accent"),
-            rest,
-        )
+        return Content.assemble((f" {clip(f'loading: {self.phase}', width - len(rest))}", "$accent"), rest)

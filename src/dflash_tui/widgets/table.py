@@ -247,7 +247,6 @@ class Table(Drawn, _Block):  # type: ignore[misc]
             self._take(block.part)
 
     def widen(self, widths: tuple[int, ...]) -> None:
-        """Have the columns of the whole table."""
         if widths != self.shown.columns.widths:
             columns = replace(self.shown.columns, widths=widths)
             self.shown = Grid(self.shown.rows, columns, head=not self.head, more=self.part.more)

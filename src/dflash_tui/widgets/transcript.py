@@ -49,7 +49,6 @@ class TurnBlock(Stack, Vertical):
         yield Caption("", classes="queued")
 
     def message(self) -> ComposeResult:
-        """The message itself."""
         with Horizontal(classes="user"):
             yield Caption("❯ ", classes="user-mark")
             beside = "$foreground 80% not bold"
@@ -61,12 +60,10 @@ class TurnBlock(Stack, Vertical):
 
     @property
     def question(self) -> str | Sequence[ToolResult]:
-        """What the model is asked."""
         return self.prompt
 
     @property
     def message_text(self) -> str:
-        """The message as plain text."""
         return "> " + "\n".join((self.typed, *self._files)).replace("\n", "\n> ")
 
     @property
@@ -168,7 +165,6 @@ class Transcript(Blank, VerticalScroll):
 
     @property
     def answer(self) -> Answer | None:
-        """The newest answer."""
         for turn in reversed(self.turns):
             if turn.answers:
                 return turn.answers[-1]

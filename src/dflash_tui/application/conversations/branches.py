@@ -52,7 +52,6 @@ class Node:
 
     @property
     def asks(self) -> bool:
-        """It was written by the user."""
         return self.role == "user" and not self.results
 
     @property
@@ -107,7 +106,6 @@ class Branches:
 
     @property
     def path_ids(self) -> frozenset[str]:
-        """The ids of the messages on the present path."""
         return frozenset(node.id for node in self.path)
 
     def siblings(self, id: str) -> tuple[str, ...]:
@@ -179,7 +177,6 @@ class Branches:
 
 
 def messages(path: Sequence[Node], system: str) -> list[Message]:
-    """Those of the nodes of a path, after the system message."""
     from dflash_core.messages import Message
 
     found = [Message("system", system)] if system else []

@@ -14,7 +14,7 @@ from dflash_core.clean import encodable
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.record import Start, TurnRecord, Turns, pack, unpack
-from dflash_tui.application.conversations.branches import Branches, Node, new_id
+from dflash_tui.application.conversations.branches import Branches, Node, messages, new_id
 from dflash_tui.application.conversations.journal import Journal, Left, Place
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation, StoreError, title_of
 from dflash_tui.application.conversations.tool_messages import ToolResult, result_messages, stored, without_results
@@ -64,7 +64,7 @@ class CurrentConversation:
         self.branches = Branches()
         self._packed: dict[str, bytes] = {}  # records of this conversation's turns that ran in this process
         self.store = Store(folder, self._in_memory)
-        self.journal = Journal(self.store.database, folder / "journal")
+        self.journal = Journal(self.store, folder / "journal")
         self._marks: list[int] = []  # of each piece of the running turn: the changes of the journal up to it
         self._answering: _Answering | None = None
         self._draft, self._pasted = "", _NOTHING
@@ -300,8 +300,6 @@ class CurrentConversation:
         return replace(found, card=present, branches=Branches(branches.nodes, branches.leaf))
 
     def _messages(self, leaf: str | None) -> list[Message]:
-        from dflash_tui.application.conversations.branches import messages  # a model is loaded by now
-
         seen = [node for node in self.branches.path_to(leaf) if node.id not in self._unseen]
         return messages(seen, self.system)
 

@@ -12,7 +12,7 @@ import fcntl
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -56,7 +56,6 @@ class Place(msgspec.Struct, frozen=True):
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _TYPED = msgspec.json.Decoder(Typed)
 _PLACE = msgspec.json.Decoder(Place)
-_PASTE = msgspec.json.Decoder(dict[str, str])
 _STEP = "INSERT INTO step (app, line) SELECT ?1, ?2 WHERE EXISTS (SELECT 1 FROM app WHERE id = ?1)"  # else a new file
 _PASTED = "INSERT OR REPLACE INTO paste SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM app WHERE id = ?1)"
 _APP = "INSERT INTO app VALUES (?1, ?2, ?3, ?4) ON CONFLICT (id) DO UPDATE SET typed = ?2, place = ?3, changed = ?4"
@@ -149,7 +148,6 @@ class Journal:
 
     def rescue(self) -> Iterator[Left]:
         """The data of apps that were killed, oldest first. Advancing to the next one deletes the rows of the last."""
-        _adopt(self._folder, self._database)
         for (app,) in self._database.read(lambda db: db.execute("SELECT id FROM app ORDER BY changed").fetchall()):
             with contextlib.suppress(OSError), self._path(app).open("ab") as lock:
                 if app != self._app and _locked(lock):
@@ -252,25 +250,3 @@ def _lines(texts: Iterable[bytes]) -> Iterator[TurnLine]:
         for text in texts:
             if not isinstance(line := decode(text), Loaded):
                 yield line
-
-
-def _adopt(folder: Path, database: Database) -> None:
-    """Turn the files that an app of an earlier version has left into rows: typed text, turn, long texts."""
-    for lock in folder.glob("*.lock"):
-        files = [file for suffix in (".typed", ".turn", ".pasted") if (file := lock.with_suffix(suffix)).exists()]
-        with contextlib.suppress(OSError), lock.open("ab") as locked_file:
-            if files and _locked(locked_file):
-                texts = {file.suffix: file.read_bytes().split(b"\n") for file in files}
-                database.write(partial(_insert, lock.stem, files[0].stat().st_mtime, texts))
-                for file in files:
-                    file.unlink(missing_ok=True)
-
-
-def _insert(app: str, changed: float, texts: Mapping[str, Sequence[bytes]], db: sqlite3.Connection) -> None:
-    (typed, *_), (place, *steps) = texts.get(".typed", [b""]), texts.get(".turn", [b""])
-    db.execute(_APP, (app, typed.decode(errors="replace"), place.decode(errors="replace"), changed))
-    db.executemany(_STEP, [(app, line) for line in steps[:-1]])
-    with contextlib.suppress(FormatError):  # a text that was cut off has no placeholder in the draft yet
-        for line in texts.get(".pasted", [])[:-1]:
-            paste = parse(line, _PASTE)
-            db.execute(_PASTED, (app, paste.get("words", ""), paste.get("text", "")))

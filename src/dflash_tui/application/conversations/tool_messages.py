@@ -52,24 +52,20 @@ def tool_lines(message: HasTools) -> list[str]:
 
 
 def stored(calls: Sequence[Call]) -> tuple[ToolCall, ...]:
-    """Calls of an answer, for the store."""
     return tuple(ToolCall(call.id, call.name, encodable(call.arguments_json)) for call in calls)
 
 
 def calls_of(stored_calls: Sequence[ToolCall]) -> tuple[Call, ...]:
-    """Stored calls, for a prompt."""
     from dflash_core.messages import Call, arguments_of
 
     return tuple(Call(one.id, one.name, arguments_of(one.arguments)) for one in stored_calls)
 
 
 def result_messages(results: Sequence[ToolResult]) -> list[Message]:
-    """The messages in which the model reads results."""
     from dflash_core.messages import Message
 
     return [Message("tool", one.text, call_id=one.id, name=one.name) for one in results]
 
 
 def without_results(calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
-    """What the model reads where calls have no results."""
     return tuple(ToolResult(call.id, call.name, NO_RESULT, "cancelled") for call in calls)

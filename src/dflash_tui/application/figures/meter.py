@@ -48,7 +48,6 @@ class Meter:
         return meter
 
     def add(self, piece: Piece) -> None:
-        """Count one piece."""
         event, at = piece.event, piece.at
         # Another engine counts in all, where it counts.
         count = max(event.count - self.tokens, 0) if isinstance(event, TextEvent) else len(event.tokens)

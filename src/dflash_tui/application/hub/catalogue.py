@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
 from dflash_core.formats.splits import SPLIT_NAME
@@ -101,7 +103,6 @@ class Catalogue:
 
 
 def named(target: Path | None) -> Pair | None:
-    """The pair that a target names where there is no file of that name."""
     return None if target is None or target.exists() else load_catalogue().pairs.get(str(target))
 
 
@@ -145,9 +146,10 @@ def _pair(name: str, entry: Any) -> Pair:
         raise _BadEntryError("a name consists of a to z, 0 to 9, dots and dashes")
     if not isinstance(entry, dict):
         raise _BadEntryError("expected a table with about, licence, target and draft")
-    words = {key: entry.get(key, "") for key in ("about", "licence", "shapes")}
-    if not all(isinstance(value, str) for value in words.values()):
-        raise _BadEntryError("about, licence and shapes must be strings")
+    try:
+        words = msgspec.convert({key: entry.get(key, "") for key in ("about", "licence", "shapes")}, dict[str, str])
+    except msgspec.ValidationError:
+        raise _BadEntryError("about, licence and shapes must be strings") from None
     if words["shapes"]:
         _check_shapes(words["shapes"])
     draft = _source(entry["draft"], "draft") if "draft" in entry else None
@@ -166,16 +168,16 @@ def source_of(repo: str, file: str, beside: Sequence[str] = ()) -> Source:
 
 def _source(entry: Any, what: str) -> Source:
     """Files of a repository. Absolute names and names with .. are refused: they must stay below the user's folder."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("repo"), str) or not isinstance(entry.get("file"), str):
-        raise _BadEntryError(f'{what}: expected {{ repo = "owner/name", file = "model.gguf" }}')
-    beside = entry.get("beside", [])
-    if not isinstance(beside, list) or not all(isinstance(one, str) for one in beside):
-        raise _BadEntryError(f"{what}: beside must be a list of file names")
-    if not _REPO.fullmatch(entry["repo"]) or "--" in entry["repo"] or ".." in entry["repo"]:
-        raise _BadEntryError(f"{what}: {one_line(entry['repo'])!r} is no repository; expected owner/name")
-    source = Source(entry["repo"], entry["file"], tuple(beside))
+    try:
+        source = msgspec.convert(entry, Source)
+    except msgspec.ValidationError:
+        raise _BadEntryError(
+            f'{what}: expected {{ repo = "owner/name", file = "model.gguf" }}, and a list beside'
+        ) from None
+    if not _REPO.fullmatch(source.repo) or "--" in source.repo or ".." in source.repo:
+        raise _BadEntryError(f"{what}: {one_line(source.repo)!r} is no repository; expected owner/name")
     split = SPLIT_NAME.fullmatch(source.file)
-    if (split and int(split[3]) > MAX_FILES) or len(beside) > MAX_FILES:
+    if (split and int(split[3]) > MAX_FILES) or len(source.beside) > MAX_FILES:
         raise _BadEntryError(f"{what}: more than {MAX_FILES} files")
     if split and int(split[2]) != 1:
         raise _BadEntryError(

@@ -38,7 +38,6 @@ class FileRequest:
 
 
 def place(source: Source, folder: Path) -> Path:
-    """The folder for the files of a repository."""
     return folder / source.repo.replace("/", "--")
 
 

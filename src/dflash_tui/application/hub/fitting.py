@@ -32,7 +32,6 @@ class FitCheck:
 
     @property
     def words(self) -> str:
-        """In a few words."""
         if self.why:
             return "not computed"
         if not self.short:

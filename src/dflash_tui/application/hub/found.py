@@ -26,7 +26,6 @@ class Found:
 
     @property
     def draft(self) -> Path | None:
-        """The drafter that belongs to it, if one was found."""
         return next((one.path for one in self.drafters or () if one.belongs), None)
 
 

@@ -24,27 +24,16 @@ from dflash_tui.application.json_store import JsonFile
 from dflash_tui.application.new_file import here
 from dflash_tui.application.settings.config import config_folder
 from dflash_tui.application.settings.schema import CACHE, DRAFTER, Kind
-from dflash_tui.application.settings.toml_file import (
-    TomlError,
-    checked_knobs,
-    edit_toml,
-    line_of,
-    read_toml,
-    toml,
-    write_toml,
-)
+from dflash_tui.application.settings.toml_file import TomlError, checked_knobs, line_of, read_toml, toml, write_toml
 
 if TYPE_CHECKING:
     from dflash_core.limits import Limits
 
 FOLDER_NAME = "presets"
-OLD_NAME = "profiles.toml"
 DEMO = "demo"
 MAX_RECENT = 50
 NAME_RULE = "expected a name of a to z, 0 to 9, dots, - and _, 48 at most"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,47}")
-Problem = Callable[[str, str], None]
-"""Gets an entry and what is wrong with it."""
 _HEAD = "# A preset of dflash-tui; with a target it is a profile. What is not named is at its default.\n"
 
 
@@ -106,7 +95,6 @@ class Profile(Preset):
 
     @property
     def words(self) -> str:
-        """Its contents in a line."""
         target = self.target.name if self.target else "demo pair"
         drafts = parts(self.draft) if self.draft else ()
         draft = "+".join(part if needs_no_file(part) else Path(part).name for part in drafts)
@@ -116,7 +104,6 @@ class Profile(Preset):
         return one_line(" · ".join(filter(None, found)).replace(" · + ", " + "))
 
     def entries(self) -> dict[str, Value]:
-        """As of a preset, and the model."""
         target = str(here() / self.target) if self.target else DEMO
         draft = str(resolved(self.draft, here())) if self.draft else ""
         kv = "" if self.kv == AUTO else self.kv
@@ -146,34 +133,27 @@ ENTRIES = {"about": _LINE, "model": _LINE, "target": _TARGET, "draft": DRAFTER, 
 
 
 class Presets:
-    """The presets of the program and of the user's folder, which override those of the program.
-
-    A file of earlier versions with a table per profile, `profiles.toml` beside the folder, is read too; a profile of it
-    that changes moves into the folder. `problems`: a line for each entry, or part of one, that is left out.
-    """
+    """The presets of the program and of the user's folder, which override those of the program. `problems`: a line for
+    each entry, or part of one, that is left out."""
 
     def __init__(self, folder: Path | None = None, recent: Path | None = None) -> None:
         self.folder = folder or config_folder() / FOLDER_NAME
-        self._old = self.folder.with_name(OLD_NAME)
         self._recent = JsonFile(recent or user_folder("data") / "recent-profiles.json", list[str])
         self.read()
 
     def read(self) -> None:
-        """Read the files again."""
         self.problems: list[str] = []
         self._presets = {preset.name: preset for preset in BUILT_IN}
         self._profiles: dict[str, Profile] = {}
-        self._in_old: frozenset[str] = frozenset()
         paths: list[Path] = []
         try:
             paths = sorted(self.folder.glob("*.toml"))
         except OSError as error:
             self.problems.append(f"{self.folder} cannot be read: {error.strerror}; only the program's presets are used")
-        for path in (self._old, *paths):
+        for path in paths:
             self._read_file(path)
 
     def __iter__(self) -> Iterator[Preset]:
-        """Those that name no model."""
         return iter(self._presets.values())
 
     def __getitem__(self, name: str) -> Preset:
@@ -211,8 +191,7 @@ class Presets:
         """Raises PresetError."""
         if name not in self._profiles:
             there = ", ".join(self.profiles) or "none yet; /profile save NAME in the app makes one"
-            places = (f"profiles.{name}", f"{name}.toml")
-            bad = next((f"; {line}" for line in self.problems if any(place in line for place in places)), "")
+            bad = next((f"; {line}" for line in self.problems if f"{name}.toml" in line), "")
             raise PresetError(f"no profile {one_line(name)!r}{bad}; there are {there}")
         return self._profiles[name]
 
@@ -240,8 +219,6 @@ class Presets:
             write_toml(path, _HEAD + "".join(lines))
         except TomlError as error:
             raise PresetError(f"{error}; the preset is not saved") from None
-        if isinstance(preset, Profile):
-            self._take_out_of_old(preset.name)
         self.read()
         return path
 
@@ -252,12 +229,8 @@ class Presets:
         if to != name and (to in self._profiles or path.exists()):
             raise PresetError(f"there is a profile or preset {to!r} already; delete it, or take another name")
         used = [to if one == name else one for one in self._used()]
-        if profile.path == self._old:
-            self.save(replace(profile, name=to))
-        elif profile.path is not None:
+        if profile.path is not None:
             _change(profile.path, lambda file: file.rename(path))
-        if to != name:
-            self._take_out_of_old(name)
         self._note(used)
         self.read()
 
@@ -265,8 +238,7 @@ class Presets:
         """Remove a profile; `save` restores it. Raises PresetError."""
         self.read()
         profile = self.profile(name)
-        self._take_out_of_old(name)
-        if profile.path is not None and profile.path != self._old:
+        if profile.path is not None:
             _change(profile.path, Path.unlink)
         self.read()
         return profile
@@ -278,23 +250,10 @@ class Presets:
             raise PresetError(f"preset {one_line(name)!r}: {NAME_RULE}")
         return self.folder / f"{name}.toml"
 
-    def _take_out_of_old(self, name: str) -> None:
-        def change(table: Any) -> None:
-            del table["profiles"][name]
-            if not table["profiles"]:
-                del table["profiles"]
-
-        if name not in self._in_old:
-            return
-        try:
-            edit_toml(self._old, change)
-        except TomlError as error:
-            raise PresetError(str(error)) from None
-
     def _read_file(self, path: Path) -> None:
-        """A preset, or the tables of the file of earlier versions."""
+        """A preset, unless its model is wrong. What else is wrong gets its default."""
         try:
-            text, table = read_toml(path, optional=path == self._old)
+            text, table = read_toml(path)
         except TomlError as error:
             self.problems.append(one_line(f"{path}: {error}; left out"))
             return
@@ -302,29 +261,7 @@ class Presets:
         def problem(entry: str, why: str) -> None:
             self.problems.append(one_line(f"{path}, line {line_of(text, entry)}: {entry}: {why}"))
 
-        def inside(at: str) -> Problem:
-            return lambda entry, why: problem(f"{at}.{entry}", why)
-
-        if path != self._old:
-            self._take(one_line(path.stem), table, path, problem)
-            return
-        for name, found in table.items():
-            if name != "profiles" or not isinstance(found, dict):
-                problem(name, "expected tables [profiles.NAME]")
-                continue
-            self._in_old = frozenset(found)
-            for name, entry in found.items():
-                at = f"profiles.{name}"
-                if not _NAME.fullmatch(name):
-                    problem(at, f"{NAME_RULE}; it is left out")
-                elif not isinstance(entry, dict) or "target" not in entry:
-                    problem(at, f"no target; expected {_TARGET.expected}; it is left out")
-                else:
-                    self._take(name, entry, path, inside(at))
-
-    def _take(self, name: str, table: Mapping[str, Any], path: Path, problem: Problem) -> None:
-        """A preset from its table, unless its model is wrong. What else is wrong gets its default."""
-        found: dict[str, Any] = {}
+        name, found = one_line(path.stem), dict[str, Any]()
         lost = False
         for entry, value in table.items():
             if entry == "knobs":

@@ -58,7 +58,6 @@ class Kind:
 
 
 def choice(*names: str) -> Kind:
-    """One of these words."""
 
     def read(value: str, folder: Path) -> str:
         if value not in names:

@@ -71,7 +71,6 @@ def write_toml(path: Path, text: str) -> None:
 
 
 def toml(value: Any) -> str:
-    """A value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -80,7 +79,6 @@ def toml(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """A TOML basic string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
 

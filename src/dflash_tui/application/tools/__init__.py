@@ -1,1 +1,1 @@
-"""Tools that the model may call, from MCP servers. Without the package `mcp` nothing here but `needs` is imported."""
+"""Tools that the model may call, from MCP servers. Without the package `mcp` nothing here but `offered` is imported."""

@@ -20,8 +20,7 @@ from dflash_tui.application.amounts import counted
 from dflash_tui.application.log import LOG
 from dflash_tui.application.settings.tool_servers import ToolServer, expanded
 from dflash_tui.application.tools import http
-from dflash_tui.application.tools.needs import ToolsError
-from dflash_tui.application.tools.offered import LeftOut, OfferedTool, listed, problem
+from dflash_tui.application.tools.offered import LeftOut, OfferedTool, ToolsError, listed, problem
 from dflash_tui.application.tools.results import MAX_CHARACTERS, as_text, shortened
 from dflash_tui.application.tools.stdio import ServerProcess
 from dflash_tui.application.tools.streams import Streams, checked
@@ -47,7 +46,6 @@ class Connection:
 
     @property
     def words(self) -> str:
-        """What it is, in a line."""
         name = self.server.name
         if self.state == "failed":
             return f"{name}: {self.why}"

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
-from dflash_tui.application.tools.needs import ToolsError
+from dflash_tui.application.tools.offered import ToolsError
 from dflash_tui.application.tools.stdio import MAX_LINE
 from dflash_tui.application.tools.streams import Streams
 

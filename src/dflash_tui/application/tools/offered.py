@@ -5,19 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
 
 from dflash_core.clean import encodable, one_line
+from dflash_core.errors import DFlashError
 from dflash_core.text.template_values import Tools
 
+PACKAGES = ("mcp", "mcp_types", "jsonschema")
+INSTALL = 'pip install "dflash-tui[tools]"'
 MAX_TOOLS = 256
 """Of one server."""
 MAX_BYTES = 64 * 1024
 """Of one tool's description and schema: the model reads all of it with every conversation."""
 _MAX_NAME = 64
 _WORD = 120  # characters of a reason
+
+
+class ToolsError(DFlashError):
+    """Tools cannot be used, or a server of tools cannot."""
+
+
+def needs() -> None:
+    """Raises ToolsError where packages are missing."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise ToolsError(f"tools need the package {missing[0]}, which is not installed: {INSTALL}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +120,6 @@ def together(of_servers: Sequence[Sequence[OfferedTool]]) -> tuple[OfferedTool, 
 
 
 def for_template(tools: Sequence[OfferedTool]) -> Tools:
-    """As chat templates are given tools."""
     return [
         {
             "type": "function",

@@ -52,7 +52,6 @@ class Permissions:
         return ALL in known or tool.own in known or (conversation, tool.server, tool.own) in self._here
 
     def allow_here(self, tool: OfferedTool, conversation: str) -> None:
-        """Every call of this tool in this conversation."""
         self._here.add((conversation, tool.server, tool.own))
 
     def allow_server(self, server: str) -> None:
@@ -66,12 +65,7 @@ class Permissions:
 
 
 def plan(
-    calls: Sequence[ToolCall],
-    tools: Sequence[OfferedTool],
-    permissions: Permissions,
-    conversation: str,
-    *,
-    rounds: int,
+    calls: Sequence[ToolCall], tools: Sequence[OfferedTool], permissions: Permissions, conversation: str, *, rounds: int
 ) -> list[Planned]:
     """What to do with an answer's calls, in their order. `rounds`: answers with calls before this one, in this turn."""
     by_name = {tool.name: tool for tool in tools}

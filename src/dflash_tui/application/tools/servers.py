@@ -15,8 +15,7 @@ from dflash_tui.application.conversations.tool_messages import ToolResult
 from dflash_tui.application.log import LOG
 from dflash_tui.application.settings.tool_servers import ToolServer
 from dflash_tui.application.tools.connection import Connection
-from dflash_tui.application.tools.needs import ToolsError
-from dflash_tui.application.tools.offered import OfferedTool, together
+from dflash_tui.application.tools.offered import OfferedTool, ToolsError, together
 from dflash_tui.application.tools.rounds import Planned
 
 T = TypeVar("T")
@@ -41,7 +40,6 @@ class ToolServers:
 
     @property
     def tools(self) -> tuple[OfferedTool, ...]:
-        """Those that the model is offered."""
         on = [one for one in self.connections.values() if one.state == "on"]
         return together([[tool for tool in one.tools if self.offers(tool)] for one in on])
 
@@ -64,7 +62,6 @@ class ToolServers:
             self._submit(self._start(connection))
 
     def stop(self, name: str) -> None:
-        """End a server."""
         self._connection(name)
         self._submit(self._stop(name))
 

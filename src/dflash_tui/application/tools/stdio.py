@@ -24,7 +24,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from dflash_core.clean import one_line
-from dflash_tui.application.tools.needs import ToolsError
+from dflash_tui.application.tools.offered import ToolsError
 from dflash_tui.application.tools.streams import Streams
 
 MAX_LINE = 8 * 2**20
@@ -88,7 +88,6 @@ class ServerProcess:
             _signal(self._process, signal.SIGKILL)
 
     def ended(self) -> str:
-        """Why it says no more."""
         if self.problem:
             return self.problem
         code = self._process.returncode if self._process is not None else None

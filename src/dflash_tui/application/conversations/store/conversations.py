@@ -42,7 +42,7 @@ class StoredConversation:
     records: Mapping[str, bytes] = field(default_factory=dict)
 
 
-class Store:
+class Store(Database):
     """Every conversation of the user. Usable from any thread; a failing disk does not stop it (see Database).
 
     `holds` returns the conversation in memory, which is written again if the file is lost while it is open.
@@ -56,31 +56,13 @@ class Store:
                 _insert(db, stored)
             return stored is not None
 
-        self.database = Database(folder / "conversations.db", renew)
-
-    @property
-    def on_disk(self) -> bool:
-        """Whether changes outlive the program."""
-        return self.database.on_disk
-
-    def problem(self) -> str:
-        """The problem with the disk, returned once."""
-        problem, self.database.problem = self.database.problem, ""
-        return problem
-
-    def look(self) -> None:
-        """Check whether the file was removed or replaced; if so, continue with the one at its path."""
-        self.database.look()
-
-    def close(self) -> bool:
-        """Close; False if something could not be saved."""
-        return self.database.close()
+        super().__init__(folder / "conversations.db", renew)
 
     # Changes
 
     def begin(self, card: Card) -> None:
         """Add a new conversation without messages."""
-        self.database.write(lambda db: rows.insert_card(db, card))
+        self.write(lambda db: rows.insert_card(db, card))
 
     def add(self, conversation: str, node: Node) -> bool:
         """Add a message after its parent; it becomes the conversation's leaf. False if the conversation was deleted."""
@@ -93,7 +75,7 @@ class Store:
             if there:
                 rows.insert_node(db, conversation, node)
 
-        self.database.write(change)
+        self.write(change)
         return there
 
     def put(self, stored: StoredConversation, progress: Progress | None = None) -> None:
@@ -101,30 +83,28 @@ class Store:
 
         `progress` gets the share of the messages written so far. Raises StoreError for a text that is too large.
         """
-        self.database.write(lambda db: _insert(db, stored, progress))
+        self.write(lambda db: _insert(db, stored, progress))
 
     def keep(self, message: str, packed: bytes) -> None:
         """Store the packed record of the turn whose answer is `message`."""
-        self.database.write(lambda db: rows.insert_record(db, message, packed))
+        self.write(lambda db: rows.insert_record(db, message, packed))
 
     def go(self, conversation: str, leaf: str | None) -> None:
         """Set the branch on which the conversation is resumed."""
-        self.database.write(lambda db: _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", leaf, conversation))
+        self.write(lambda db: _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", leaf, conversation))
 
     def rename(self, conversation: str, title: str) -> None:
         """Change the title. Raises StoreError for an empty one."""
         title = short_title(title)
         if not title:
             raise StoreError("a conversation needs a title; the old one stays")
-        self.database.write(lambda db: _run(db, "UPDATE conversation SET title = ? WHERE id = ?", title, conversation))
+        self.write(lambda db: _run(db, "UPDATE conversation SET title = ? WHERE id = ?", title, conversation))
 
     def set_system(self, conversation: str, text: str) -> None:
-        """Change the system message."""
-        self.database.write(lambda db: _run(db, "UPDATE conversation SET system = ? WHERE id = ?", text, conversation))
+        self.write(lambda db: _run(db, "UPDATE conversation SET system = ? WHERE id = ?", text, conversation))
 
     def delete(self, conversation: str) -> None:
-        """Delete a conversation with its messages and their records."""
-        self.database.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
+        self.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
 
     def stored(self, conversation: str, *, records: bool = True) -> StoredConversation:
         """A conversation with its stored records, which are large, so that `put` can restore it. Raises StoreError."""
@@ -134,7 +114,7 @@ class Store:
         def packed_records(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
             return [(str(message), rows.packed(one)) for message, one in db.execute(query, (conversation,))]
 
-        return StoredConversation(card, branches, dict(self.database.read_large(packed_records) if records else []))
+        return StoredConversation(card, branches, dict(self.read_large(packed_records) if records else []))
 
     # Questions
 
@@ -147,18 +127,18 @@ class Store:
         search = encodable(search)
         words = re.findall(r"\w+", search)
         if not search.strip():
-            return self.database.read(lambda db: _entries(db, _ALL, ()))
+            return self.read(lambda db: _entries(db, _ALL, ()))
         if words:
             match = " ".join(f'"{word}"*' for word in words)
-            if found := self.database.read(lambda db: _entries(db, _WORDS, (match, match), words[0])):
+            if found := self.read(lambda db: _entries(db, _WORDS, (match, match), words[0])):
                 return found
         text = search.strip()
-        return self.database.read(lambda db: _entries(db, _ANYWHERE, (text, text), text))
+        return self.read(lambda db: _entries(db, _ANYWHERE, (text, text), text))
 
     def newest(self, besides: str = "") -> Card | None:
         """The conversation that changed last, other than the one with the id `besides`."""
         query = f"{rows.CARDS} WHERE id <> ? ORDER BY updated DESC, number DESC LIMIT 1"
-        found = self.database.read(lambda db: [rows.card(row) for row in db.execute(query, (besides,))])
+        found = self.read(lambda db: [rows.card(row) for row in db.execute(query, (besides,))])
         return found[0] if found else None
 
     def find(self, name: str) -> Card:
@@ -170,7 +150,7 @@ class Store:
             begin = "WHERE substr(id, 1, ?) = ? AND ? <> '' LIMIT 3"
             return [rows.card(row) for row in exact or db.execute(f"{rows.CARDS} {begin}", (len(name), name, name))]
 
-        cards = self.database.read(query)
+        cards = self.read(query)
         if not cards:
             raise StoreError(f"no conversation {name!r}; dflash-tui conversations list shows them")
         if len(cards) > 1:
@@ -178,14 +158,13 @@ class Store:
         return cards[0]
 
     def branches(self, conversation: str) -> Branches:
-        """The messages of a conversation, with its leaf."""
 
         def query(db: sqlite3.Connection) -> Branches:
             found = db.execute(f"{rows.MESSAGES} WHERE conversation = ? ORDER BY number", (conversation,)).fetchall()
             leaf = db.execute("SELECT leaf FROM conversation WHERE id = ?", (conversation,)).fetchone()
             return rows.branches(found, leaf[0] if leaf else None)
 
-        return self.database.read(query)
+        return self.read(query)
 
     def ending(self, conversation: str) -> Sequence[Node]:
         """The last messages of a conversation's present branch; it reads at most ENDING of them."""
@@ -193,24 +172,22 @@ class Store:
         def query(db: sqlite3.Connection) -> list[Node]:
             return [rows.node(row) for row in db.execute(_ENDING, (conversation, ENDING))][::-1]
 
-        return self.database.read(query)
+        return self.read(query)
 
     def has(self, *ids: str) -> bool:
         """Whether a conversation or message with one of these ids exists."""
         query = "SELECT 1 FROM message WHERE id = ?1 UNION ALL SELECT 1 FROM conversation WHERE id = ?1"
-        return self.database.read(lambda db: any(db.execute(query, (id,)).fetchone() for id in ids))
+        return self.read(lambda db: any(db.execute(query, (id,)).fetchone() for id in ids))
 
     def recorded(self, conversation: str) -> Sequence[str]:
         """The answers of a conversation that have a record, in the order of writing."""
         query = "SELECT id FROM turn JOIN message ON id = message WHERE conversation = ? ORDER BY number"
-        return self.database.read_large(lambda db: [str(id) for (id,) in db.execute(query, (conversation,))])
+        return self.read_large(lambda db: [str(id) for (id,) in db.execute(query, (conversation,))])
 
     def record(self, message: str) -> TurnRecord | None:
         """The record of the turn whose answer is `message`, if there is one. Raises FormatError."""
         query = "SELECT record FROM turn WHERE message = ?"
-        packed_records = self.database.read_large(
-            lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))]
-        )
+        packed_records = self.read_large(lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))])
         return unpack(packed_records[-1]) if packed_records else None
 
 

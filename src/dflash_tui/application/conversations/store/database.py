@@ -46,13 +46,13 @@ class Database:
     tries to write them all to the disk. If the file is removed or replaced while it is open, the program continues
     with the one at its path.
 
-    `problem` is one line to show once; the code that shows it sets it to "". `renew` writes the conversation in
+    `problem` returns one line to show, once. `renew` writes the conversation in
     memory to a file that may lack it, and returns whether there was one.
     """
 
     def __init__(self, path: Path, renew: Callable[[sqlite3.Connection], bool] = lambda db: False) -> None:
         self.path = path
-        self.problem = ""
+        self._problem = ""
         self._renew = renew
         self._lock = RLock()
         self._disk: sqlite3.Connection | None = None
@@ -69,6 +69,11 @@ class Database:
     def on_disk(self) -> bool:
         """Whether changes are written to the disk."""
         return self._memory is None
+
+    def problem(self) -> str:
+        """The problem with the disk, returned once."""
+        problem, self._problem = self._problem, ""
+        return problem
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """The result of `query`. `query` may raise UnusableError for values that the program cannot have written."""
@@ -225,7 +230,7 @@ class Database:
 
     def _tell(self, problem: str) -> None:
         """Several problems can have one cause; the first one names it. SQLite quotes text that it found in the file."""
-        self.problem = "; ".join(filter(None, [self.problem, one_line(problem)]))
+        self._problem = "; ".join(filter(None, [self._problem, one_line(problem)]))
 
 
 def _connect_file(path: Path) -> sqlite3.Connection:

@@ -88,7 +88,6 @@ def packed(value: object) -> bytes:
 
 
 def card(row: Sequence[object]) -> Card:
-    """A card from the columns of CARDS."""
     return typed(dict(zip(_COLUMNS["conversation"], row)), Card)
 
 
