@@ -132,7 +132,9 @@ def test_auto_round_of_a_model_with_mtp(shards: bool, tmp_path: Path) -> None:
     norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
     extra |= {f"mtp.{name}.weight": torch.zeros(WIDE.hidden) for name in norms}
     extra["mtp.fc.weight"] = torch.zeros(WIDE.hidden, 2 * WIDE.hidden)
-    trunk = {name.replace("model.", "model.language_model.", 1): weights[name] for name in weights.keys() - extra.keys()}
+    trunk = {
+        name.replace("model.", "model.language_model.", 1): weights[name] for name in weights.keys() - extra.keys()
+    }
     save_file(trunk, tmp_path / "model.safetensors")
     save_file(extra, tmp_path / "model_extra_tensors.safetensors")
     if shards:
