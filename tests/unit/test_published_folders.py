@@ -18,8 +18,8 @@ from support.folders import PRE, WIDE, changed, in_shards, quantised, saved, wid
 
 GPTQ = {
     "bits": 4, "group_size": 128, "damp_percent": 0.05, "desc_act": False, "static_groups": False, "sym": True,
-    "lm_head": False, "true_sequential": True, "quant_method": "gptq", "checkpoint_format": "gptq", "pack_dtype": "int32",
-    "meta": {"quantizer": ["gptqmodel:4.0"], "mse": 0.0}, "dynamic": {"-:.*shared_expert.*": {}},
+    "lm_head": False, "true_sequential": True, "quant_method": "gptq", "checkpoint_format": "gptq",
+    "pack_dtype": "int32", "meta": {"quantizer": ["gptqmodel:4.0"], "mse": 0.0}, "dynamic": {"-:.*shared_expert.*": {}},
 }  # fmt: skip
 AUTO_ROUND = {
     "quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True, "data_type": "int", "iters": 200,
@@ -53,7 +53,9 @@ PUBLISHED: dict[str, tuple[dict[str, Any], list[str], set[str]]] = {
     "gptq, order by activation that is none": (GPTQ | {"desc_act": True}, ["gptq-128-signed"], {"INT4S_128"}),
     "auto-round": (AUTO_ROUND, ["gptq-128-signed"], {"INT4S_128"}),
     "auto-round, some with zeros": (AUTO_ROUND, ["gptq-128-signed", "gptq-64-zeros"], {"INT4S_128", "INT4_64"}),
-    "auto-round as awq": (AUTO_ROUND | {"packing_format": "auto_round:auto_awq", "sym": False}, ["awq-128"], {"INT4_128"}),
+    "auto-round as awq": (
+        AUTO_ROUND | {"packing_format": "auto_round:auto_awq", "sym": False}, ["awq-128"], {"INT4_128"},
+    ),
     "auto-round as compressed-tensors": (
         AUTO_ROUND | {"packing_format": "auto_round:llm_compressor"}, ["packed-128"], {"INT4S_128"},
     ),
