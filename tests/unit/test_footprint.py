@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -24,6 +25,8 @@ from support import toy_architecture
 from support.kernel_variants import (
     CARDS,
     Pair,
+    alone,
+    cells,
     demo,
     experts,
     header,
@@ -31,6 +34,7 @@ from support.kernel_variants import (
     large_dflash2,
     large_dspark,
     large_mtp,
+    side_by_side,
     small_dspark,
     tiny,
     tiny_experts,
@@ -63,6 +67,10 @@ CASES = [
     Case("toy", toy, "sm_90a", drafted=False),
     Case("experts", tiny_experts, "sm_90a"),
     Case("35b-a3b", experts, "sm_90a"),
+    Case("26b-a4b and its assistant", side_by_side, "sm_90a"),
+    Case("assistant of cells", cells, "sm_86"),
+    Case("laguna", partial(alone, "laguna-Q8_0.gguf"), "sm_90a", drafted=False),
+    Case("gpt-oss", partial(alone, "gptoss-MXFP4.gguf"), "sm_90a", drafted=False),
 ]
 
 
