@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,17 @@ def planned(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
 PAIRS = load_catalogue().pairs
 
 
-@pytest.mark.parametrize("name", [name for name, pair in PAIRS.items() if not pair.shapes])
-def test_a_pair_whose_shapes_are_not_known_is_fetched_first(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--target", name, "--memory", "24GiB"]) == 1
-    assert f"{name}: its shapes are not known here; fetch it first" in capsys.readouterr().err
+def test_a_pair_whose_shapes_are_not_known_is_fetched_first() -> None:
+    """One of the user's own; all of the program's are known."""
+    with pytest.raises(CatalogueError, match="qwen3-4b: its shapes are not known here; fetch it first"):
+        replace(PAIRS["qwen3-4b"], shapes="").planned(LoadRequest())
 
 
-@pytest.mark.parametrize("name", [name for name, pair in PAIRS.items() if pair.shapes])
+@pytest.mark.parametrize("name", PAIRS)
 def test_pairs_are_planned_by_their_names(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = planned(capsys, "--target", name, "--context", "16384")
     sizes = {one["name"]: one["bytes"] for one in found["components"]}
-    assert sizes["target"] > sizes["drafter"] > GIB // 4
+    assert sizes["target"] > sizes["drafter"] > GIB // 100
     for kv, context in found["context_that_fits"].items():
         assert found["context_beside_a_desktop"][kv] <= context
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from dflash_core.arch.draft_heads import Convolution, Heads, Selector
 from dflash_core.arch.kinds import ROPE_FACTORS
 from dflash_core.bench.synthetic_models import QWEN, QWEN3, Model, block_drafter, dense, tied
 
@@ -101,6 +102,10 @@ def _mxfp4(part: str, generous: bool, generous_attention: bool) -> str:
     return "MXFP4" if part.endswith("_exps.weight") else "Q8_0"
 
 
+def _q4_1(part: str, generous: bool, generous_attention: bool) -> str:
+    return "Q8_0" if part == "token_embd.weight" else "Q4_1"
+
+
 LLAMA_8B = Model(
     "llama-3.1-8b",
     "llama",
@@ -146,6 +151,19 @@ GPT_OSS_20B = Model(
     _mxfp4,
     mix="MXFP4",
 )
-FAMILIES = {model.name: model for model in (LLAMA_8B, GEMMA_31B, GEMMA_26B, GPT_OSS_20B)}
+SMOLLM2_135M = Model(
+    "smollm2-135m",
+    "llama",
+    llama(30, 576, 9, 3, 1536, 8192),
+    replace(QWEN3, size=49_152),
+    replace(
+        block_drafter(3, 576, 1536, 3, (2, 9, 15, 21, 28), 16, 1e5), head_count=9, key_length=64, block_size=8,
+        heads=Heads(Convolution(2, 16), Selector(32, 16)), vocab_size=49_152,
+    ),
+    _q4_1,
+    tied=True,
+    mix="Q4_1",
+)  # fmt: skip
+FAMILIES = {model.name: model for model in (LLAMA_8B, GEMMA_31B, GEMMA_26B, GPT_OSS_20B, SMOLLM2_135M)}
 MODELS = QWEN | FAMILIES
 """Every model that files can be made of, by name."""
