@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dflash_core import load_target
+from dflash_core import Knobs, load_target
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled
 from dflash_core.backends.cuda.activations import CHOICES
+from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.layers.attention import AttentionMemory
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.cache_types import F16, CachePair
+from dflash_core.errors import ContextError
+from dflash_core.runner import Runner
 from dflash_core.snapshots.base import Rows, Snapshot
+from dflash_core.snapshots.folder import StateFolder
+from dflash_core.snapshots.store import Snapshots, SnapshotStore
+from support.assistant_device import assistant_pair
 from support.device_pairs import device_named
 from support.golden import golden
 from support.on_a_device import bushy, chain, divergences
@@ -35,10 +43,10 @@ class Both:
     tokens: list[int] = field(default_factory=list)
 
     @staticmethod
-    def of(model: DeviceTarget, kv: CachePair = F16) -> Both:
+    def of(model: DeviceTarget, kv: CachePair = F16, draft: OnDevice | None = None) -> Both:
         both = Both(
-            CudaSession(model, context=CONTEXT, kv=kv, rows=ROWS, nodes=NODES, chunks_from=ROWS // 2),
-            CudaSession(model, context=CONTEXT, kv=kv, chunks_from=ROWS // 2),
+            CudaSession(model, draft, context=CONTEXT, kv=kv, rows=ROWS, nodes=NODES, chunks_from=ROWS // 2),
+            CudaSession(model, draft, context=CONTEXT, kv=kv, chunks_from=ROWS // 2),
         )
         rings = [one.kv.ring for one in memories(both.ours)]
         assert rings == [bool(one.layers.spec.window) for one in memories(both.ours)]
@@ -202,3 +210,77 @@ def test_a_snapshot_has_the_rings(device_name: str, rng: np.random.Generator) ->
     again = Both(other, both.whole, both.tokens)
     again.step(rng, bushy)
     again.read(rng, 70)
+
+
+def test_an_assistant_reads_the_rings(device_name: str, rng: np.random.Generator) -> None:
+    """Its layers see the same keys as with all positions, beyond the window and after a cut too."""
+    pair = assistant_pair(device_name, "gemma4-e-assistant-F16")
+    both = Both.of(pair.device_target, draft=pair.device_draft)
+
+    def drafts(*at: int) -> None:
+        found = [[session.draft(7, 0, *at) for session in both] for _ in range(2)]
+        for ours, whole in found:
+            assert np.array_equal(ours, whole, equal_nan=True)
+        assert np.isfinite(found[0][0]).any()
+
+    both.read(rng, 97)
+    drafts()
+    points = both.checkpoint()
+    for count in (64, 60, 64):
+        both.read(rng, count)
+        both.step(rng, bushy)
+        drafts()
+    assert both.ours.length > 2 * 128
+    drafts(both.ours.length - 3)
+    with pytest.raises(ContextError, match="no longer has its cache of the context before position 100"):
+        both.ours.draft(7, 0, 100)
+    assert all(session.cut(both.whole.length - 20) for session in both)
+    drafts()
+    both.restore(points)
+    drafts()
+    both.step(rng, chain)
+    drafts()
+
+
+def test_an_attention_window_beside_rings(device_name: str, rng: np.random.Generator) -> None:
+    """It is that of layers that see all positions; the others keep their own."""
+    both = Both.of(target_on(device_name, "laguna-Q8_0"))
+    both.read(rng, 90)
+    for window in (AttentionWindow(40, 4), AttentionWindow(150, 1)):
+        for session in both:
+            session.set_attention_window(window)
+        both.read(rng, 64)
+        both.step(rng, bushy)
+        both.read(rng, 10)
+        both.step(rng, chain)
+    assert both.ours.length > 128
+    before = both.ours.verify([3], [-1])
+    both.ours.set_attention_window(EVERYTHING)
+    assert not np.array_equal(both.ours.verify([3], [-1]), before), "the window hides nothing"
+
+
+def test_states_on_disk(device_name: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    """Written when a session is left, with its rings; read by a session of another process, whose answer is that of
+    one that was never left. Prompts are read in passes: all bits are equal wherever a reading begins."""
+    model, knobs = target_on(device_name, "gemma4-e-F16"), Knobs(drafting="plain", temperature=0.0, max_tokens=3)
+    vocab = model.spec.vocab_size
+    ids = rng.integers(0, vocab, 300).tolist()
+
+    def runner(where: Path) -> Runner:
+        session = CudaSession(model, context=CONTEXT, rows=ROWS, nodes=NODES, chunks_from=CONTEXT)
+        states = Snapshots(SnapshotStore(1 << 30, 64, StateFolder(where, 2)), "here", cut=session.cuts_anywhere)
+        return Runner(session, frozenset(), CONTEXT, vocab, ROWS, snapshots=states)
+
+    def answer(on: Runner, prompt: list[int]) -> tuple[int, list[int]]:
+        events = list(on.generate(prompt, replace(knobs, ignore_eos=True), keep=[250]))
+        return events[0].reused_tokens, [token for event in events for token in event.tokens]  # type: ignore[union-attr]
+
+    first, stays = runner(tmp_path / "a"), runner(tmp_path / "b")
+    said = answer(first, ids)[1]
+    assert answer(stays, ids)[1] == said
+    first.leave()
+    assert list((tmp_path / "a").iterdir())
+    for further in ([*ids, *said, 5, 6], [*ids[:251], 9, 8, 7]):
+        reused, tokens = answer(runner(tmp_path / "a"), further)
+        assert reused == 250
+        assert tokens == answer(stays, further)[1]

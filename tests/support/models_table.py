@@ -93,11 +93,13 @@ PUBLISHED = (
         HYBRID | sizes(40, 2048, 16, 2, 0, 256, 8, 512) | delta(32) | {"expert_shared_feed_forward_length": 512},
         "DFlash, MTP",
     ),
+    Published("Qwen3.5-4B", "qwen35", HYBRID | sizes(32, 2560, 16, 4, 9216) | delta(32), "DFlash, MTP", tied=True),
+    Published("Qwen3.5-9B", "qwen35", HYBRID | sizes(32, 4096, 16, 4, 12288) | delta(32), "DFlash, MTP"),
     Published("Qwen3-0.6B", "qwen3", PLAIN | sizes(28, 1024, 16, 8, 3072), "", tied=True),
     Published("Qwen3-1.7B", "qwen3", PLAIN | sizes(28, 2048, 16, 8, 6144), "", tied=True),
     Published("Qwen3-4B, 4B-2507", "qwen3", LONG | sizes(36, 2560, 32, 8, 9728), "DFlash", tied=True),
     Published("Qwen3-8B", "qwen3", PLAIN | sizes(36, 4096, 32, 8, 12288), "DFlash"),
-    Published("Qwen3-14B", "qwen3", PLAIN | sizes(40, 5120, 40, 8, 17408), ""),
+    Published("Qwen3-14B", "qwen3", PLAIN | sizes(40, 5120, 40, 8, 17408), "DSpark"),
     Published("Qwen3-32B", "qwen3", PLAIN | sizes(64, 5120, 64, 8, 25600), ""),
     Published(
         "Qwen3-30B-A3B, 30B-A3B-2507, Coder-30B-A3B",
@@ -135,6 +137,12 @@ PUBLISHED = (
         "gemma4",
         gemma4(6, 2560, 8, (2, 2), 10240, layers=42, shared=18, per_layer=256),
         "assistant", True, 262_144,
+    ),
+    Published(
+        "Gemma-4-12B",
+        "gemma4",
+        gemma4(6, 3840, 16, (8, 1), 15360, layers=48),
+        "assistant, DFlash, DSpark", True, 262_144, values=False,
     ),
     Published(
         "Gemma-4-26B-A4B",

@@ -62,7 +62,8 @@ def drawn(rng: np.random.Generator) -> ModelSpec:
             return SwiGLU(int(rng.choice([96, 160])), activation)
         sigmoid, shared, gated = often(), 32 * often(), often()
         return Experts(
-            int(rng.choice([8, 12])), int(rng.choice([2, 3])), int(rng.choice([32, 64])), shared, often(), 1.5 if often() else 1.0, often(0.3), activation,
+            int(rng.choice([8, 12])), int(rng.choice([2, 3])), int(rng.choice([32, 64])), shared, often(),
+            1.5 if often() else 1.0, often(0.3), activation,
             router="sigmoid" if sigmoid else "softmax", router_bias=often(), choice_bias=sigmoid and often(),
             expert_scales=often(0.3), shared_gate=gated, biases=often() and not shared,
             router_scale=often(0.3) and not (shared and gated), eps=EPS,

@@ -278,7 +278,9 @@ def test_a_template_for_other_roles_is_refused() -> None:
 
 
 def test_a_template_that_will_not_render_a_next_turn_keeps_nothing() -> None:
-    single = ChatTemplate("{% if messages|length > 1 %}{{ raise_exception('one only') }}{% endif %}{{ messages[0].content }}")
+    single = ChatTemplate(
+        "{% if messages|length > 1 %}{{ raise_exception('one only') }}{% endif %}{{ messages[0].content }}"
+    )
     conversation = start("Ho", template=single)
     turn = conversation.ask("Hi", KNOBS)
     assert turn.prompt.stable == 0

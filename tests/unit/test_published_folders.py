@@ -18,8 +18,8 @@ from support.folders import PRE, WIDE, changed, in_shards, quantised, saved, wid
 
 GPTQ = {
     "bits": 4, "group_size": 128, "damp_percent": 0.05, "desc_act": False, "static_groups": False, "sym": True,
-    "lm_head": False, "true_sequential": True, "quant_method": "gptq", "checkpoint_format": "gptq", "pack_dtype": "int32",
-    "meta": {"quantizer": ["gptqmodel:4.0"], "mse": 0.0}, "dynamic": {"-:.*shared_expert.*": {}},
+    "lm_head": False, "true_sequential": True, "quant_method": "gptq", "checkpoint_format": "gptq",
+    "pack_dtype": "int32", "meta": {"quantizer": ["gptqmodel:4.0"], "mse": 0.0}, "dynamic": {"-:.*shared_expert.*": {}},
 }  # fmt: skip
 AUTO_ROUND = {
     "quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True, "data_type": "int", "iters": 200,
@@ -53,7 +53,9 @@ PUBLISHED: dict[str, tuple[dict[str, Any], list[str], set[str]]] = {
     "gptq, order by activation that is none": (GPTQ | {"desc_act": True}, ["gptq-128-signed"], {"INT4S_128"}),
     "auto-round": (AUTO_ROUND, ["gptq-128-signed"], {"INT4S_128"}),
     "auto-round, some with zeros": (AUTO_ROUND, ["gptq-128-signed", "gptq-64-zeros"], {"INT4S_128", "INT4_64"}),
-    "auto-round as awq": (AUTO_ROUND | {"packing_format": "auto_round:auto_awq", "sym": False}, ["awq-128"], {"INT4_128"}),
+    "auto-round as awq": (
+        AUTO_ROUND | {"packing_format": "auto_round:auto_awq", "sym": False}, ["awq-128"], {"INT4_128"},
+    ),
     "auto-round as compressed-tensors": (
         AUTO_ROUND | {"packing_format": "auto_round:llm_compressor"}, ["packed-128"], {"INT4S_128"},
     ),
@@ -132,7 +134,9 @@ def test_auto_round_of_a_model_with_mtp(shards: bool, tmp_path: Path) -> None:
     norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
     extra |= {f"mtp.{name}.weight": torch.zeros(WIDE.hidden) for name in norms}
     extra["mtp.fc.weight"] = torch.zeros(WIDE.hidden, 2 * WIDE.hidden)
-    trunk = {name.replace("model.", "model.language_model.", 1): weights[name] for name in weights.keys() - extra.keys()}
+    trunk = {
+        name.replace("model.", "model.language_model.", 1): weights[name] for name in weights.keys() - extra.keys()
+    }
     save_file(trunk, tmp_path / "model.safetensors")
     save_file(extra, tmp_path / "model_extra_tensors.safetensors")
     if shards:

@@ -22,8 +22,8 @@ PER_HEAD = (None, True, "per-head", "per_head")
 def settings(keys: Settings, modules: Modules) -> Values:
     """Laguna XS and S."""
     check_activation(keys, "hidden_act")
-    each = keys.get("gating_types")
-    if keys.get("gating") not in PER_HEAD or any(one not in PER_HEAD for one in each or ()):
+    each = keys.get("gating_types") or []
+    if keys.get("gating") not in PER_HEAD or not isinstance(each, list) or any(one not in PER_HEAD for one in each):
         raise refused(keys, "gating", "a number per head")
     values = common(keys)
     blocks, head_dim = values["block_count"], values["attention.key_length"]
@@ -58,6 +58,8 @@ def _usual(keys: Settings, base: float = WINDOW_ROPE_BASE, share: float = 1.0) -
 def _dense(keys: Settings, blocks: int) -> int:
     """How many layers have no experts: the first ones."""
     only, kinds = keys.get("mlp_only_layers"), keys.get("mlp_layer_types")
+    if not isinstance(only, list | None):
+        raise refused(keys, "mlp_only_layers", "a list of layers")
     kinds = kinds or ["dense" if at in (only or [0]) else "sparse" for at in range(blocks)]
     dense = kinds.count("dense") if isinstance(kinds, list) else 0
     if kinds != ["dense"] * dense + ["sparse"] * (blocks - dense):
