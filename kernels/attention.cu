@@ -48,50 +48,58 @@ struct Tree {
     __device__ int common() const { return (length + 1) / TILE; }
 };
 
-// What many rows of a pass see of one part, a split or a near part. Only straight rows see tiles that are not common:
-// NodeView has those of the other rows.
+// What many rows of a pass see of one part: a split, a recent or a near part. Only straight rows see tiles that are not
+// common: NodeView has those of the other rows.
 struct SharedView : Window {
     Tree tree;
     SplitTiles tiles;
-    int near, begin, keys, last;  // near: which near part, negative for a split; begin: its first tile
+    RecentTiles recent;
+    int part, begin, keys, last;  // begin: the first tile of a near part
     static constexpr int step0 = 0;
 
-    __device__ SharedView(const Tree& tree, const PackedRows& rows, int held, int near, SplitTiles tiles, const Window& window)
-        : Window(window), tree(tree), tiles(tiles), near(near), begin(0) {
+    __device__ SharedView(const Tree& tree, const PackedRows& rows, int held, int part, int splits, const Window& window)
+        : Window(window), tree(tree), tiles{part - FIRST_SPLIT, splits}, recent(part, tree.length), part(part), begin(0) {
         const int first = rows.first / GROUP;
         last = (rows.first + min(rows.live, held) - 1) / GROUP;
         const int deepest = tree.length + tree.node0 + last;  // no row has a later position
-        if (near < 0) {
-            keys = near_tile(deepest) * TILE;
+        if (!near()) {
+            keys = end_of(deepest) * TILE;
         } else {
             keys = tree.straight(first) ? deepest + 1 : tree.common() * TILE;
-            begin = tile_of(near, near_tile(tree.length) + NEAR - 1);
+            begin = tile_of(part, near_tile(tree.length) + NEAR - 1);
             if (hides(tree.length, begin * TILE)) begin += NEAR;
         }
     }
 
+    __device__ bool near() const { return part < NEAR; }
+    __device__ bool split() const { return part >= FIRST_SPLIT; }
+    // A row at a position sees tiles of this part's kind from begin_of on, and but for near ones before end_of.
+    __device__ int begin_of(int position) const {
+        return split() ? 0 : near() ? near_tile(position) : border_tile(position);
+    }
+    __device__ int end_of(int position) const { return split() ? border_tile(position) : near_tile(position); }
+
     __device__ int tile(int step) const {
-        return near < 0 ? tiles.tile(Window::step(tiles, step, tree.length)) : begin + NEAR * step;
+        if (split()) return tiles.tile(Window::step(tiles, step, tree.length));
+        return RECENT_SPLITS && !near() ? recent.tile(step) : begin + NEAR * step;
     }
     __device__ InOrder order(int) const { return {}; }
 
     __device__ bool open(int begin) const {
-        const int end = begin + TILE;
-        if (!shows(tree.length + tree.node0 + last, begin)) return false;
-        if (near < 0) return end <= near_tile(tree.length) * TILE;
-        return end <= tree.length + 1 && begin >= near_tile(tree.length + tree.node0 + last) * TILE;
+        const int end = begin + TILE, deepest = tree.length + tree.node0 + last;
+        if (!shows(deepest, begin) || begin < begin_of(deepest) * TILE) return false;
+        return end <= (near() ? tree.length + 1 : end_of(tree.length) * TILE);
     }
 
     __device__ u64 visible(int row, int begin) const {
-        const int position = tree.position(row), border = near_tile(position) * TILE;
-        const u64 seen = shown(position, begin);
-        if (near < 0) return seen & bit_range(0, border - 1 - begin);
-        const int end = tree.straight(row) ? position + 1 : tree.common() * TILE;
-        return seen & bit_range(border - begin, end - 1 - begin);
+        const int position = tree.position(row);
+        int end = end_of(position) * TILE;
+        if (near()) end = tree.straight(row) ? position + 1 : tree.common() * TILE;
+        return shown(position, begin) & bit_range(begin_of(position) * TILE - begin, end - 1 - begin);
     }
 
     __device__ bool stores(int row) const {
-        return near < 0 || tree.straight(row) || tile_of(near, tree.position(row) / TILE) < tree.common();
+        return !near() || tree.straight(row) || tile_of(part, tree.position(row) / TILE) < tree.common();
     }
 };
 
@@ -99,17 +107,17 @@ struct SharedView : Window {
 struct NodeView : Window {
     int first, length, keys;
     const u8* path;
-    const KeyValues& cache;
+    const NewestRows& cache;
     static constexpr int step0 = 0;
 
     __device__ NodeView(
-        int first, int length, int keys, const u8* path, const KeyValues& cache, const Window& window
+        int first, int length, int keys, const u8* path, const NewestRows& cache, const Window& window
     ) : Window(window), first(first), length(length), keys(keys), path(path), cache(cache) {}
 
     struct Order {
         static constexpr bool STRAIGHT = false;
         const u8* path;
-        const KeyValues& cache;
+        const NewestRows& cache;
         int begin, committed;  // rows of the tile that are committed positions; negative if it begins in the tree
         __device__ int operator()(int row) const {
             return row < committed ? row : cache.after(begin, committed + path[row - committed]);
@@ -133,7 +141,8 @@ struct NodeView : Window {
 // Bound by latency: with 24 + 2 x 4 heads of 256, a row reads 32 KB per partial and writes 16 KB.
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
     const StepState* st, int node0, const float* partials, int rows, int kv_heads, const float* q_norm,
-    const float* k_norm, const float* frequency, float eps, float scale, half* q, u8* k, u8* v, int slots BIAS_PARAMETER
+    const float* k_norm, const float* frequency, float eps, float scale, half* q, u8* k, u8* v,
+    int slots RECENT_PARAMETER BIAS_PARAMETER
 ) {
     pdl_launch();
     const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
@@ -142,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
     const Projection in = {partials, rows, projected(kv_heads), BIAS};
     const int position = st->length + st->depth[node0 + row], slot = st->length + node0 + row;
     prepare_head<QUERY_PARTS * HEAD_DIM>(
-        in, row, task, kv_heads, position, slot, q_norm, k_norm, frequency, eps, scale, q, {k, v, slots}
+        in, row, task, kv_heads, position, slot, q_norm, k_norm, frequency, eps, scale, q, {k, v, slots RECENT_GIVEN}
     );
 }
 
@@ -156,8 +165,8 @@ struct Deal : Window {
     __device__ Deal(const StepState* st, int node0, int rows, int splits, int straight, const Window& window)
         : Window(window), length(st->length), live(min(st->n - node0, rows)),
           near_blocks(ceil_div(live * GROUP, NEAR_ROWS)), own(live - straight) {
-        const int block = blockIdx.x, blocks = gridDim.x, always = own + NEAR * near_blocks;
-        const int far = splits_of(near_tile(length + node0 + live - 1), splits);
+        const int block = blockIdx.x, blocks = gridDim.x, always = own + FIRST_SPLIT * near_blocks;
+        const int far = splits_of(length + node0 + live - 1, splits);
         // Larger pieces read a tile once for more rows; smaller ones, where there are few, occupy more blocks.
         far_rows = far * near_blocks + always <= FEW_TURNS * blocks ? NEAR_ROWS : ROWS;
         from_first = max(ceil_div(far_blocks() * far - block, blocks), 0);
@@ -167,19 +176,21 @@ struct Deal : Window {
 };
 static_assert(MAX_NODES + TILE + sizeof(Deal) <= PATH_BYTES, "room after the path");
 
-// One piece of a block's work. A separate function, because attend needs the registers that a loop around it would
-// hold.
+// One piece of a block's work: of splits, or of the others, or of either kind. A separate function, because attend needs
+// the registers that a loop around it would hold, and two forms of it more than one.
+template <bool SPLITS, bool OTHERS>
 __device__ __attribute__((noinline)) void attend_piece(
-    const StepState* st, int node0, int rows, int splits, int turn, const half* q, u8* k, u8* v, int slots,
-    float* out, float2* stats
+    const StepState* st, int node0, int rows, int splits, int turn, const half* q, u8* k, u8* v, int slots, float* out,
+    float2* stats RECENT_PARAMETER
 ) {
     SHARED_DYNAMIC(shared);
     u8 *const path = shared, *const tiles = shared + PATH_BYTES;
     const Deal* const deal = reinterpret_cast<Deal*>(shared + MAX_NODES + TILE);
-    const KeyValues cache = {k, v, slots};
+    const KeyValues cache = {k, v, slots RECENT_GIVEN};
+    const NewestRows& newest = newest_of(cache);
     const CopiedQueries queries = {q};
     const Tree tree = {st, node0, deal->length};
-    const bool split = turn < deal->from_first;
+    const bool split = SPLITS && (!OTHERS || turn < deal->from_first);
     const int item = split ? blockIdx.x + gridDim.x * turn
                            : gridDim.x - 1 - blockIdx.x + gridDim.x * (turn - deal->from_first) - deal->own;
     if (split || item >= 0) {
@@ -187,13 +198,19 @@ __device__ __attribute__((noinline)) void attend_piece(
         const int held = split ? deal->far_rows : NEAR_ROWS;
         const int which = item / row_blocks, first = item % row_blocks * held;
         const PackedRows some = {int(blockIdx.y), int(gridDim.y), rows * GROUP, first, deal->live * GROUP - first};
-        const SharedView view(tree, some, held, split ? -1 : which, {which, splits}, *deal);
-        const int part = split ? NEAR + which : which;
+        const int part = split ? FIRST_SPLIT + which : which;
+        const SharedView view(tree, some, held, part, splits, *deal);
         constexpr bool ALIKE = NEAR_TILES == ROW_TILES;
-        if (ALIKE || held == ROWS) attend<ROW_TILES>(view, some, part, queries, cache, tiles, out, stats);
-        else attend<NEAR_TILES>(view, some, part, queries, cache, tiles, out, stats);
+        if constexpr (!SPLITS) {
+            attend<NEAR_TILES, NewestForm>(view, some, part, queries, newest, tiles, out, stats);
+        } else if (ALIKE || held == ROWS) {
+            attend<ROW_TILES>(view, some, part, queries, cache, tiles, out, stats);
+        } else {
+            attend<NEAR_TILES>(view, some, part, queries, cache, tiles, out, stats);
+        }
         return;
     }
+    if (!OTHERS) return;
 
     // The ancestor at depth d is the node whose bit in the mask has d set bits below it.
     const int row = deal->live + item, position = tree.position(row);
@@ -210,8 +227,8 @@ __device__ __attribute__((noinline)) void attend_piece(
     for (int tile = tree.common(); tile <= position / TILE; tile++) {
         __syncthreads();  // the path is written, and all threads have finished the previous tile
         const int keys = deal->hides(position, tile * TILE) ? 0 : position + 1;
-        const NodeView view(tile, tree.length, keys, path, cache, *deal);
-        attend<NODE_TILES>(view, alone, tile % NEAR, queries, cache, tiles, out, stats);
+        const NodeView view(tile, tree.length, keys, path, newest, *deal);
+        attend<NODE_TILES, NewestForm>(view, alone, tile % NEAR, queries, newest, tiles, out, stats);
     }
 }
 
@@ -220,8 +237,8 @@ __device__ __attribute__((noinline)) void attend_piece(
 // any context length (a node that is not straight; a near part times a group of rows) start with the last block and go
 // backwards. Launch no more blocks than run at the same time: each takes most of an SM.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
-    const StepState* st, int node0, int rows, int splits, const half* q, u8* k, u8* v, int slots,
-    float* out, float2* stats WINDOW_PARAMETER
+    const StepState* st, int node0, int rows, int splits, const half* q, u8* k, u8* v, int slots, float* out,
+    float2* stats RECENT_PARAMETER WINDOW_PARAMETER
 ) {
     pdl_launch();
     SHARED_DYNAMIC(shared);
@@ -235,7 +252,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
 #pragma unroll 1
     for (int turn = 0; turn < deal->from_first + deal->from_last; turn++) {
         if (turn) __syncthreads();  // all threads have finished the previous piece
-        attend_piece(st, node0, rows, splits, turn, q, k, v, slots, out, stats);
+        if constexpr (RECENT_SPLITS == 0) {
+            attend_piece<true, true>(st, node0, rows, splits, turn, q, k, v, slots, out, stats RECENT_PASSED);
+        } else if (turn < deal->from_first) {
+            attend_piece<true, false>(st, node0, rows, splits, turn, q, k, v, slots, out, stats RECENT_PASSED);
+        } else {
+            attend_piece<false, true>(st, node0, rows, splits, turn, q, k, v, slots, out, stats RECENT_PASSED);
+        }
     }
 }
 
@@ -250,6 +273,6 @@ extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS, 6) attn_combine(
     const SinkOf sink(SINKS_GIVEN, group.padding ? 0 : group.element / HEAD_DIM);
     pdl_wait();
     if (node0 + row >= st->n) return;
-    const auto parts = [&] { return NEAR + splits_of(near_tile(st->length + st->depth[node0 + row]), splits); };
+    const auto parts = [&] { return FIRST_SPLIT + splits_of(st->length + st->depth[node0 + row], splits); };
     group.combine(parts, row, rows, kv_heads, out, stats, partials, {acts_q8, acts_f16}, sink);
 }

@@ -72,18 +72,18 @@ __device__ __forceinline__ PackedRows packed_rows(int rows, int live) {
 }
 
 // Shared memory of attend with TILES tiles of 16 rows per row warp.
-template <int TILES> struct Room {
-    static constexpr int HELD = 16 * TILES * ROW_WARPS, STAGE = KEY_BYTES + VALUE_BYTES;
+template <int TILES, class Form> struct Room {
+    static constexpr int HELD = 16 * TILES * ROW_WARPS;
     half *const queries, *const weights;          // [HELD][HEAD_DIM], [HELD][TILE]
     half *const key_halves, *const value_halves;  // [TILE][HEAD_DIM], K or V of a step, where they are unpacked once
-    u8* const ring;                               // [STAGES][K, V][TILE][STRIDE]
+    u8* const ring;                               // [IN_FLIGHT][K, V][TILE][STRIDE]
     float* const exchange;                        // [COLUMNS][HELD]
 
     __device__ __forceinline__ explicit Room(u8* shared)
         : queries(reinterpret_cast<half*>(shared)), weights(queries + HELD * HEAD_DIM),
-          key_halves(weights + HELD * TILE), value_halves(key_halves + (APART ? TILE * HEAD_DIM : 0)),
-          ring(reinterpret_cast<u8*>(key_halves + HALF_TILES * TILE * HEAD_DIM)),
-          exchange(reinterpret_cast<float*>(ring + STAGES * STAGE)) {}
+          key_halves(weights + HELD * TILE), value_halves(key_halves + (Form::APART ? TILE * HEAD_DIM : 0)),
+          ring(reinterpret_cast<u8*>(key_halves + Form::HALF_TILES * TILE * HEAD_DIM)),
+          exchange(reinterpret_cast<float*>(ring + Form::IN_FLIGHT * Form::STAGE)) {}
 };
 
 // Queries f16 [kv heads][stride][HEAD_DIM] in memory, already times log2(e) / sqrt(HEAD_DIM).
@@ -115,12 +115,15 @@ struct CopiedQueries {
 //   open(begin)          every row sees all of the tile that begins there
 //   visible(row, begin)  bit i: the row sees position begin + i
 //   stores(row)          whether this block stores the row's result of this part
-template <int TILES, class View, class Source>
+template <int TILES, class Form = StoredForm, class View, class Source>
 __device__ __forceinline__ void attend(
-    const View& view, const PackedRows& rows, int part, const Source& source, const KeyValues& cache, u8* shared,
-    float* out, float2* stats
+    const View& view, const PackedRows& rows, int part, const Source& source, const typename Form::Rows& cache,
+    u8* shared, float* out, float2* stats
 ) {
-    constexpr int HELD = Room<TILES>::HELD;
+    using Keys = typename Form::Keys;
+    using Values = typename Form::Values;
+    constexpr int HELD = Room<TILES, Form>::HELD, IN_FLIGHT = Form::IN_FLIGHT;
+    constexpr bool ONCE = Form::ONCE, APART = Form::APART, VALUE_HALVES = Form::VALUE_HALVES;
     const int lane = lane_id(), quad = lane / 4, live = rows.live;
     const int row_warp = warp_id() / COLUMN_WARPS, column_warp = warp_id() % COLUMN_WARPS;
     const u64 result0 = rows.result(part);
@@ -134,28 +137,28 @@ __device__ __forceinline__ void attend(
         return;
     }
 
-    const Room<TILES> room(shared);
+    const Room<TILES, Form> room(shared);
     half *const p_tile = room.weights, *const key_halves = room.key_halves, *const value_halves = room.value_halves;
     float* const exchange = room.exchange;
 
-    auto stage = [&](int step) { return room.ring + (step - view.step0) % STAGES * Room<TILES>::STAGE; };
+    auto stage = [&](int step) { return room.ring + (step - view.step0) % IN_FLIGHT * Form::STAGE; };
     // Groups of copies, alternating K and V, empty past the end: the waits below count groups.
     auto fetch_keys = [&](int step) {
         const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
         if (wanted > 0) {
-            fetch_rows<KeyType>(stage(step), cache.key(rows.kv_head, begin), wanted, view.order(begin));
+            fetch_rows<Keys>(stage(step), cache.key(rows.kv_head, begin), wanted, view.order(begin));
         }
         cp_async_commit();
     };
     auto fetch_values = [&](int step) {
         const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
-        u8* const values = stage(step) + KEY_BYTES;
-        if (wanted > 0) fetch_rows<ValueType>(values, cache.value(rows.kv_head, begin), wanted, view.order(begin));
+        u8* const values = stage(step) + Form::KEY_BYTES;
+        if (wanted > 0) fetch_rows<Values>(values, cache.value(rows.kv_head, begin), wanted, view.order(begin));
         cp_async_commit();
     };
     source.template bring<HELD>(room.queries, rows);
 #pragma unroll
-    for (int ahead = 0; ahead < max(STAGES - 1, 1); ahead++) {
+    for (int ahead = 0; ahead < max(IN_FLIGHT - 1, 1); ahead++) {
         fetch_keys(view.step0 + ahead);
         fetch_values(view.step0 + ahead);
     }
@@ -179,8 +182,8 @@ __device__ __forceinline__ void attend(
     using Scores = float[TILES][KEY_TILES][4];
     auto score = [&](Scores& scores, int step) {
         half* const keys = ONCE ? key_halves : reinterpret_cast<half*>(stage(step));
-        if constexpr (KEY_HALVES) multiply_keys(scores, queries, keys, key);
-        else multiply_packed_keys<KeyType>(scores, queries, stage(step), key);
+        if constexpr (Form::KEY_HALVES) multiply_keys(scores, queries, keys, key);
+        else multiply_packed_keys<Keys>(scores, queries, stage(step), key);
     };
     // Scores become minus infinity where the row does not see the key. The warp's maximum of each row is stored in
     // `tops`.
@@ -246,23 +249,23 @@ __device__ __forceinline__ void attend(
             }
     };
     auto add_values = [&](int step, half* p) {
-        u8* const values = stage(step) + KEY_BYTES;
+        u8* const values = stage(step) + Form::KEY_BYTES;
         half* const unpacked = ONCE ? value_halves : reinterpret_cast<half*>(values);
         if constexpr (VALUE_HALVES) multiply_values(sums, p, unpacked, row, dim);
-        else multiply_packed_values<ValueType>(sums, p, values, row, dim);
+        else multiply_packed_values<Values>(sums, p, values, row, dim);
     };
     auto there = [&](int step) { return view.tile(step) * TILE < view.keys; };
 
     if (!source.ready()) return;
-    constexpr bool AHEAD = !ONCE && STAGES > 2;
+    constexpr bool AHEAD = !ONCE && IN_FLIGHT > 2;
     if constexpr (APART) {
         cp_async_wait<1>();
         __syncthreads();
-        unpack_keys<KeyType>(key_halves, stage(view.step0));
+        unpack_keys<Keys>(key_halves, stage(view.step0));
         __syncthreads();
         fetch_keys(view.step0 + 1);
     } else if constexpr (AHEAD) {
-        cp_async_wait<2 * STAGES - 3>();
+        cp_async_wait<2 * IN_FLIGHT - 3>();
         __syncthreads();
     }
 
@@ -272,19 +275,19 @@ __device__ __forceinline__ void attend(
         } else if constexpr (ONCE) {
             cp_async_wait<1>();
             __syncthreads();  // K is loaded, and all warps are done with the f16 tile
-            unpack_keys<KeyType>(key_halves, stage(step));
+            unpack_keys<Keys>(key_halves, stage(step));
             __syncthreads();
             fetch_keys(step + 1);
-        } else if constexpr (STAGES == 1) {
+        } else if constexpr (IN_FLIGHT == 1) {
             if (step == view.step0) cp_async_wait<1>();
             else cp_async_wait<0>();
             __syncthreads();  // K is loaded, and all warps are done with V
             if (step != view.step0) fetch_values(step);
         } else {
-            cp_async_wait<2 * STAGES - 3>();
+            cp_async_wait<2 * IN_FLIGHT - 3>();
             __syncthreads();  // K is loaded, and all warps are done with the stage that is loaded next
-            fetch_keys(step + STAGES - 1);
-            fetch_values(step + STAGES - 1);
+            fetch_keys(step + IN_FLIGHT - 1);
+            fetch_values(step + IN_FLIGHT - 1);
         }
 
         if (step == view.step0) queries.read();
@@ -295,20 +298,20 @@ __device__ __forceinline__ void attend(
         else if constexpr (ONCE) cp_async_wait<1>();
         __syncthreads();  // all warps are done with K, and with V of the step before
         if constexpr (AHEAD) {
-            fetch_keys(step + STAGES - 1);
-            fetch_values(step + STAGES - 1);
-        } else if constexpr (STAGES == 1 && !ONCE) {
+            fetch_keys(step + IN_FLIGHT - 1);
+            fetch_values(step + IN_FLIGHT - 1);
+        } else if constexpr (IN_FLIGHT == 1 && !ONCE) {
             fetch_keys(step + 1);
         }
 
         weigh(scores, exchange, p_tile);
         // Scores are no longer needed: unpacking reuses their registers.
-        if constexpr (ONCE) unpack_values<ValueType>(value_halves, stage(step) + KEY_BYTES);
+        if constexpr (ONCE) unpack_values<Values>(value_halves, stage(step) + Form::KEY_BYTES);
         if constexpr (APART) {
-            if (there(step + 1)) unpack_keys<KeyType>(key_halves, stage(step + 1));
+            if (there(step + 1)) unpack_keys<Keys>(key_halves, stage(step + 1));
         }
-        if constexpr (AHEAD) cp_async_wait<2 * STAGES - 3>();
-        else if constexpr (!ONCE) cp_async_wait<STAGES == 1 ? 1 : 2 * STAGES - 2>();
+        if constexpr (AHEAD) cp_async_wait<2 * IN_FLIGHT - 3>();
+        else if constexpr (!ONCE) cp_async_wait<IN_FLIGHT == 1 ? 1 : 2 * IN_FLIGHT - 2>();
         __syncthreads();  // P and V are complete, and with APART or AHEAD the next K
         if constexpr (APART) fetch_keys(step + 2);
         if constexpr (ONCE) fetch_values(step + 1);

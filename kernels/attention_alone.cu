@@ -7,7 +7,7 @@
 // new position also makes its key and value: into the tile, and into the cache for later steps.
 //
 // Pieces of work are the parts, dealt to blocks round robin: near ones from the last block backwards, the newest tile
-// first, then those of splits from the first block on. So the new position is in the last block's first piece.
+// first, after them recent ones (attention_parts.cuh), then those of splits from the first block on. So the new position is in the last block's first piece.
 //
 // Before pdl_wait a step's first pass may read, besides what gdn.cuh lists, the length and the rows of committed
 // positions in the cache: of a step only accept and kv_commit write these, which end it, and a step begins a graph or
@@ -30,19 +30,19 @@ constexpr int MAX_MAKERS = 8;                                       // as in spl
 constexpr int MAKERS = NEWEST < MAX_MAKERS ? NEWEST : MAX_MAKERS;  // split_attention.py: single_row_block
 constexpr int ROUNDS = ceil_div(NEWEST, MAKERS);                     // heads of a maker
 static_assert(MADE_PARTS == 2, "keys and values of its own");
-static_assert(ROW_WARPS == 1 && GROUP <= ROWS && !ONCE, "a block holds the row, as in narrow passes");
+static_assert(ROW_WARPS == 1 && GROUP <= ROWS && !StoredForm::ONCE, "a block holds the row, as in narrow passes");
 
 // The only barrier of both groups. Makers return after it, and no later barrier counts them.
 __device__ __forceinline__ void meet() { __syncthreads(); }
 
 // The parts that this block computes, by turn.
 struct Pieces : Window {
-    int length, splits, near, far;  // near, far: how many of either kind
+    int length, splits, near, far;  // near: how many are near or recent; far: how many are splits
 
     __device__ Pieces(int length, int splits, const Window& window) : Window(window), length(length), splits(splits) {
         const int blocks = gridDim.x;
-        near = ceil_div(NEAR - behind(), blocks);
-        far = ceil_div(splits_of(near_tile(length), splits) - int(blockIdx.x), blocks);
+        near = ceil_div(FIRST_SPLIT - behind(), blocks);
+        far = ceil_div(splits_of(length, splits) - int(blockIdx.x), blocks);
     }
     // Blocks after this one.
     __device__ int behind() const { return int(gridDim.x) - 1 - int(blockIdx.x); }
@@ -53,23 +53,30 @@ struct Pieces : Window {
 struct PieceView : Window {
     int length, part, begin, keys;  // begin: the tile of a near part
     SplitTiles tiles;
-    bool near;
+    RecentTiles recent{0, 0};
     static constexpr int step0 = 0;
 
     __device__ PieceView(const Pieces& all, int turn)
-        : Window(all), length(all.length), begin(0), tiles{0, all.splits}, near(turn < all.near) {
-        if (near) {
-            const int tile = length / TILE - all.behind() - int(gridDim.x) * turn;
+        : Window(all), length(all.length), begin(0), tiles{0, all.splits} {
+        const int place = all.behind() + int(gridDim.x) * turn;  // among near and recent pieces
+        if (turn >= all.near) {
+            tiles.split = int(blockIdx.x) + int(gridDim.x) * (turn - all.near);
+            part = FIRST_SPLIT + tiles.split;
+            keys = border_tile(length) * TILE;
+        } else if (RECENT_SPLITS && place >= NEAR) {
+            part = place;
+            recent = RecentTiles(part, length);
+            keys = near_tile(length) * TILE;
+        } else {
+            const int tile = length / TILE - place;
             const bool seen = tile >= near_tile(length) && !hides(length, tile * TILE);
             part = (tile + NEAR) % NEAR;
             if (seen) begin = tile;
             keys = seen ? length + 1 : 0;
-        } else {
-            tiles.split = int(blockIdx.x) + int(gridDim.x) * (turn - all.near);
-            part = NEAR + tiles.split;
-            keys = near_tile(length) * TILE;
         }
     }
+
+    __device__ bool split() const { return part >= FIRST_SPLIT; }
 
     // The new position is not copied: makers put it there.
     struct Order {
@@ -80,7 +87,8 @@ struct PieceView : Window {
     };
 
     __device__ int tile(int step) const {
-        return near ? begin + NEAR * step : tiles.tile(Window::step(tiles, step, length));
+        if (split()) return tiles.tile(Window::step(tiles, step, length));
+        return RECENT_SPLITS && part >= NEAR ? recent.tile(step) : begin + NEAR * step;
     }
     __device__ Order order(int begin) const { return {length - begin}; }
     __device__ bool open(int begin) const { return begin + TILE <= keys && shows(length, begin); }
@@ -110,6 +118,9 @@ struct MadeRow {
     static constexpr int EACH = HEAD_DIM / 2 / WARP;  // words of a lane, for the largest type
     u32 word[EACH];
     int count;
+#ifdef RECENT
+    Head packed;  // to be stored packed too
+#endif
 
     template <class Type> __device__ __forceinline__ void put(const Head& head, u8* tile, int row) {
         const TileRow<HEAD_DIM> halves = {reinterpret_cast<half*>(tile), row};
@@ -124,6 +135,9 @@ struct MadeRow {
             if constexpr (Type::HALVES) word[j] = *reinterpret_cast<const u32*>(&halves[2 * at]);
             else word[j] = reinterpret_cast<const u32*>(bytes)[at];
         }
+#ifdef RECENT
+        packed = head;
+#endif
     }
     __device__ __forceinline__ void store(u8* to) const {
 #pragma unroll
@@ -136,7 +150,7 @@ struct MadeRow {
 // The work of the makers; `in`: one row of [queries | keys | values].
 __device__ __forceinline__ void make(
     const StepState* st, const Projection& in, const Pieces& pieces, const float* q_norm, const float* k_norm,
-    const float* frequency, float eps, float scale, const KeyValues& cache, const Room<ROW_TILES>& room
+    const float* frequency, float eps, float scale, const KeyValues& cache, const Room<ROW_TILES, NewestForm>& room
 ) {
     const int maker = warp_id() - WARPS, kv_head = blockIdx.y, kv_heads = gridDim.y, row = pieces.length % TILE;
     const HeadNorm query_norm(q_norm), key_norm(k_norm);
@@ -172,13 +186,18 @@ __device__ __forceinline__ void make(
         if (query || task == GROUP) head.place(norm, rotation, eps);
         else head.place_value(eps);
         if (query) head.store_for<KeyType>(TileRow<HEAD_DIM>{room.queries, task}, scale);
-        else if (task == GROUP) made.put<KeyType>(head, room.ring, row);
-        else made.put<ValueType>(head, room.ring + KEY_BYTES, row);
+        else if (task == GROUP) made.put<NewestRows::Keys>(head, room.ring, row);
+        else made.put<NewestRows::Values>(head, room.ring + NewestForm::KEY_BYTES, row);
         last = task;
     }
     meet();
     if (n <= 0 || last < GROUP) return;
-    made.store(last == GROUP ? cache.key(kv_head, pieces.length) : cache.value(kv_head, pieces.length));
+    const NewestRows& newest = newest_of(cache);
+    made.store(last == GROUP ? newest.key(kv_head, pieces.length) : newest.value(kv_head, pieces.length));
+#ifdef RECENT
+    if (last == GROUP) KeyType::store(cache.key(kv_head, pieces.length), made.packed.x);
+    else ValueType::store(cache.value(kv_head, pieces.length), made.packed.x);
+#endif
 }
 
 // Grid (any number of blocks, kv heads), block THREADS + 32 MAKERS. `rows` is 1. Arguments: those of attn_prepare and
@@ -186,23 +205,33 @@ __device__ __forceinline__ void make(
 extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, 1) attn_alone(
     const StepState* st, const float* partials, const float* q_norm, const float* k_norm, const float* frequency,
     float eps, float scale, int splits, u8* k, u8* v, int slots, float* out,
-    float2* stats WINDOW_PARAMETER BIAS_PARAMETER
+    float2* stats RECENT_PARAMETER WINDOW_PARAMETER BIAS_PARAMETER
 ) {
     pdl_launch();
     SHARED_DYNAMIC(shared);
     const Pieces pieces(st->length, splits, WINDOW);
     int turns = pieces.near + pieces.far;
     if (turns == 0) return;
-    const KeyValues cache = {k, v, slots};
+    const KeyValues cache = {k, v, slots RECENT_GIVEN};
     if (warp_id() >= WARPS) {
         const Projection in = {partials, 1, projected(gridDim.y), BIAS};
-        make(st, in, pieces, q_norm, k_norm, frequency, eps, scale, cache, Room<ROW_TILES>(shared));
+        make(st, in, pieces, q_norm, k_norm, frequency, eps, scale, cache, Room<ROW_TILES, NewestForm>(shared));
         return;
     }
     const PackedRows row = {int(blockIdx.y), int(gridDim.y), GROUP, 0, GROUP};
+    int turn = 0;
+#ifdef RECENT
 #pragma unroll 1
-    for (int turn = 0; turn < turns; turn++) {
+    for (; turn < min(pieces.near, turns); turn++) {
         if (turn) __syncthreads();  // all threads have finished the previous piece
+        const PieceView view(pieces, turn);
+        const MadeQueries queries = {st, turn == 0, turns};
+        attend<ROW_TILES, NewestForm>(view, row, view.part, queries, newest_of(cache), shared, out, stats);
+    }
+#endif
+#pragma unroll 1
+    for (; turn < turns; turn++) {
+        if (turn) __syncthreads();
         const PieceView view(pieces, turn);
         attend<ROW_TILES>(view, row, view.part, MadeQueries{st, turn == 0, turns}, cache, shared, out, stats);
     }

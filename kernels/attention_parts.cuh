@@ -11,8 +11,39 @@ static_assert(NEAR == ceil_div(MAX_NODES - 1, TILE) + 1, "tiles from near_tile(p
 // The first tile of a position's near keys.
 __device__ __forceinline__ int near_tile(int position) { return max(position - (MAX_NODES - 1), 0) / TILE; }
 
-// How many splits the tiles before `tile` are divided among.
-__device__ __forceinline__ int splits_of(int tile, int splits) { return min(ceil_div(tile, CHUNK), splits); }
+// With RECENT, a row at position p reads positions from its border on as halves, and those before it packed: the twin of
+// CachePair.border in cache_types.py. Its tiles are then of three kinds: stored ones before border_tile(p), recent ones
+// before near_tile(p), and near ones. A kind's tiles are divided into parts of their own: NEAR, RECENT_SPLITS, splits.
+#ifdef RECENT
+constexpr int RECENT_STEP = 128;
+static_assert(CHUNK * TILE == RECENT_STEP, "recent tiles begin with a whole group");
+static_assert(RECENT % RECENT_STEP == 0 && RECENT >= MAX_NODES - 1 + TILE, "near tiles are recent");
+__device__ __forceinline__ int border_tile(int position) {
+    return max(position + 1 - RECENT, 0) / RECENT_STEP * CHUNK;
+}
+#else
+constexpr int RECENT_SPLITS = 0;
+__device__ __forceinline__ int border_tile(int position) { return near_tile(position); }
+#endif
+constexpr int FIRST_SPLIT = NEAR + RECENT_SPLITS;  // the first part that is a split
+
+// How many splits read the stored tiles of a row at `position`.
+__device__ __forceinline__ int splits_of(int position, int splits) {
+    return min(ceil_div(border_tile(position), CHUNK), splits);
+}
+
+// The tiles of recent part `part`, of rows from position `first` on: groups of CHUNK adjacent ones, dealt round robin.
+struct RecentTiles {
+    int group;  // the first
+
+    __device__ __forceinline__ RecentTiles(int part, int first) : group(border_tile(first) / CHUNK) {
+        constexpr int COUNT = RECENT_SPLITS ? RECENT_SPLITS : 1;
+        group += (part - NEAR + COUNT - group % COUNT) % COUNT;
+    }
+    __device__ __forceinline__ int tile(int step) const {
+        return CHUNK * (group + RECENT_SPLITS * (step / CHUNK)) + step % CHUNK;
+    }
+};
 
 // The window: which positions a query at some position sees, apart from parts, the tree and causality. A base class,
 // empty without WINDOWED. A tile that no row of a part sees is not read. A tile that only some rows see does not change

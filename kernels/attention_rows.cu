@@ -1,7 +1,8 @@
 // Queries, keys and values of many consecutive rows, for an attention that a library computes: attn_prepare
 // of attention.cu without a tree. Bound by memory: 28 us for 2,048 rows of 24 + 2 x 4 heads of 256 on an H200, the
 // bandwidth of the L2.
-// Packed keys and values are converted to f16 for it (attn_unpack_keys, attn_unpack_values).
+// Packed keys and values are converted to f16 for it (attn_unpack_keys, attn_unpack_values); with RECENT the newest ones
+// are copied from their halves (attn_newest_keys, attn_newest_values).
 // Defines: as attn_prepare's; SPLIT_K is 1.
 
 #include "heads.cuh"
@@ -12,7 +13,7 @@ constexpr int PREPARE_WARPS = 4;
 // distance between the kv heads of q. Grid (ceil((heads + 2 kv_heads) / PREPARE_WARPS), rows).
 extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_rows(
     const int* chunk, const float* projected, int rows, int kv_heads, const float* q_norm, const float* k_norm,
-    const float* frequency, float eps, float scale, half* q, u8* k, u8* v, int slots BIAS_PARAMETER
+    const float* frequency, float eps, float scale, half* q, u8* k, u8* v, int slots RECENT_PARAMETER BIAS_PARAMETER
 ) {
     pdl_launch();
     const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
@@ -21,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_rows(
     const int slot = chunk[1] + row;
     const Projection in = {projected, rows, head_gates(kv_heads), BIAS};
     prepare_head<QUERY_PARTS * HEAD_DIM, KvF16>(
-        in, row, task, kv_heads, slot, slot, q_norm, k_norm, frequency, eps, scale, q, {k, v, slots}
+        in, row, task, kv_heads, slot, slot, q_norm, k_norm, frequency, eps, scale, q, {k, v, slots RECENT_GIVEN}
     );
 }
 
@@ -51,3 +52,15 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_unpack_va
 ) {
     unpack<ValueType>(chunk, rows, kv_heads, slots, out);
 }
+#ifdef RECENT
+extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_newest_keys(
+    const int* chunk, const u8* rows, int kv_heads, int slots, half* out
+) {
+    unpack<NewestRows::Keys>(chunk, rows, kv_heads, slots, out);
+}
+extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_newest_values(
+    const int* chunk, const u8* rows, int kv_heads, int slots, half* out
+) {
+    unpack<NewestRows::Values>(chunk, rows, kv_heads, slots, out);
+}
+#endif

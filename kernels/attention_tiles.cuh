@@ -17,18 +17,32 @@ constexpr int SHARES = COLUMNS / COLUMN_WARPS;  // columns of the order that a w
 #ifndef UNPACK_ONCE
 #define UNPACK_ONCE 0
 #endif
-constexpr int HALF_TILES = UNPACK_ONCE;  // one that K and V use alternately, or one each
-constexpr bool ONCE = HALF_TILES > 0, APART = HALF_TILES > 1;
-constexpr bool KEY_HALVES = KeyType::HALVES || ONCE, VALUE_HALVES = ValueType::HALVES || ONCE;
-constexpr int KEY_BYTES = TILE * KeyType::STRIDE, VALUE_BYTES = TILE * ValueType::STRIDE;  // of a stage
 static_assert(TILE % 16 == 0 && TILE <= 64, "a row's view of a tile is one 64-bit word");
 static_assert(KEY_TILES == 1 || KEY_TILES % 2 == 0, "keys of a warp: 8, or whole pairs of 8");
 static_assert(DIM_TILES >= 2 && DIM_TILES % 2 == 0, "dimensions of a warp come in pairs of 8");
 static_assert(SHARES * COLUMN_WARPS == COLUMNS && KEY_TILES % SHARES == 0, "a warp has whole columns");
-static_assert(VALUE_HALVES || DIM_TILES % 4 == 0, "of packed values a warp has whole groups");
-static_assert(STAGES >= 1 && (!ONCE || STAGES == 1), "what is unpacked makes room at once");
-static_assert(HALF_TILES <= 2, "K and V are all there is");
-static_assert(!ONCE || (!KeyType::HALVES && !ValueType::HALVES), "halves have nothing to unpack");
+
+// How a part's keys and values are read: the rows that they are in, tiles of them in flight, and f16 tiles beside these:
+// none, one that K and V use alternately, or one each.
+template <class RowsOf, int FLYING, int UNPACKED> struct Form {
+    using Rows = RowsOf;
+    using Keys = typename Rows::Keys;
+    using Values = typename Rows::Values;
+    static constexpr int IN_FLIGHT = FLYING, HALF_TILES = UNPACKED;
+    static constexpr bool ONCE = HALF_TILES > 0, APART = HALF_TILES > 1;
+    static constexpr bool KEY_HALVES = Keys::HALVES || ONCE, VALUE_HALVES = Values::HALVES || ONCE;
+    static constexpr int KEY_BYTES = TILE * Keys::STRIDE, STAGE = KEY_BYTES + TILE * Values::STRIDE;
+    static_assert(VALUE_HALVES || DIM_TILES % 4 == 0, "of packed values a warp has whole groups");
+    static_assert(IN_FLIGHT >= 1 && (!ONCE || IN_FLIGHT == 1), "what is unpacked makes room at once");
+    static_assert(HALF_TILES <= 2, "K and V are all there is");
+    static_assert(!ONCE || (!Keys::HALVES && !Values::HALVES), "halves have nothing to unpack");
+};
+using StoredForm = Form<KeyValues, STAGES, UNPACK_ONCE>;
+#ifdef RECENT
+using NewestForm = Form<NewestRows, RECENT_STAGES, 0>;
+#else
+using NewestForm = StoredForm;
+#endif
 
 // Start copying rows of keys, or values, into a stage, row order(i) as the i-th; those from `live` on become zeros,
 // wherever they are. Complete after the wait for the cp.async group and a barrier.

@@ -181,11 +181,9 @@ struct Head {
         for (int j = 0; j < PARTS; j++) x[j] = __fmul_rn(x[j], root);
     }
 
-    // Stores a query in the order that keys of a type need; `out` is indexed by element. For packed keys element
-    // 8 i + k of each group of 32 is stored where lane i of a quad loads the k-th of its 8 elements of a row, in two
-    // successive fragments of 16 columns.
+    // Stores a query in the order that keys of a type need; `out` is indexed by element.
     template <class Keys, class Row> __device__ __forceinline__ void store_for(const Row& out, float scale) const {
-        const int e = lane_id(), place = Keys::HALVES ? e : (e & 4) << 2 | (e & 2) << 2 | e >> 3 << 1 | (e & 1);
+        const int e = lane_id(), place = Keys::HALVES ? e : interleaved(e);
 #pragma unroll
         for (int j = 0; j < PARTS; j++) out[WARP * j + place] = __float2half_rn(x[j] * scale);
     }
@@ -198,9 +196,15 @@ __device__ __forceinline__ void store_key(
 ) {
     head.place(HeadNorm(norm), Rotation(position, frequency), eps);
     KeyType::store(cache.key(kv_head, slot), head.x);
+#ifdef RECENT
+    NewestRows::Keys::store(cache.newest.key(kv_head, slot), head.x);
+#endif
 }
 __device__ __forceinline__ void store_value(const KeyValues& cache, const Head& head, int kv_head, int slot) {
     ValueType::store(cache.value(kv_head, slot), head.x);
+#ifdef RECENT
+    NewestRows::Values::store(cache.newest.value(kv_head, slot), head.x);
+#endif
 }
 
 // One head of row `row` of [queries | keys | values]: `task` counts query heads, then key heads, then value heads. A

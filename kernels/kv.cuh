@@ -19,6 +19,9 @@
 // tile of the attention is then contiguous where slots are a whole number of tiles, or more than there are
 // positions. Rows past a tile's end may be before it: see `after`.
 //
+// With RECENT (packed types) the newest positions are also stored as halves, in such a ring of their own; a kernel that
+// reads or writes the cache then has RECENT_PARAMETER. Which row reads which of them: attention_parts.cuh.
+//
 // The host's side is backends/cuda/kv.py, the twin in plain torch models/cache_rows.py.
 
 #pragma once
@@ -36,32 +39,51 @@
 using KeyType = KV_K;
 using ValueType = KV_V;
 
-// One layer's keys and values.
-struct KeyValues {
+// One layer's rows of keys and of values. RING: see KV_RING.
+template <class KeysOf, class ValuesOf, bool RING> struct CacheRows {
+    using Keys = KeysOf;
+    using Values = ValuesOf;
     u8 *k, *v;
     int slots;
 
     // Where position `position` of a head is among the rows.
     __device__ __forceinline__ u64 row(int kv_head, int position) const {
-#ifdef KV_RING
-        const int slot = u32(position) % u32(slots);
-#else
-        const int slot = position;
-#endif
+        const int slot = RING ? int(u32(position) % u32(slots)) : position;
         return u64(kv_head) * slots + slot;
     }
     // Where the row `more` after that of `position` is, counted from there.
     __device__ __forceinline__ int after(int position, int more) const {
-#ifdef KV_RING
-        return int(u32(position) % u32(slots)) + more < slots ? more : more - slots;
-#else
-        return more;
-#endif
+        return !RING || int(u32(position) % u32(slots)) + more < slots ? more : more - slots;
     }
     __device__ __forceinline__ u8* key(int kv_head, int position) const {
-        return k + row(kv_head, position) * KeyType::BYTES;
+        return k + row(kv_head, position) * Keys::BYTES;
     }
     __device__ __forceinline__ u8* value(int kv_head, int position) const {
-        return v + row(kv_head, position) * ValueType::BYTES;
+        return v + row(kv_head, position) * Values::BYTES;
     }
 };
+#ifdef KV_RING
+using StoredRows = CacheRows<KeyType, ValueType, true>;
+#else
+using StoredRows = CacheRows<KeyType, ValueType, false>;
+#endif
+
+// One layer's keys and values, and of them in which the newest are read.
+#ifdef RECENT
+using NewestRows = CacheRows<KvInterleaved, KvF16, true>;
+struct KeyValues : StoredRows {
+    NewestRows newest;
+};
+#define RECENT_PARAMETER , u8 *recent_k, u8 *recent_v, int recent_slots
+#define RECENT_GIVEN , {recent_k, recent_v, recent_slots}
+#define RECENT_PASSED , recent_k, recent_v, recent_slots
+__device__ __forceinline__ const NewestRows& newest_of(const KeyValues& cache) { return cache.newest; }
+static_assert(!KeyType::HALVES && !ValueType::HALVES, "halves need no window of halves");
+#else
+using KeyValues = StoredRows;
+using NewestRows = StoredRows;
+#define RECENT_PARAMETER
+#define RECENT_GIVEN
+#define RECENT_PASSED
+__device__ __forceinline__ const NewestRows& newest_of(const KeyValues& cache) { return cache; }
+#endif

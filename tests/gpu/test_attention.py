@@ -248,15 +248,21 @@ LAYOUTS: dict[str, list[tuple[int, WarpLayout | None]]] = {
         (64, None),
     ],
 }
-LAYOUTS["q4_0/tq3_0"] = LAYOUTS["bf16"] = [(1, None), (24, None), (8, WarpLayout(3, 4))]
+LAYOUTS["q4_0/tq3_0"] = LAYOUTS["bf16"] = LAYOUTS["q4_0+384"] = [(1, None), (24, None), (8, WarpLayout(3, 4))]
 
 
 @pytest.mark.parametrize(
     ("kv", "length"),
     [
         pytest.param(kv, length, marks=() if length in lengths else pytest.mark.full)
-        for kv, lengths in {"f16": (0, 700), "q8_0": (130,), "q4_0/tq3_0": (700,), "bf16": (130,)}.items()
-        for length in (0, 130, 700)
+        for kv, lengths in {
+            "f16": (0, 700),
+            "q8_0": (130,),
+            "q4_0/tq3_0": (700,),
+            "bf16": (130,),
+            "q4_0+384": (635,),
+        }.items()
+        for length in (0, 130, 635, 700)
     ],
 )
 def test_a_row_has_the_same_bits_at_every_width(engine: Engine, rng: np.random.Generator, kv: str, length: int) -> None:
@@ -299,6 +305,8 @@ ROOT_LENGTHS = (0, 1, 63, 64, 65, 127, 200, 255, 256, 319, 320, 700, 3000)
     [
         ("27b", True, "f16", EVERYTHING, HOPPER, (0, 64, 319, 700)),
         ("8b", False, "q8_0/q4_0", EVERYTHING, HOPPER, (1, 255, 700)),
+        ("8b", True, "q4_0/tq3_0+384", EVERYTHING, HOPPER, (200, 638, 902)),
+        full("27b", False, "q8_0/q5_0+512", AttentionWindow(300, 65), HOPPER, (319, 639, 1500)),
         ("group-12", True, "f16", AttentionWindow(100, 70), HOPPER, (63, 700)),
         *(full(shape, at % 2 > 0, kv, EVERYTHING, HOPPER, ROOT_LENGTHS)
           for shape in ROOTS for at, kv in enumerate(("f16", "bf16", "q8_0", "q5_0/f16", "f16/tq3_0", "q4_0"))),
@@ -363,26 +371,26 @@ class Root:
         self.norms = rng.standard_normal((2, heads.head_dim)).astype(np.float32)
 
     def prepared_and_split(self, engine: Engine, launch: SplitLaunch, length: int, cache: Cache) -> list[Bytes]:
-        defines, state, shown, norms, (k, v), (out, stats) = self._memory(engine, launch, length, cache, 1)
-        slots, kv_heads = np.int32(cache.k.shape[1]), self.heads.kv_heads
+        defines, state, shown, norms, (own, newest), (out, stats) = self._memory(engine, launch, length, cache, 1)
+        kv_heads = self.heads.kv_heads
         q = engine.poisoned((kv_heads, self.heads.group, self.heads.head_dim), np.float16)
         args = [state, np.int32(0), engine.array(self.projected), np.int32(1), np.int32(kv_heads)]
-        args += [*norms, q, k, v, slots]
+        args += [*norms, q, *own, *newest]
         grid = -(-(self.heads.heads + 2 * kv_heads) // 4)
         engine.kernel("attention.cu", "attn_prepare", defines)(grid, 128, args)
-        args = [state, np.int32(0), np.int32(1), np.int32(launch.order.splits), q, k, v, slots, out, stats, *shown]
+        args = [state, np.int32(0), np.int32(1), np.int32(launch.order.splits), q, *own, out, stats, *newest, *shown]
         engine.kernel("attention.cu", "attn_split", defines)(launch.grid, launch.block, args, shared=launch.shared)
-        return [one.numpy().view(np.uint8) for one in (out, stats, k, v)]
+        return [one.numpy().view(np.uint8) for one in (out, stats, *own[:2], *newest[:2])]
 
     def alone(
         self, engine: Engine, launch: SplitLaunch, length: int, cache: Cache, blocks: int, n: int = 1
     ) -> list[Bytes]:
-        defines, state, shown, norms, (k, v), (out, stats) = self._memory(engine, launch, length, cache, n)
-        args = [state, engine.array(self.projected), *norms, np.int32(launch.order.splits), k, v]
-        args += [np.int32(cache.k.shape[1]), out, stats, *shown]
+        defines, state, shown, norms, (own, newest), (out, stats) = self._memory(engine, launch, length, cache, n)
+        args = [state, engine.array(self.projected), *norms, np.int32(launch.order.splits), *own]
+        args += [out, stats, *newest, *shown]
         kernel = engine.kernel("attention_alone.cu", "attn_alone", defines)
         kernel((blocks, self.heads.kv_heads), launch.single_row_block, args, shared=launch.single_row_shared)
-        return [one.numpy().view(np.uint8) for one in (out, stats, k, v)]
+        return [one.numpy().view(np.uint8) for one in (out, stats, *own[:2], *newest[:2])]
 
     def _memory(self, engine: Engine, launch: SplitLaunch, length: int, cache: Cache, n: int) -> tuple[Any, ...]:
         """Defines, the state, the window, arguments for queries and keys, a copy of the cache, room for the parts."""
@@ -392,8 +400,7 @@ class Root:
         norms += [np.float32(EPS), np.float32(heads.query_scale)]
         state = engine.array(tree_state([-1], length, n=n))
         defines = {**launch.defines, **self.defines, **kv_defines(launch.order.kv)}
-        copies = engine.array(cache.k), engine.array(cache.v)
-        return defines, state, shown, norms, copies, partials(engine, launch)
+        return defines, state, shown, norms, cache.loaded(engine), partials(engine, launch)
 
 
 def path_to(parents: list[int], node: int) -> list[int]:

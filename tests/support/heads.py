@@ -13,10 +13,12 @@ from dflash_core.backends.cuda.layers.split_attention import HeadShape
 from dflash_core.cache_types import CachePair
 from dflash_core.models.cache_rows import CODECS
 from dflash_core.models.norm import Rotary, rms_norm
+from support.engines import Engine
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 BASE = 1e7
+RING = 704  # slots
 EPS = 0.03  # so large that leaving it out changes results
 
 
@@ -55,18 +57,29 @@ def attention(q: npt.ArrayLike, k: npt.ArrayLike, v: npt.ArrayLike, visible: Boo
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values f16 (kv heads, slots, head_dim), NaN from slot `live` on; or as bytes of other types."""
+    """Keys and values f16 (kv heads, slots, head_dim), NaN from slot `live` on; or as bytes of other types. `newest`: a
+    ring, of the halves of a recent window."""
 
     k: npt.NDArray[Any]
     v: npt.NDArray[Any]
+    newest: Cache | None = None
+
+    def loaded(self, engine: Engine) -> tuple[list[Any], list[Any]]:
+        """Arguments of kernels: keys, values and slots, of the newest too where there is a ring."""
+        own = [engine.array(self.k), engine.array(self.v), np.int32(self.k.shape[1])]
+        return own, self.newest.loaded(engine)[0] if self.newest else []
 
     def kept(self, kv: CachePair) -> Cache:
-        """Stored in the types `kv`."""
+        """Stored in the types `kv`, and in a ring of RING halves too where it has a recent window."""
         kept = [
             CODECS[kind.name].pack(torch.tensor(np.nan_to_num(x.astype(np.float32)))).view(torch.uint8).numpy()
             for x, kind in ((self.k, kv.k), (self.v, kv.v))
         ]
-        return Cache(*kept)
+        positions = np.arange(max(self.k.shape[1] - RING, 0), self.k.shape[1])
+        rings = [np.zeros((x.shape[0], RING, x.shape[2]), np.float16) for x in (self.k, self.v)]
+        for ring, x in zip(rings, (self.k, self.v), strict=True):
+            ring[:, positions % RING] = x[:, positions]
+        return Cache(*kept, newest=Cache(*rings) if kv.recent else None)
 
     @staticmethod
     def random(rng: np.random.Generator, heads: HeadShape, live: int, slots: int, first: int = 0) -> Cache:

@@ -69,9 +69,9 @@ def split(
     defines = {**launch.defines, "SPLIT_K": PLANES, **kv_defines(launch.order.kv), **windowed}
     out, stats = partials(engine, launch)
     kernel = engine.kernel("attention.cu", "attn_split", defines)
-    arrays = [engine.array(x) for x in (q, cache.k, cache.v)]
+    own, newest = cache.loaded(engine)
     args = [engine.array(state), np.int32(node0), np.int32(launch.rows), np.int32(launch.order.splits)]
-    args += [*arrays, np.int32(cache.k.shape[1])]
+    args += [engine.array(q), *own]
     shown = [engine.array(np.array([window.size, window.sinks], np.int32))] if window.size else []
-    kernel(launch.grid, launch.block, [*args, out, stats, *shown], shared=launch.shared)
+    kernel(launch.grid, launch.block, [*args, out, stats, *newest, *shown], shared=launch.shared)
     return Split(launch, out, stats)

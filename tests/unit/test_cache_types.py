@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_core.backends.cpu.machine import CpuMachine, HostMemoryEstimator
-from dflash_core.backends.cuda.sequence import SequenceMemory
 from dflash_core.bench.synthetic_models import DRAFT_27B, SIZE_27B, TARGET_27B, target_types
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, CHUNK_BYTES, DIVERGENCE, TYPES, CachePair, checked
 from dflash_core.engine import _choice
-from dflash_core.errors import KnobError, UnsupportedError
+from dflash_core.errors import KnobError
 from dflash_core.fits import memory_after_load, requested_setup, sequence_bytes
 from dflash_core.models.cache_rows import CODECS, hadamard
 from dflash_core.models.kv_cache import KVCache
@@ -57,11 +56,6 @@ def test_a_window_of_halves_is_named_and_follows_positions() -> None:
     pair = CachePair.parse("q4_0+256")
     assert [pair.border(at) for at in (0, 382, 383, 510, 511, 1000)] == [0, 0, 128, 128, 256, 640]
     assert pair.past == CachePair.parse("q4_0")
-
-
-def test_a_card_refuses_a_window_of_halves_by_name() -> None:
-    with pytest.raises(UnsupportedError, match=r"as q4_0\+1024, expected q4_0 on a card.*; run it on the CPU"):
-        SequenceMemory(cast("Any", None), 4096, (), kv=CachePair.parse("q4_0+1024"))
 
 
 def test_bytes_of_a_27b() -> None:

@@ -29,8 +29,9 @@ from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache, defines
 from dflash_core.backends.cuda.launch import Launch
-from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, slots_of
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.base import acts_for
+from dflash_core.backends.cuda.layers.cache_memory import slots_of
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder, WarpLayout
 from dflash_core.backends.cuda.layers.splits import Splits
 from dflash_core.backends.cuda.products import Arena

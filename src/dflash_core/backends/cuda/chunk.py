@@ -16,6 +16,7 @@ from dflash_core.backends.cuda.products import WEIGHT_BYTES, Arena, Ops, Product
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
 from dflash_core.backends.cuda.rings import slot_runs
+from dflash_core.cache_types import F16, CachePair
 
 # Values that may exceed the range of f16 are multiplied by this before they are rounded.
 HEADROOM = 1 / 16
@@ -24,22 +25,32 @@ HEADROOM = 1 / 16
 class View:
     """What the layers of one kind see of a chunk: where their `window` hides positions, `runs` are the slots of those
     that some row sees, and `run_counts` (runs, 2) holds for each the number of its positions and 0. `slots`: of a ring;
-    0 where all positions have slots of their own."""
+    0 where all positions have slots of their own.
 
-    def __init__(self, device: torch.device, window: AttentionWindow, slots: int) -> None:
-        self.window, self.slots, self.runs = window, slots, list[slice]()
-        self.run_counts = torch.zeros(MAX_RUNS, 2, dtype=torch.int32, device=device)
+    Where `kv` has a recent window, `slots` are those of its halves: `recent` are the slots that some row reads there,
+    and `runs` what some row reads packed. `masked`: whether a row does not see all keys before it.
+    """
+
+    def __init__(self, device: torch.device, window: AttentionWindow, slots: int, kv: CachePair = F16) -> None:
+        self.window, self.slots, self.kv = window, slots, kv
+        self.runs, self.recent, self.masked = list[slice](), list[slice](), False
+        self.run_counts = torch.zeros(2 * MAX_RUNS, 2, dtype=torch.int32, device=device)
 
     def begin(self, window: AttentionWindow, first: int, end: int) -> None:
         """Of the positions from `first` to `end`."""
         self.window, self.runs = window, window.runs(first, end) if window.hides(end) else []
-        if self.runs:
-            if self.slots:
-                (run,) = self.runs
-                parts = slot_runs(run.start, run.stop, self.slots)
-                self.runs = [slice(part.start, part.stop) for _, part in parts]
-            sizes = [(run.stop - run.start, 0) for run in self.runs]
+        if self.kv.recent:
+            self.runs, recent = self.kv.runs(window.runs(first, end), first, end)
+            self.recent = [run for part in recent for run in self._in_ring(part)]
+        elif self.runs and self.slots:
+            self.runs = self._in_ring(*self.runs)
+        self.masked = bool(self.runs) or window.hides(end)
+        sizes = [(run.stop - run.start, 0) for run in (*self.runs, *self.recent)]
+        if sizes:
             self.run_counts[: len(sizes)] = torch.tensor(sizes, dtype=torch.int32)
+
+    def _in_ring(self, run: slice) -> list[slice]:
+        return [slice(part.start, part.stop) for _, part in slot_runs(run.start, run.stop, self.slots)]
 
 
 class Chunk:
@@ -54,7 +65,7 @@ class Chunk:
     def __init__(self, device: Device, needs: ChunkNeeds, arena: Arena) -> None:
         on = device.torch_device
         self.rows, self._device = needs.rows, on
-        self.views: dict[tuple[int, int], View] = {}
+        self.views: dict[tuple[int, int, CachePair], View] = {}
         self.counts = torch.zeros(2, dtype=torch.int32, device=on)
         self.tokens = torch.zeros(needs.rows, dtype=torch.int32, device=on)
         self.h, self.x, self.weights, shared, *rest = arena.carve(*needs.pieces)
@@ -70,18 +81,18 @@ class Chunk:
         """The number of rows and the first position, as an argument of kernels."""
         return At(self.counts, 0)
 
-    def view(self, size: int, slots: int = 0) -> View:
+    def view(self, size: int, slots: int = 0, kv: CachePair = F16) -> View:
         """What layers with a window of `size` positions see of a chunk, 0 for full attention; `begin` keeps it up to
-        date. `slots`: of View."""
-        key = size, slots
+        date. `slots`, `kv`: of View."""
+        key = size, slots, kv
         if key not in self.views:
-            self.views[key] = View(self._device, AttentionWindow(size), slots)
+            self.views[key] = View(self._device, AttentionWindow(size), slots, kv)
         return self.views[key]
 
     def begin(self, tokens: Sequence[int], first: int, window: AttentionWindow = EVERYTHING) -> None:
         """Set the rows of the next chunk, and what full-attention layers see."""
         end = first + len(tokens)
-        for (size, _), view in self.views.items():
+        for (size, *_), view in self.views.items():
             view.begin(window if size == 0 else view.window, first, end)
         for rows in (self.out, self.side):
             if rows is not self.h:

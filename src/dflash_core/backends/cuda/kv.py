@@ -6,6 +6,8 @@ node has the same bytes before and after its commit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,12 +25,14 @@ FILLED_AT_ONCE = 4096  # random rows that `fill` generates and then repeats
 def defines(kv: CachePair) -> dict[str, object]:
     """Defines of kernels that read or write keys and values."""
     kinds = {"KV_K": KERNEL_TYPES[kv.k.name], "KV_V": KERNEL_TYPES[kv.v.name]}
-    return {name: kind for name, kind in kinds.items() if kind != KERNEL_TYPES["f16"]}
+    found: dict[str, object] = {name: kind for name, kind in kinds.items() if kind != KERNEL_TYPES["f16"]}
+    return {**found, "RECENT": kv.recent} if kv.recent else found
 
 
 class KVCache:
     """Rows of keys and of values, each of shape (layers, kv heads, slots, elements of a row) in its own type. `ring`:
-    position p is in slot p % slots (rings.py)."""
+    position p is in slot p % slots (rings.py). `newest`: a ring of halves of `recent_slots` slots, where `kv` has a
+    recent window; keys in it are in the order of kernels/kv_f16.cuh."""
 
     def __init__(
         self,
@@ -40,8 +44,12 @@ class KVCache:
         kv: CachePair = F16,
         *,
         ring: bool = False,
+        recent_slots: int = 0,
     ) -> None:
         self.kv, self.head_dim, self.ring = kv, head_dim, ring
+        self.newest: KVCache | None = None
+        if kv.recent:
+            self.newest = KVCache(layers, kv_heads, recent_slots, head_dim, device, F16, ring=True)
         codecs = CODECS[kv.k.name], CODECS[kv.v.name]
         self.k, self.v = (
             torch.zeros(layers, kv_heads, slots, one.elements(head_dim), dtype=one.dtype, device=device)
@@ -70,11 +78,15 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        return self.k.nbytes + self.v.nbytes
+        return self.k.nbytes + self.v.nbytes + (self.newest.nbytes if self.newest else 0)
 
-    def layer(self, place: int) -> tuple[Tensor, Tensor, np.int32]:
-        """One layer's cache, as arguments of kernels."""
-        return self.k[place], self.v[place], np.int32(self.slots)
+    def layer(self, place: int, head: int = 0) -> tuple[Tensor, Tensor, np.int32]:
+        """One layer's cache from kv head `head` on, as arguments of kernels."""
+        return self.k[place, head:], self.v[place, head:], np.int32(self.slots)
+
+    def recent(self, place: int, head: int = 0) -> Sequence[Argument]:
+        """The same of its halves, for kernels with RECENT_PARAMETER."""
+        return self.newest.layer(place, head) if self.newest else ()
 
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
         """Move the stored rows of the accepted path to directly after the committed ones; keys and values in one launch
@@ -89,7 +101,7 @@ class KVCache:
             args: list[Argument] = [state.pointer, streams, np.int32(count), stamps]
             args += [np.int32(self.slots)] if self.ring else []
             launches.append(Launch("accept.cu", "kv_commit", self._ring, len(streams), count, args))
-        return launches
+        return launches + (self.newest.commit(state, stamps) if self.newest else [])
 
     def fill(self, begin: int, end: int) -> None:
         """Fill slots begin..end with random rows, for measurements; a ring whole if they are more."""
@@ -100,6 +112,8 @@ class KVCache:
             rows = CODECS[kind.name].pack(some).to(tensor.device)
             for at in range(begin, end, FILLED_AT_ONCE):
                 tensor[:, :, at : min(at + FILLED_AT_ONCE, end)] = rows[: min(FILLED_AT_ONCE, end - at)]
+        if self.newest:
+            self.newest.fill(0, self.newest.slots)
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
         """Slots begin..end of all layers, in their stored form."""

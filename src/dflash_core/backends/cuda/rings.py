@@ -41,19 +41,29 @@ def slot_runs(begin: int, end: int, slots: int) -> Iterator[tuple[int, range]]:
 @dataclass(frozen=True, slots=True)
 class Layer:
     """Rows by position, in `tensors` of shape (heads, slots, row), such as keys and values. `window`: positions that a
-    row sees, including its own; 0 for all."""
+    row sees, including its own; 0 for all. `step`: the first of them is a multiple of this; rows with a step are always
+    a ring, since `CachePair.past` has them at all positions."""
 
     tensors: tuple[Tensor, ...]
     window: int
+    step: int = 1
 
     @staticmethod
-    def of(kv: KVCache, window: int) -> Layer:
+    def of(kv: KVCache, window: int, step: int = 1) -> Layer:
         """From a KV cache, with the heads of all its layers."""
-        return Layer((kv.k.flatten(0, 1), kv.v.flatten(0, 1)), window)
+        return Layer((kv.k.flatten(0, 1), kv.v.flatten(0, 1)), window, step)
 
     @property
     def slots(self) -> int:
         return self.tensors[0].shape[1]
+
+    def ring(self, positions: int) -> bool:
+        """Whether it is a ring in a sequence of so many positions."""
+        return self.step > 1 or self.slots < positions
+
+    def seen(self, length: int) -> int:
+        """The first position that a row after `length` positions may see."""
+        return max(0, length - self.window + 1) // self.step * self.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +94,10 @@ class Rings:
 
     def __init__(self, layers: Sequence[Layer], ahead: int, positions: int) -> None:
         self.ahead = ahead
-        self._rings = [layer for layer in layers if layer.slots < positions]
-        self._whole = [layer for layer in layers if layer.slots >= positions]
+        self._rings = [layer for layer in layers if layer.ring(positions)]
+        self._whole = [layer for layer in layers if not layer.ring(positions)]
         self.slots = min((layer.slots for layer in self._rings), default=0)
-        self._window = max(layer.window for layer in layers)
+        self._widest = max(layers, key=lambda layer: layer.window)
         self._first = 0  # rings hold no positions before this one
 
     def oldest(self, length: int) -> int:
@@ -96,7 +106,7 @@ class Rings:
 
     def seen(self, length: int) -> int:
         """The first position in a ring that a row after `length` positions may see."""
-        return max(0, length - self._window + 1)
+        return self._widest.seen(length)
 
     def forget(self) -> None:
         """Begin an empty sequence."""

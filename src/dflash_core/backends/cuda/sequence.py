@@ -32,7 +32,6 @@ from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.errors import cpu_only
 from dflash_core.fits import MIN_NODES, PREFILL_ROWS
 from dflash_core.snapshots.store import PAGE
 
@@ -61,8 +60,6 @@ class SequenceMemory:
         capacity: int = MAX_NODES,
     ) -> None:
         """Raises UnsupportedError for a cache type that only the CPU has."""
-        if kv.recent:
-            raise cpu_only(f"keys and values as {kv}, expected {kv.past} on a card, without a window of halves")
         device, hidden = target.device.torch_device, target.spec.embedding_length
         self.capacity, self.slots = capacity, context + MAX_NODES
         partials = PassBuffers.partials(*target.projections(), side_by_side=target.side_by_side)
@@ -70,7 +67,7 @@ class SequenceMemory:
         pieces += [ffn.pass_buffers for block in target.blk for ffn in block.feed_forwards]
         scratch = Arena.need(partials) + max(map(Arena.need, pieces))
         scratch = max(
-            scratch, Arena.need(draft.pass_buffers(context, kv)) if draft else 0, Arena.need(Head.pieces(target))
+            scratch, Arena.need(draft.pass_buffers(context, kv.past)) if draft else 0, Arena.need(Head.pieces(target))
         )
         passes = scratch + sum(Arena.need(mixer.row_buffers(capacity)) for mixer in target.mixers)
         chunk_rows = min(rows, context) if target.chunked else 0
@@ -95,7 +92,7 @@ class SequenceMemory:
         self.given = next(lasting_arena.after(*buffers).carve(*given), None)
         self.captured = CapturedLayers(captured, hidden, capacity, lasting_arena.after(*buffers, *given))
         own_buffers = lasting_arena.after(*lasting)
-        self.drafting: DraftMemory | None = draft.memory(context, self.arena, own_buffers, kv) if draft else None
+        self.drafting: DraftMemory | None = draft.memory(context, self.arena, own_buffers, kv.past) if draft else None
         self.chunk = Chunk(target.device, chunk, self.arena) if chunk else None
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row
         self.state = DeviceState(device)

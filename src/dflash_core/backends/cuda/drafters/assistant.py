@@ -23,8 +23,9 @@ from dflash_core.backends.cuda.drafters.caches import DraftCaches, overwritten
 from dflash_core.backends.cuda.drafters.chains import BLOCK, ChainDrafter, HiddenRing, join_warps
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
-from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, AttentionLayers, slots_of
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, AttentionLayers
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, PassMixer, Upload
+from dflash_core.backends.cuda.layers.cache_memory import slots_of
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch

@@ -15,7 +15,6 @@ from torch.nn.functional import scaled_dot_product_attention, softplus
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
-from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, Device, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention_weights import (
@@ -28,11 +27,11 @@ from dflash_core.backends.cuda.layers.base import (
     ChunkRun,
     MixerLayers,
     MixerMemory,
-    MixerTensors,
     Pass,
     SequenceNeeds,
     Upload,
 )
+from dflash_core.backends.cuda.layers.cache_memory import CacheMemory, slots_of
 from dflash_core.backends.cuda.layers.sink_rows import SINK_DIMS, with_sinks
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, HeadShape, SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.layers.splits import Splits
@@ -41,11 +40,12 @@ from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, w
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
-from dflash_core.backends.cuda.rings import TILE, Empty, Layer, Rings, ring_slots
 from dflash_core.backends.cuda.state import MAX_NODES
-from dflash_core.cache_types import F16, CachePair
+from dflash_core.cache_types import F16, RECENT_STEP, CachePair
+from dflash_core.errors import cpu_only
 
 COMBINE_THREADS = 4 * WARP  # threads of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
+LEAST_RECENT = 384  # positions of a recent window: near tiles (kernels/attention_parts.cuh) are halves
 # cuDNN's attention is left out: it plans again for every new prompt length, which takes about 50 ms.
 LIBRARY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
@@ -94,9 +94,21 @@ class AttentionLayers(MixerLayers):
     def projections(self, place: int) -> tuple[Projection, Projection]:
         return self.weights[place].inputs, self.weights[place].out
 
+    def stored(self, kv: CachePair) -> CachePair:
+        """The types of these layers' keys and values. With a window no longer than the recent one, a row reads halves
+        only. Raises UnsupportedError for recent windows without a kernel."""
+        if kv.recent and kv.recent < LEAST_RECENT:
+            raise cpu_only(f"keys and values as {kv}, expected +{LEAST_RECENT} or more on a card")
+        if kv.recent and self.spec.window > kv.recent:
+            raise cpu_only(
+                f"keys and values as {kv} of layers with a window of {self.spec.window:,}, expected {kv.past}"
+            )
+        return F16 if kv.recent and self.spec.window else kv
+
     def split_order(self, context: int, kv: CachePair) -> SplitOrder:
-        card = self.device.card
-        return SplitOrder.of(self.heads, slots_of(context), card.multiprocessors, card.shared_bytes, trees=True, kv=kv)
+        card, slots = self.device.card, slots_of(context)
+        kv = self.stored(kv)
+        return SplitOrder.of(self.heads, slots, card.multiprocessors, card.shared_bytes, trees=True, kv=kv)
 
     def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         return Splits.pieces(self.split_order(context, kv), self.heads)
@@ -109,93 +121,47 @@ class AttentionLayers(MixerLayers):
 
     def turns(self, kv: CachePair) -> Sequence[range]:
         """The groups of kv heads that a chunk processes at once: one head each if the cache must be unpacked."""
-        count = self.heads.kv_heads
+        count, kv = self.heads.kv_heads, self.stored(kv)
         half = 1 if kv != F16 else count // 2 if count % 2 == 0 else count
         return [range(first, first + half) for first in range(0, count, half)]
 
     def chunk_buffers(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
-        heads, together = self.heads, len(self.turns(kv)[0])
+        heads, together, kv = self.heads, len(self.turns(kv)[0]), self.stored(kv)
         columns = together * sum(projected_rows(self.spec).values()) // heads.kv_heads
         projected = ((rows, columns), torch.float32)
         gates = [((rows, heads.heads), torch.float32)] if self.spec.gate == "softplus" else []
         queries = ((together, rows * heads.group, heads.head_dim), torch.float16)
-        unpacked = ((together, self._shown(rows, slots_of(context)), heads.head_dim), torch.float16)
+        unpacked = ((together, self._shown(rows, slots_of(context), kv), heads.head_dim), torch.float16)
         return ((*gates, projected, queries, *(unpacked for kind in (kv.k, kv.v) if kind != F16.k)),)
 
     def chunk_results(self, rows: int, context: int, kv: CachePair = F16) -> int:
         dim = self.heads.head_dim + SINK_DIMS * self.spec.sinks
-        q = len(self.turns(kv)[0]), self.heads.group, rows, dim
+        q, kv = (len(self.turns(kv)[0]), self.heads.group, rows, dim), self.stored(kv)
         copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # the other types are unpacked into the arena
-        seen = self._shown(rows, context)
+        seen = self._shown(rows, context, kv)
         if not self.spec.sinks:
             return windowed_results(q, seen, copies)
         return windowed_results(q, seen + 1, copies + 2, more_queries=True)
 
-    def _shown(self, rows: int, positions: int) -> int:
-        """How many of so many positions a chunk of `rows` rows sees at most."""
-        return min(positions, self.spec.window + rows) if self.spec.window else positions
+    def _shown(self, rows: int, positions: int, kv: CachePair) -> int:
+        """How many of so many positions a chunk of `rows` rows sees at most. With a recent window, its rows see those
+        between the first one's border and the last one's in both forms."""
+        if self.spec.window:
+            return min(positions, self.spec.window + rows)
+        return positions + rows + RECENT_STEP if kv.recent else positions
 
 
-def slots_of(context: int) -> int:
-    """Cache slots for `context` positions: a tree's nodes are stored after the committed ones."""
-    return context + MAX_NODES
-
-
-class AttentionMemory(MixerMemory):
-    """Implements `base.MixerMemory`. Layers with a window have a ring, and a checkpoint holds the window's rows. Of
-    others, rewinding only truncates keys and values, and a checkpoint is empty.
-
-    A chunk's rows and a tree's nodes are written before the rows that they see are read, so a ring has slots for both
-    beyond its window.
-    """
-
-    component = "target KV"
+class AttentionMemory(CacheMemory):
+    """Implements `base.MixerMemory`."""
 
     def __init__(self, layers: AttentionLayers, needs: SequenceNeeds) -> None:
-        self.layers, heads, window = layers, layers.heads, layers.spec.window
-        positions, on = slots_of(needs.context), layers.device.torch_device
-        slots = ring_slots(window, max(needs.chunk_rows, TILE) + needs.capacity, positions)
-        ring = slots < positions
-        self.kv = KVCache(len(layers.weights), heads.kv_heads, slots, heads.head_dim, on, needs.kv, ring=ring)
-        self.rings = Rings([Layer.of(self.kv, window)], needs.capacity, positions)
-        self.splits = Splits(layers.split_order(needs.context, needs.kv), heads, needs.arena)
-        self.detail = f"{needs.kv}, {needs.context:,} positions, {slots:,} in layers with a window" if ring else ""
-
-    @property
-    def nbytes(self) -> int:
-        return self.kv.nbytes
+        on, window, kv = layers.device.torch_device, layers.spec.window, layers.stored(needs.kv)
+        super().__init__(on, len(layers.weights), layers.heads, window, kv, needs)
+        self.layers = layers
+        self.splits = Splits(layers.split_order(needs.context, needs.kv), layers.heads, needs.arena)
 
     def layer(self, place: int) -> AttentionBranch:
         return AttentionBranch(self.layers, self.layers.weights[place], self.kv, self.splits, place)
-
-    def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
-        return self.kv.commit(state, stamps)
-
-    def like(self, length: int) -> MixerTensors:
-        return self.rings.like(length)
-
-    def checkpoint(self, length: int, empty: Empty) -> MixerTensors:
-        rows = self.rings.checkpoint(length, empty)
-        return rows.tensors if rows else ()
-
-    def reaches(self, length: int, before: int) -> bool:
-        return self.rings.reaches(length, before)
-
-    def restore(self, saved: MixerTensors | None, length: int = 0, before: int = 0) -> None:
-        if saved is None:
-            self.rings.forget()
-            return
-        rows = self.rings.saved_of(length, saved) if saved else None
-        if before < length:
-            self.rings.resume(rows, length)
-        else:
-            self.rings.restore(rows, length, before)
-
-    def undo(self, end: int) -> None:
-        self.rings.overwritten(end)
-
-    def positions(self, begin: int, end: int) -> MixerTensors:
-        return () if self.kv.ring else self.kv.positions(begin, end)
 
 
 class BorrowingMemory(MixerMemory):
@@ -254,12 +220,12 @@ class AttentionBranch:
         split = SplitLaunch.of(heads, splits.order, scope.rows, self.layers.device.card.shared_bytes)
         rows, node0, kv_heads = np.int32(scope.rows), np.int32(scope.node0), np.int32(heads.kv_heads)
         defines = {**split.defines, "SPLIT_K": self.inputs.split_k, **self._defines}
-        cache, count = self.kv.layer(self.place), np.int32(splits.order.splits)
+        cache, count, recent = self.kv.layer(self.place), np.int32(splits.order.splits), self.kv.recent(self.place)
         norms: list[Argument] = [weights.q_norm, weights.k_norm, self.layers.frequencies]
         norms += [np.float32(self.layers.spec.eps), self.layers.query_scale]
         window = scope.window if self.layers.window is None else self.layers.window
         windowed: dict[str, object] = {} if window is None else {"WINDOWED": 1}
-        results: list[Argument] = [splits.out, splits.stats, *(() if window is None else (window,))]
+        results: list[Argument] = [splits.out, splits.stats, *recent, *(() if window is None else (window,))]
         biased, bias = self._biased
         sinks: Inputs = NO_INPUTS if weights.sinks is None else ({"SINKS": 1}, [weights.sinks])
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
@@ -276,7 +242,7 @@ class AttentionBranch:
             yield Launch(
                 "attention.cu", "attn_prepare", {**defines, **biased}, (ceil_div(tasks, PREPARE_WARPS), scope.rows),
                 WARP * PREPARE_WARPS,
-                [scope.state.pointer, node0, buffers.wide, rows, kv_heads, *norms, splits.q, *cache, *bias],
+                [scope.state.pointer, node0, buffers.wide, rows, kv_heads, *norms, splits.q, *cache, *recent, *bias],
                 per_sm=2,
             )  # fmt: skip
             yield Launch(
@@ -323,29 +289,25 @@ class AttentionBranch:
         sizes = {"HEAD_DIM": dim, "ROTARY": heads.rotary, "GROUP": heads.group, "SPLIT_K": 1}
         bias = self._bias_of(together)
         defines = {**sizes, **self._defines, **({} if bias is None else {"BIASED": 1})}
-        sinks, view = self.weights.sinks, chunk.view(spec.window, kv.slots if kv.ring else 0)
+        sinks, newest = self.weights.sinks, kv.newest
+        view = chunk.view(spec.window, newest.slots if newest else kv.slots if kv.ring else 0, kv.kv)
         # The library's own where it is the usual one.
         scale = spec.score_scale if sinks is not None else spec.scale
         if sinks is not None:
             sinks = sinks[heads.group * together.start : heads.group * together.stop]
-        keys, values, slots = kv.layer(place)
+        caches = [
+            one[together.start :] if isinstance(one, Tensor) else one for one in (*kv.layer(place), *kv.recent(place))
+        ]
         args: list[Argument] = [
             chunk.count, projected, np.int32(chunk.rows), np.int32(count), self.weights.q_norm,
             self.weights.k_norm, self.layers.frequencies, np.float32(spec.eps), np.float32(1), queries,
-            keys[together.start :], values[together.start :], slots, *(() if bias is None else (bias,)),
+            *caches, *(() if bias is None else (bias,)),
         ]  # fmt: skip
         tasks = count * heads.group + self.layers.made * count // heads.kv_heads
         grid = (ceil_div(tasks, PREPARE_WARPS), chunk.rows)
         prepare = chunk.ops.add(Launch("attention_rows.cu", "attn_rows", defines, grid, WARP * PREPARE_WARPS, args))
 
-        copies = iter(unpacked)
-        visible = [
-            VisibleRows.of(
-                self.layers.device, chunk, together, rows, None if kind == F16.k else next(copies),
-                f"attn_unpack_{name}", defines,
-            )
-            for name, rows, kind in (("keys", keys, kv.kv.k), ("values", values, kv.kv.v))
-        ]  # fmt: skip
+        visible = VisibleRows.pair(self.layers.device, chunk, together, kv, place, unpacked, defines)
 
         def run(n: int, length: int) -> None:
             products.multiply_all(chunk.x[:n], inputs, projected[:n])
@@ -358,8 +320,8 @@ class AttentionBranch:
             if sinks is not None:
                 q, k, v = with_sinks(q, k, v, sinks, spec.score_scale)
             first = int(sinks is not None)
-            if view.runs:
-                mixed = windowed_attention(q, k, v, view.window, length, LIBRARY, scale, first)
+            if view.masked:
+                mixed = windowed_attention(q, k, v, view.window, length, LIBRARY, scale, first, kv.kv)
             else:
                 k, v = (rows[:, None].expand(-1, heads.group, -1, -1) for rows in (k, v))
                 with sdpa_kernel(LIBRARY):

@@ -8,7 +8,7 @@ from itertools import product
 
 from dflash_core.backends.cuda.launch import WARP, ceil_div
 from dflash_core.backends.cuda.state import MAX_NODES
-from dflash_core.cache_types import F16, GROUP, CachePair, CacheType
+from dflash_core.cache_types import F16, GROUP, RECENT_STEP, CachePair, CacheType
 from dflash_core.errors import cpu_only
 
 PREPARE_WARPS = 4  # heads that a block of attn_prepare, attn_rows and draft_prepare writes
@@ -17,6 +17,7 @@ MAX_STAGES = 3
 # matmuls before and after it need. With 203 KB per block an attention layer on an H200 took 36 us more.
 MAX_SHARED = 163 << 10
 MAX_PARTS = 64
+MAX_RECENT_SPLITS = 16  # a block has at most one near or recent part beside its share of the splits
 ROW_WARPS = 3  # row warps of a block with enough rows: with 4 column warps they use all registers of an SM
 COLUMN_WARPS = 4  # column warps of such a block
 PACKED_WARPS = 8  # warps that share a tile of packed keys and values and convert it to f16
@@ -70,7 +71,8 @@ class SplitOrder:
     `tile`: keys per tile; `chunk`: adjacent tiles per split; `column_warps`: warps that share a tile. `near`: how many
     of a row's last tiles are separate parts (kernels/attention.cu); 0 if rows are not nodes of trees.
     A session uses one order for all widths: only then are results equal bit for bit. `blocks` per kv head share the
-    work of a tree's pass; results do not depend on their number. `kv`: the types of cached keys and values.
+    work of a tree's pass; results do not depend on their number. `kv`: the types of cached keys and values; of its
+    recent window `recent` parts have the positions that are not near (kernels/attention_parts.cuh).
     """
 
     tile: int
@@ -80,6 +82,7 @@ class SplitOrder:
     near: int = 0
     blocks: int = 0
     kv: CachePair = F16
+    recent: int = 0
 
     @staticmethod
     def of(
@@ -95,9 +98,10 @@ class SplitOrder:
         blocks = max(1, processors // heads.kv_heads)
         # A warp converts whole groups of values to f16.
         widest = 4 if kv == F16 else min(PACKED_WARPS, heads.head_dim // GROUP)
+        recent = min(max(kv.recent // RECENT_STEP - 1, 0), MAX_RECENT_SPLITS)
         for tile, column_warps in ((64, widest), (32, min(widest, 4)), (16, 2)):
             near = ceil_div(MAX_NODES - 1, tile) + 1 if trees else 0
-            order = SplitOrder(tile, max(1, 128 // tile), column_warps, 1, near, blocks, kv)
+            order = SplitOrder(tile, max(1, RECENT_STEP // tile), column_warps, 1, near, blocks, kv, recent)
             if SplitLaunch.of(heads, order, 1, shared_limit).shared <= shared_limit:
                 break
         else:
@@ -105,13 +109,13 @@ class SplitOrder:
                 f"found {shared_limit:,} bytes of shared memory, expected enough for attention heads of "
                 f"{heads.head_dim} dimensions"
             )
-        splits = min(MAX_PARTS - order.near, blocks)
+        splits = min(MAX_PARTS - order.near - recent, blocks)
         return replace(order, splits=max(1, min(splits, ceil_div(slots, order.tile * order.chunk))))
 
     @property
     def parts(self) -> int:
         """Partial results per row."""
-        return self.splits + self.near
+        return self.near + self.recent + self.splits
 
 
 def tile_stride(kind: CacheType, head_dim: int) -> int:
@@ -158,6 +162,7 @@ class SplitLaunch:
     row_tiles: int
     stages: int
     half_tiles: int = 0  # tiles of unpacked keys and values in shared memory
+    recent_stages: int = 0  # tiles of a recent window's halves in flight
 
     @staticmethod
     def of(
@@ -192,10 +197,14 @@ class SplitLaunch:
             # With separate buffers K and V are unpacked together, with two barriers per step instead of four.
             half_tiles = (2, 1) if layout.once else (0,)
             for stages, halves in product(range(max_stages, min_stages - 1, -1), half_tiles):
-                launch = SplitLaunch(heads, order, rows, layout, row_tiles, stages, halves)
+                launch = SplitLaunch(heads, order, rows, layout, row_tiles, stages, halves, int(order.recent > 0))
                 if launch.shared <= limit:
-                    return launch
+                    return launch._with_most_recent_stages(limit)
         return launch
+
+    def _with_most_recent_stages(self, limit: int) -> SplitLaunch:
+        deeper = [replace(self, recent_stages=n) for n in range(MAX_STAGES, 1, -1) if self.recent_stages]
+        return next((one for one in deeper if one.shared <= limit), self)
 
     @property
     def block_rows(self) -> int:
@@ -216,6 +225,7 @@ class SplitLaunch:
             **({"NEAR": self.order.near} if self.order.near else {}),
             **({"COLUMNS": self.order.column_warps} if self.layout.column_warps != self.order.column_warps else {}),
             **({"UNPACK_ONCE": self.half_tiles} if self.half_tiles else {}),
+            **({"RECENT_SPLITS": self.order.recent, "RECENT_STAGES": self.recent_stages} if self.order.recent else {}),
         }
 
     @property
@@ -245,11 +255,20 @@ class SplitLaunch:
 
     @property
     def shared(self) -> int:
-        """Bytes of dynamic shared memory: Q, P, unpacked tiles, the ring of K and V tiles, the exchange of columns."""
-        dim, tile = self.heads.head_dim, self.order.tile
-        # One node with many heads may need more rows than a block of a narrow pass.
-        rows = max(self.block_rows, 16 * self.layout.row_warps * ceil_div(self.heads.group, 16 * self.layout.row_warps))
-        stage = tile * (tile_stride(self.order.kv.k, dim) + tile_stride(self.order.kv.v, dim))
-        queries = 2 * rows * dim + 2 * rows * tile + 4 * self.order.column_warps * rows
-        halves = 2 * tile * dim * self.half_tiles
-        return queries + halves + self.stages * stage + (PATH_BYTES if self.order.near else 0)
+        """Bytes of dynamic shared memory: what `_holding` says, unpacked tiles, and the ring of K and V tiles."""
+        # In near and recent parts, a block of several row warps has one tile of rows for each.
+        rows = self.block_rows if self.layout.row_warps == 1 else 16 * self.layout.row_warps
+        newest = self._holding(rows) + self.recent_stages * self._stage(F16) if self.recent_stages else 0
+        halves = 2 * self.order.tile * self.heads.head_dim * self.half_tiles
+        return max(self._holding(self.block_rows) + halves + self.stages * self._stage(self.order.kv), newest)
+
+    def _stage(self, kv: CachePair) -> int:
+        """A tile of K and one of V."""
+        return self.order.tile * sum(tile_stride(kind, self.heads.head_dim) for kind in (kv.k, kv.v))
+
+    def _holding(self, rows: int) -> int:
+        """Q, P, the exchange of columns, and a path."""
+        dim, tile, node_rows = self.heads.head_dim, self.order.tile, 16 * self.layout.row_warps
+        rows = max(rows, node_rows * ceil_div(self.heads.group, node_rows))  # one node may have more heads
+        path = PATH_BYTES if self.order.near else 0
+        return 2 * rows * dim + 2 * rows * tile + 4 * self.order.column_warps * rows + path
