@@ -7,7 +7,8 @@
 // logits   f32 [columns][launch.stride]
 // maxima   f32 [columns][launch.stride / 16]: rows past the last are left out; a logit that is not a number counts as
 //          infinite, so that it is not hidden
-// sums     with SUMS: f32 like `maxima`: sum over a block's rows of exp((logit - its maximum) * inv_tree_temperature)
+// sums     with SUMS: f32 like `maxima`: sum over a block's rows of exp((logit - its maximum) * inv_tree_temperature);
+//          with UNSCALED too: of exp(logit - its maximum)
 // All of them: columns 8 * column_block .. + COLUMNS are written.
 //
 // Defines, for heads that shape their logits: LOGIT_SCALE and SOFTCAP, both or none. SUPPRESSED: head.cuh; logits of
@@ -54,7 +55,9 @@ struct BlockSink {
         logits(row0, acc);
         const int g = lane >> 2, row = row0 + g;
         float most[2] = {}, sum[2] = {};
-#ifdef SUMS
+#ifdef UNSCALED
+        const float scale = 1.0f;
+#elif defined(SUMS)
         const float scale = st->inv_tree_temperature;
 #endif
 #pragma unroll

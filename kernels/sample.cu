@@ -3,8 +3,16 @@
 //
 //   LISTED, FRONT  bound by latency: about 8 us on an H200 (estimated).
 //   WHOLE          bound by the passes over a row in one SM, 2 without truncation, 5 to 8 with: 1.0 ms with top_k 40.
+//
+// Defines. LOG_PROBS: the target's own log-probability of each draw is reported too (log_probs.cuh).
 
 #include "sampler.cuh"
+#ifdef LOG_PROBS
+#include "log_probs.cuh"
+#define LOG_PROBS_PARAMETERS , const RowTotal* totals, NodeLogProbs* slots, int slot_count, int slot_nodes
+#else
+#define LOG_PROBS_PARAMETERS
+#endif
 
 constexpr int UNDECIDED = -2;
 // The largest error of a sum of weights in float, as a share of the total.
@@ -99,7 +107,7 @@ __device__ int draw_exactly(Row& row, const StepState* st, int kept, int node) {
 // [rows], `before` [rows][parts].
 extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
     StepState* st, float* logits, int vocab, int stride, int node0, const RowTokens* rows, const RowFront* fronts,
-    const PartBefore* before, int parts
+    const PartBefore* before, int parts LOG_PROBS_PARAMETERS
 ) {
     __shared__ Shared shared;
     __shared__ Candidates candidates;
@@ -127,4 +135,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
     if (token == UNDECIDED) token = draw_exactly(row, st, kept, node);
     row.put_back();
     if (threadIdx.x == 0) st->draw[node] = token;
+#ifdef LOG_PROBS
+    __syncthreads();  // a penalised logit is back
+    if (threadIdx.x == 0 && token >= 0) {
+        log_probs_of(st, slots, slot_count, slot_nodes, node).log_prob = log_prob_of(totals[at], own[token]);
+    }
+#endif
 }

@@ -14,6 +14,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.events import Event, Piece, PrefillEvent, StepEvent
 from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import RANDOM_SEED, Knobs
+from dflash_core.log_probs import LogProbs
 from dflash_core.messages import Prompt
 from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.thinking import ThinkingSplit
@@ -58,12 +59,13 @@ class Answer:
         on_prefill: OnPrefill | None = None,
         shown: Collection[str] = (),
         constraint: Constraint | None = None,
+        log_probs: LogProbs | None = None,
         ends: Collection[str] = (),
     ) -> None:
         """`start`: what the record begins with. `keep`: lengths of the prompt that later prompts will share. `shown`:
         names of special tokens that become text, although they are hidden otherwise. `constraint`: what the
-        answer conforms to. `ends`: names of special tokens that end it, beside the stop
-        tokens. `watchers` are called with each line of the record, on the thread that iterates."""
+        answer conforms to. `log_probs`: what records its log-probabilities. `ends`: names of special tokens that end
+        it, beside the stop tokens. `watchers` are called with each line of the record, on the thread that iterates."""
         self._seed_source: Literal["random", "fixed"] = "fixed"
         if knobs.seed == RANDOM_SEED:  # a small number, which a user can type
             self._seed_source, knobs = "random", replace(knobs, seed=secrets.randbelow(2**31))
@@ -77,7 +79,7 @@ class Answer:
         self.done = False
         self.reread: Reread | None = None
         self._engine = engine
-        self._constraint = constraint
+        self._constraint, self._log_probs = constraint, log_probs
         self._ends = frozenset(tokenizer.special[name] for name in ends if name in tokenizer.special)
         self._keep, self._watchers, self._on_prefill = tuple(keep), watchers, on_prefill
         self._stop_requested = False
@@ -138,6 +140,8 @@ class Answer:
                 more: dict[str, Any] = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
                 if self._constraint is not None:
                     more["constraint"] = self._constraint
+                if self._log_probs is not None:
+                    more["log_probs"] = self._log_probs
                 if self._ends:
                     more["ends"] = self._ends
                 events = self._engine.generate(

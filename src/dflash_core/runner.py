@@ -26,6 +26,7 @@ from dflash_core.guards.base import Guard
 from dflash_core.ids import check_ids
 from dflash_core.knobs import MAX_WIDTH, Knobs
 from dflash_core.limits import Limits
+from dflash_core.log_probs import LogProbs
 from dflash_core.policy.base import FixedPolicy, Policy
 from dflash_core.snapshots.store import Snapshots
 from dflash_core.tree import Candidates
@@ -135,6 +136,7 @@ class Runner:
         guard: Guard | None = None,
         sinks: int = 0,
         constraint: Constraint | None = None,
+        log_probs: LogProbs | None = None,
         ends: Collection[int] = (),
     ) -> Iterator[Event]:
         """Answer the prompt `ids`: one PrefillEvent, then one StepEvent per step; the last one carries its `stop`.
@@ -145,7 +147,8 @@ class Runner:
         `on_prefill(done, total)` follows the prompt; `guard` watches the answer; `sinks`: tokens at the beginning that
         an attention window always shows, 64 at least. Positions that were processed under another window are processed
         again where they saw other positions. `constraint`: what the answer conforms to, before its first token.
-        `ends`: ids that end this answer beside the stop tokens. Raises ContextError for a prompt that does not fit.
+        `log_probs`: what records its log-probabilities. `ends`: ids that end this answer beside the stop tokens. Raises
+        ContextError for a prompt that does not fit.
         """
         ids = check_ids(ids, self.vocab_size)
         if len(ids) >= self.context_length:
@@ -157,7 +160,8 @@ class Runner:
         self._changed = None
         knobs = knobs.fixed()
         window = AttentionWindow.of(knobs.attention_window, sinks)
-        return self._run(ids, knobs, frozenset(keep), on_prefill, guard, window, constraint, frozenset(ends))
+        stops = frozenset(ends)
+        return self._run(ids, knobs, frozenset(keep), on_prefill, guard, window, constraint, log_probs, stops)
 
     def _run(
         self,
@@ -168,9 +172,10 @@ class Runner:
         guard: Guard | None,
         window: AttentionWindow,
         constraint: Constraint | None,
+        log_probs: LogProbs | None,
         ends: frozenset[int],
     ) -> Iterator[Event]:
-        decoder = self.decoder(knobs, constraint, ends)
+        decoder = self.decoder(knobs, constraint, log_probs, ends)
         try:
             started = time.perf_counter()
             reused = self._rewind(ids, window)
@@ -245,10 +250,15 @@ class Runner:
         return self.policy.watch.notes
 
     def decoder(
-        self, knobs: Knobs, constraint: Constraint | None = None, ends: frozenset[int] = frozenset()
+        self,
+        knobs: Knobs,
+        constraint: Constraint | None = None,
+        log_probs: LogProbs | None = None,
+        ends: frozenset[int] = frozenset(),
     ) -> StepDecoder:
         """The decoder of the next answer, which ends at `ends` too. Raises KnobError for what it does not support."""
-        return self.session.decoder(knobs, self.stop_ids | ends, self.context_length, self.policy, constraint)
+        stops = self.stop_ids | ends
+        return self.session.decoder(knobs, stops, self.context_length, self.policy, constraint, log_probs)
 
     def _begin(self, ids: Sequence[int], token: int, knobs: Knobs, ends: frozenset[int]) -> None:
         """Tell the policy which tokens come before the answer."""

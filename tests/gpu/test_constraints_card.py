@@ -17,7 +17,6 @@ from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder, S
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.step_graphs import Steps
 from dflash_core.constraints.grammar import Grammar, Grammars
-from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.drafters.ngram import NgramDrafter
 from dflash_core.errors import GrammarError
 from dflash_core.events import StepEvent
@@ -28,6 +27,7 @@ from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.runner import Runner
 from dflash_core.tree import Tree
 from support.device_pairs import CONTEXT, pair, prompt
+from support.host_runner import HostRunner
 from support.mtp_device import mtp_pair
 
 pytest.importorskip("llguidance")
@@ -83,12 +83,10 @@ def runner(device_name: str, drafter: str, learned: bool = False) -> Runner:
     return runner_of(session_of(device_name, drafter), learned=learned)
 
 
-def answer(
-    one: Runner, grammar: Grammar | None = GRAMMAR, *, on_host: bool = False, **knobs: Value
-) -> tuple[list[int], list[StepEvent]]:
+def answer(one: Runner, grammar: Grammar | None = GRAMMAR, **knobs: Value) -> tuple[list[int], list[StepEvent]]:
     constraint = None if grammar is None else grammars().constraint(grammar)
     asked = Knobs(max_tokens=60).replace(**{"temperature": 0.0, **knobs})  # type: ignore[arg-type]
-    events = list(one.generate(IDS, asked, constraint=LogProbs(0, constraint) if on_host else constraint))
+    events = list(one.generate(IDS, asked, constraint=constraint))
     steps = [event for event in events if isinstance(event, StepEvent)]
     return [token for event in events for token in event.tokens], steps
 
@@ -106,7 +104,7 @@ TEXTS = [
 @pytest.mark.parametrize(("settings", "grammar"), TEXTS)
 def test_the_text_is_the_reference_decoders(device_name: str, settings: str, grammar: Grammar) -> None:
     one, knobs = runner(device_name, "dflash"), SETTINGS[settings]
-    expected, _ = answer(one, grammar, on_host=True, mode="plain", **knobs)
+    expected, _ = answer(HostRunner.of(one), grammar, mode="plain", **knobs)
     text = pair("emulated", FILE).target.tokenizer.decode(expected)
     assert re.fullmatch(grammar.source, text) or len(expected) == 60
     for mode in ("plain", "tree"):

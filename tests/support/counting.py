@@ -12,6 +12,7 @@ from dflash_core.constraints.base import Constraint
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.draw_noise import ranked
 from dflash_core.knobs import Knobs
+from dflash_core.log_probs import LogProbs
 from dflash_core.policy.base import Policy
 from dflash_core.tree import Candidates
 
@@ -62,8 +63,9 @@ class CountingBackend:
         context_length: int,
         policy: Policy | None = None,
         constraint: Constraint | None = None,
+        log_probs: LogProbs | None = None,
     ) -> Decoder:
-        return Decoder(self, knobs, stop_ids, context_length, policy, constraint)
+        return Decoder(self, knobs, stop_ids, context_length, policy, constraint, log_probs)
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         return ranked(self.draft(root, knobs.draft_window), knobs, self.length)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from dflash_core.arch.draft_heads import Heads, Markov
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT
@@ -208,7 +210,7 @@ class PlanningDevice(MetaDevice):
     """A device on which sessions can be built, but not run."""
 
     def pinned(self, shape: Any, dtype: Any) -> Any:
-        return SimpleNamespace(array=None, address=0)
+        return SimpleNamespace(array=np.empty(shape, dtype), address=0)
 
 
 def variants(arch: str, *, quick: bool = False) -> list[Variant]:
@@ -247,6 +249,7 @@ def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
                 yield from session.steps.launches(kind)
                 if kind.sampled:
                     yield from itertools.chain(*session.steps.constrained_launches(kind))
+                    yield from session.steps.launches(replace(kind, top=0))
                 if kind.drafts and session.memory.text is not None:
                     yield from session.steps.launches(replace(kind, text=True))
             if width in QUICK_WIDTHS:  # the second is a later pass, another program in the delta net alone

@@ -111,6 +111,10 @@ class Recorded:
             within = replace(kind, sampled=True, forced=False)
             for part, launches in zip(("pass", "draws"), steps.constrained_launches(within)):
                 yield f"step within a grammar, {part}", self.device.lines(launches)
+            reported = replace(within, listed=True, top=5)
+            yield "step with log-probabilities", self.device.lines(steps.launches(reported))
+            for part, launches in zip(("pass", "draws"), steps.constrained_launches(reported)):
+                yield f"step within a grammar with log-probabilities, {part}", self.device.lines(launches)
             steps.force(None)
             yield "drain", self._ran(steps.drain)
 

@@ -248,7 +248,7 @@ class AheadRunner(Runner):
 
     fails = False
 
-    def decoder(self, knobs: Knobs, constraint: object = None, ends: object = None) -> StepDecoder:
+    def decoder(self, knobs: Knobs, *_: object) -> StepDecoder:
         return Ahead(Decoder(self.session, knobs, self.stop_ids, self.context_length), fails=self.fails)
 
 

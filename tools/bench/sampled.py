@@ -1,6 +1,7 @@
-"""What sampling costs on a card: steps of a tree of 23 drafts, greedy and with every kind of sampling, interleaved.
+"""What sampling costs on a card: steps of a tree of 23 drafts, greedy and with every kind of sampling, interleaved; and
+what log-probabilities cost, with those of 0, 5 and 20 of the likeliest tokens.
 
-    python -m tools.bench.sampled [--rounds 5] [--steps 200]
+    python -m tools.bench.sampled [--rounds 5] [--steps 200] [--drafting "tree 23"] [--only log-probabilities]
 
 The pair is the synthetic 27B one, written to --folder where it is not there yet: nearly flat logits, the hardest case.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dflash_core.engine import Engine
@@ -35,17 +36,25 @@ KINDS: dict[str, dict[str, Value]] = {
     "all of them": {"top_k": 40, "top_p": 0.95, "min_p": 0.05, **PENALTIES},
     "all but top_k": {"top_p": 0.95, "min_p": 0.05, **PENALTIES},
 }
+TOPS = (0, 5, 20)
 
 
-def cases() -> list[StepCase]:
-    """A case per kind of sampling, at a temperature of 0.8 unless it says otherwise."""
-    base = Knobs(drafting="tree 23", temperature=0.8, ignore_eos=True, max_tokens=MAX_TOKENS)
-    return [StepCase(name, base.replace(**knobs)) for name, knobs in KINDS.items()]
+def cases(drafting: str, only: str) -> list[StepCase]:
+    """A case per kind of sampling, at a temperature of 0.8 unless it says otherwise, then with log-probabilities; the
+    greedy one, and those whose names contain `only`."""
+    base = Knobs(drafting=drafting, temperature=0.8, ignore_eos=True, max_tokens=MAX_TOKENS)
+    found = [StepCase(name, base.replace(**knobs)) for name, knobs in KINDS.items()]
+    found += [
+        StepCase(f"log-probabilities {top}, {name}", base.replace(**KINDS[name]), top=top)
+        for name in (GREEDY, "temperature")
+        for top in TOPS
+    ]
+    return [case for case in found if only in case.name or case.name in (GREEDY, "temperature")]
 
 
-def compare(engine: Engine, rounds: int, steps: int) -> Iterator[str]:
+def compare(engine: Engine, wanted: Sequence[StepCase], rounds: int, steps: int) -> Iterator[str]:
     """Lines of a table: milliseconds of a step, and how much longer than a greedy one."""
-    bench, wanted = StepBench(engine), cases()
+    bench = StepBench(engine)
     walls: dict[str, list[float]] = {case.name: [] for case in wanted}
     for slot in interleave(len(wanted), 1, rounds):
         case = wanted[slot.setting]
@@ -54,7 +63,7 @@ def compare(engine: Engine, rounds: int, steps: int) -> Iterator[str]:
     greedy = statistics.median(walls[GREEDY])
     for name, times in walls.items():
         middle = statistics.median(times)
-        yield f"{name:24} {middle:7.3f} ms ({min(times):.3f} to {max(times):.3f}), {middle / greedy - 1:+.2%} of greedy"
+        yield f"{name:32} {middle:7.3f} ms ({min(times):.3f} to {max(times):.3f}), {middle / greedy - 1:+.2%} of greedy"
 
 
 def main() -> None:
@@ -62,8 +71,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--folder", type=Path, default=user_folder("cache") / "synthetic")
+    parser.add_argument("--drafting", default="tree 23", help="of every step (tree 23)")
+    parser.add_argument("--only", default="", help="part of the names of the kinds that are timed")
     options = parser.parse_args()
-    for line in compare(synthetic_engine("27b", options.folder), options.rounds, options.steps):
+    wanted = cases(options.drafting, options.only)
+    for line in compare(synthetic_engine("27b", options.folder), wanted, options.rounds, options.steps):
         print(line, flush=True)  # noqa: T201
 
 

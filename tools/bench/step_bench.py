@@ -27,6 +27,7 @@ from dflash_core.errors import Code, UnsupportedError
 from dflash_core.events import STAGES, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.lab.schedule import interleave
+from dflash_core.log_probs import LogProbs
 from dflash_core.policy.base import Policy
 
 DEPTH = 200  # committed positions that most steps run after
@@ -45,13 +46,15 @@ MAX_TOKENS = 1 << 20
 @dataclass(frozen=True, slots=True)
 class StepCase:
     """One kind of step. `trace`: the nodes that every walk takes, step by step; `depth`: positions after it. `policy`:
-    what picks the steps, without one the knobs do."""
+    what picks the steps, without one the knobs do. `top`: log-probabilities are recorded, with those of so many of the
+    likeliest tokens."""
 
     name: str
     knobs: Knobs
     depth: int = DEPTH
     trace: tuple[tuple[int, ...], ...] | None = None
     policy: Callable[[CudaSession], Policy] | None = None
+    top: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +215,8 @@ class StepBench:
         self.session.steps.force(case.trace)
         policy = case.policy(self.session) if case.policy else None
         session, context = self.session, self.engine.context_length
-        decoder = CudaDecoder(session, session.steps, case.knobs, frozenset(), context, policy)
+        record = None if case.top is None else LogProbs(case.top)
+        decoder = CudaDecoder(session, session.steps, case.knobs, frozenset(), context, policy, record)
         decoder.answer.append(100)
         try:
             for _ in range(WARM_STEPS):

@@ -16,6 +16,7 @@ from dflash_core.constraints.base import Constraint
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs
+from dflash_core.log_probs import LogProbs
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.policy.base import Decision, Policy
 from dflash_core.policy.costs import CostTable
@@ -142,9 +143,11 @@ class Session(Backend, Resumable, Protocol):
         context_length: int,
         policy: Policy | None = None,
         constraint: Constraint | None = None,
+        log_probs: LogProbs | None = None,
     ) -> StepDecoder:
         """What decodes one answer after the prompt that was read last. `policy`: what picks each step; without one the
-        knobs alone do. `constraint`: what the answer conforms to. Raises KnobError."""
+        knobs alone do. `constraint`: what the answer conforms to. `log_probs`: what records its log-probabilities.
+        Raises KnobError."""
 
     def prepare(self, progress: Progress) -> None:
         """Prepare what a first answer would have to wait for."""

@@ -13,16 +13,17 @@ from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
 from dflash_core.constraints.base import Constraint, masked
 from dflash_core.constraints.drafts import within
-from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import NumericsError
 from dflash_core.events import Choice, GuardEvent, StageTimes, StepDrafts, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
+from dflash_core.log_probs import LogProbs
 from dflash_core.policy.base import LATELY, Decision, FixedPolicy, Policy
 from dflash_core.sampling import Sampler, check_finite, probability
 from dflash_core.tree import NO_CANDIDATES, Candidates, Tree, Walk
 
 FORCED = 16  # tokens that a grammar forces, in a step
+NOTE = "; within a grammar"  # ends the reason of a constrained step
 SPARE = 2  # nodes that are built for each that is verified, where a constraint may rule some out
 
 
@@ -106,17 +107,14 @@ class Decoder:
         context_length: int,
         policy: Policy | None = None,
         constraint: Constraint | None = None,
-        most: int = MAX_NODES,
-        note: str = "",
+        log_probs: LogProbs | None = None,
     ) -> None:
         """`policy`: chooses each step; without one the knobs decide. `constraint`: what the answer conforms to;
-        then a stop token ends it whatever the knobs say. `most`: nodes below the root of a tree. `note`: ends the
-        reason of a constrained step."""
+        then a stop token ends it whatever the knobs say. `log_probs`: what records its log-probabilities."""
         self.backend, self.knobs = backend, knobs
         self.policy = policy or FixedPolicy(backend.capabilities)
         self.stop_ids = frozenset[int]() if knobs.ignore_eos and constraint is None else stop_ids
-        self.constraint, self._most = constraint, most
-        self._note = f"; within a grammar{note}"
+        self.constraint, self.log_probs = constraint, log_probs
         self.context_length = context_length
         self.answer: list[int] = []
         self._halt: int | None = None
@@ -163,8 +161,9 @@ class Decoder:
     def put(self, token: int) -> Stop | None:
         self._halt = None
         del self.answer[-1]
-        if self.constraint is not None:
-            self.constraint.drop()
+        for record in self.constraint, self.log_probs:
+            if record is not None:
+                record.drop()
         taken, stop = self._until_stop((token,))
         self._extend(taken)
         self.policy.said(taken)
@@ -212,23 +211,22 @@ class Decoder:
 
     def _extend(self, tokens: Sequence[int]) -> None:
         self.answer += tokens
-        if self.constraint is not None:
-            self.constraint.add(tokens)
+        for record in self.constraint, self.log_probs:
+            if record is not None:
+                record.add(tokens)
 
     def _masked(self, logits: Logits, path: Sequence[int]) -> Logits:
         """Logits (vocab,) after the answer and `path`, without what the constraint rules out."""
-        if self.constraint is None:
-            return logits
-        if isinstance(self.constraint, LogProbs):
-            self.constraint.see(path, logits)
-        return masked(logits, self.constraint.allowed(path))
+        if self.log_probs is not None:
+            self.log_probs.see(path, logits)
+        return logits if self.constraint is None else masked(logits, self.constraint.allowed(path))
 
     def _decided(self) -> Decision:
         """What the next step runs."""
         return self._told(self.policy.next(self.knobs))
 
     def _told(self, decision: Decision) -> Decision:
-        return decision if self.constraint is None else replace(decision, reason=decision.reason + self._note)
+        return decision if self.constraint is None else replace(decision, reason=decision.reason + NOTE)
 
     def _drafted(self, clock: _Clock) -> tuple[Candidates, Tree, Choice | None]:
         """Candidates and tree of a step. A drafter whose numbers are not finite is left out, and the step goes on
@@ -286,7 +284,7 @@ class Decoder:
             return self._constrained(plan.tree, deepest), plan.choice
         decision = self.decision
         drafts = drafts.cut(deepest, 1 if decision.mode == "chain" else None)
-        budget = min(decision.budget, self._most)
+        budget = min(decision.budget, MAX_NODES)
         tree = ddtree.build(
             self.answer[-1],
             drafts,
@@ -299,7 +297,7 @@ class Decoder:
 
     def _constrained(self, tree: Tree, deepest: int) -> Tree:
         if self.constraint is not None:
-            limits = deepest, self._most
+            limits = deepest, MAX_NODES
             tree, self.decision = constrained(tree, self.constraint, self.knobs, self.decision, *limits)
         return tree
 

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from dflash_core.events import PrefillEvent
+from dflash_core.log_probs import MAX_TOP
 from dflash_core.messages import Call, Message, arguments_of
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking
 from dflash_tui.server.asked import GRAMMAR, Asked, ThinkingSwitch
-from dflash_tui.server.drawn_tokens import MAX_TOP, listed
+from dflash_tui.server.drawn_tokens import listed
 from dflash_tui.server.exchange import event
 from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
 from dflash_tui.server.parts import (

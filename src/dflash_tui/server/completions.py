@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from dflash_core.events import PrefillEvent
+from dflash_core.log_probs import MAX_TOP
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.parts import Part, Text, Thinking
 from dflash_tui.server.asked import GRAMMAR, Asked
 from dflash_tui.server.chat import DONE, FINISH, Sampling
-from dflash_tui.server.drawn_tokens import MAX_TOP, LegacyLogProbs
+from dflash_tui.server.drawn_tokens import LegacyLogProbs
 from dflash_tui.server.exchange import event
 from dflash_tui.server.extensions import extended, grammar_of
 from dflash_tui.server.parts import at_least_one, new_id, stops_of

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dflash_core.constraints.log_probs import Drawn, LogProbs
+from dflash_core.log_probs import Drawn, LogProbs
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import THINK_TAGS, Detokenizer, Tokenizer
 from dflash_core.text.tool_calls.parts import Part, Text, Thinking
 
-MAX_TOP = 20
 INSERTED = -9999.0
 """What the API writes in place of minus infinity: for tokens that were not drawn."""
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from dflash_core.answer import Answer
 from dflash_core.constraints.base import Constraint
-from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.engine import Engine
 from dflash_core.events import Piece, PrefillEvent
 from dflash_core.knobs import Knobs
+from dflash_core.log_probs import LogProbs
 from dflash_core.messages import Call, Message, Prompt, arguments_of
 from dflash_core.record import Line, Start, encode
 from dflash_core.text.template_values import Tools
@@ -112,6 +112,7 @@ class Job:
                 engine, tokenizer, prepared.prompt, prepared.knobs, prepared.start, keep=prepared.prompt.keep,
                 watchers=(self._line,), on_prefill=self._reads,
                 shown=prepared.form.shown if prepared.form is not None else (), constraint=prepared.constraint,
+                log_probs=prepared.log_probs,
                 ends=prepared.form.stops if prepared.form is not None else (),
             )  # fmt: skip
             if prepared.log_probs is not None:

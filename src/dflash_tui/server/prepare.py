@@ -9,10 +9,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.engine import Engine
 from dflash_core.errors import KnobError, TemplateError
 from dflash_core.knobs import Knobs
+from dflash_core.log_probs import LogProbs
 from dflash_core.messages import Message, Prompt, build_prompt, visible_end
 from dflash_core.record import Start
 from dflash_tui.server.asked import Asked
@@ -56,8 +56,6 @@ class Preparer:
             raise too_long(len(prompt.ids), capacity)
         knobs = knobs_of(asked, defaults, limits, capacity - len(prompt.ids))
         form = self.support.form if asked.tools and asked.choice != "none" and asked.grammar is None else None
-        constraint = self._constraining.constraint(asked, prompt, thinking=knobs.thinking)
-        log_probs = LogProbs(asked.log_probs, constraint) if asked.log_probs is not None else None
         return Prepared(
             prompt=prompt,
             knobs=knobs,
@@ -66,8 +64,8 @@ class Preparer:
             tools=asked.tools,
             start=_starter(messages, self._names, self._engine),
             answered=lambda message, ids: self._written.add(prompt.ids, len(messages), message, ids),
-            constraint=log_probs or constraint,
-            log_probs=log_probs,
+            constraint=self._constraining.constraint(asked, prompt, thinking=knobs.thinking),
+            log_probs=LogProbs(asked.log_probs) if asked.log_probs is not None else None,
             parallel=asked.parallel,
             notes=asked.notes,
         )

@@ -18,6 +18,7 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
+from dflash_core.log_probs import LogProbs
 from dflash_core.models.rows import LayerState, Rows
 from dflash_core.models.target import TargetModel
 from dflash_core.policy.base import Policy
@@ -130,8 +131,9 @@ class CpuSession:
         context_length: int,
         policy: Policy | None = None,
         constraint: Constraint | None = None,
+        log_probs: LogProbs | None = None,
     ) -> Decoder:
-        return Decoder(self, knobs, stop_ids, context_length, policy, constraint)
+        return Decoder(self, knobs, stop_ids, context_length, policy, constraint, log_probs)
 
     def checkpoint(self) -> CpuCheckpoint:
         return CpuCheckpoint(self.length, self._fixed(self.states, self.length))

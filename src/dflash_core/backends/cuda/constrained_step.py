@@ -16,15 +16,15 @@ from dflash_core.backends.cuda.sequence_passes import SequencePasses
 from dflash_core.backends.cuda.state import PASS_ROWS, STEP_SLOTS
 from dflash_core.backends.cuda.step import CudaDecoder, Queued
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps, widths_of
-from dflash_core.backends.decoder import SPARE, constrained, tokens_left
+from dflash_core.backends.decoder import NOTE, SPARE, constrained, tokens_left
 from dflash_core.constraints.base import Constraint, Mask, allowed_count, masked
 from dflash_core.constraints.drafts import depth_first
 from dflash_core.events import StepEvent, Stop
 from dflash_core.knobs import Knobs
+from dflash_core.log_probs import LogProbs
 from dflash_core.policy.base import Decision, Policy
 from dflash_core.tree import Candidates, Tree, deepest_draft
 
-NOTE = "; within a grammar"
 ALL = np.uint32(0xFFFFFFFF)
 
 
@@ -45,7 +45,7 @@ class Started:
         """The kind of its pass and of its draws."""
         sampled = masked or self.kind.sampled
         listed = sampled and all_listed(self.knobs, vocab)
-        return StepKind(widths, False, sampled, windowed=self.kind.windowed, listed=listed)
+        return StepKind(widths, False, sampled, windowed=self.kind.windowed, listed=listed, top=self.kind.top)
 
 
 class ConstrainedCudaDecoder(CudaDecoder):
@@ -59,10 +59,11 @@ class ConstrainedCudaDecoder(CudaDecoder):
         stop_ids: frozenset[int],
         context_length: int,
         policy: Policy | None,
+        log_probs: LogProbs | None,
         constraint: Constraint,
     ) -> None:
         # A stop token ends the answer whatever the knobs say: nothing may follow it.
-        super().__init__(session, steps, knobs.replace(ignore_eos=False), stop_ids, context_length, policy)
+        super().__init__(session, steps, knobs.replace(ignore_eos=False), stop_ids, context_length, policy, log_probs)
         self.constraint = constraint
         self._ahead = 1
         self._pending = 0  # as many committed positions at most does the drafter on the card not know yet

@@ -23,15 +23,14 @@ from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.backends.cuda.step import CudaDecoder
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.decoder import Decoder
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.constraints.base import Constraint
-from dflash_core.constraints.log_probs import LogProbs
 from dflash_core.drafters.base import Drafter
 from dflash_core.drafters.draw_noise import ranked
 from dflash_core.errors import ContextError
 from dflash_core.fits import PREFILL_ROWS
 from dflash_core.knobs import Knobs
+from dflash_core.log_probs import LogProbs
 from dflash_core.policy.base import FixedPolicy, Policy
 from dflash_core.policy.queued import CHOICES
 from dflash_core.progress import Progress
@@ -264,13 +263,9 @@ class CudaSession(SequencePasses):
         context_length: int,
         policy: Policy | None = None,
         constraint: Constraint | None = None,
+        log_probs: LogProbs | None = None,
     ) -> StepDecoder:
-        """A decoder of one answer after the last prompt. One whose probabilities are recorded is drawn on the host: its
-        logits are copied there, and the next step waits for that."""
-        if isinstance(constraint, LogProbs):
-            most, note = self.max_drafted, ", drawn on the host"
-            return Decoder(self, knobs, stop_ids, context_length, policy, constraint, most, note)
-        given = self, self.steps, knobs, stop_ids, context_length, policy
+        given = self, self.steps, knobs, stop_ids, context_length, policy, log_probs
         return CudaDecoder(*given) if constraint is None else ConstrainedCudaDecoder(*given, constraint)
 
     # ---- Session -------------------------------------------------------------------------------------------------

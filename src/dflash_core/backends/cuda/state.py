@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,10 @@ from dflash_core.drafters.draw_noise import noise_share
 from dflash_core.events import Choice, EffectiveMode, StageTimes, StepEvent, StepTree, Stop, brings
 from dflash_core.fits import ONE_PASS
 from dflash_core.knobs import Knobs
+from dflash_core.log_probs import Drawn
 from dflash_core.tree import Candidates
 
-HEADERS = Headers("state.cuh", "ring.cuh", "head.cuh", "draw.cuh", "pairs.cuh")
+HEADERS = Headers("state.cuh", "ring.cuh", "head.cuh", "draw.cuh", "pairs.cuh", "log_probs.cuh")
 MAX_NODES, MAX_DEPTH, MAX_WIDTH = (HEADERS.constants[name] for name in ("MAX_NODES", "MAX_DEPTH", "MAX_WIDTH"))
 MAX_STOP_IDS, HISTORY, STAMPS = (HEADERS.constants[name] for name in ("MAX_STOP_IDS", "HISTORY", "STAMPS"))
 PAIR_CANDIDATES = HEADERS.constants["PAIR_CANDIDATES"]  # per draft position, if candidates are scored by their parent
@@ -84,6 +85,7 @@ RING_READ = np.dtype(
 )
 PAIRING, BEST_PART = HEADERS.structs["Pairing"], HEADERS.structs["BestPart"]
 ROW_TOKENS, ROW_FRONT, PART_BEFORE = (HEADERS.structs[name] for name in ("RowTokens", "RowFront", "PartBefore"))
+ROW_TOTAL, NODE_LOG_PROBS = HEADERS.structs["RowTotal"], HEADERS.structs["NodeLogProbs"]
 
 # The fields of StepState that `write_knobs` sets are adjacent: from the first of them up to the field after them.
 FIRST_KNOB, AFTER_KNOBS = "budget", "max_tokens"
@@ -179,6 +181,13 @@ def drafts_finite(slot: npt.NDArray[np.void], knobs: Knobs) -> bool:
     read = slot.view(RING_READ)
     offered = read["candidate_log_prob"][: int(slot["draft_depth"]), : knobs.tree_width]
     return not (np.isnan(offered).any() or np.isnan(read["floats"][:2, : int(slot["n"])]).any())
+
+
+def drawn(nodes: npt.NDArray[np.void], tokens: Sequence[int], top: int) -> Iterator[Drawn]:
+    """What a step reported of `tokens`, with the `top` likeliest ones. `nodes` (n,): NODE_LOG_PROBS of its walk."""
+    fields = (nodes[name].tolist() for name in ("log_prob", "count", "id", "value"))
+    for token, log_prob, count, ids, values in zip(tokens, *fields):
+        yield Drawn(token, log_prob, tuple(zip(ids, values))[: min(top, count)])
 
 
 def step_event(

@@ -27,6 +27,7 @@ from dflash_core.backends.cuda.state import (
     StopCode,
     begin_turn,
     drafts_finite,
+    drawn,
     step_event,
     write_knobs,
 )
@@ -36,6 +37,7 @@ from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.errors import Code, NumericsError, UnsupportedError, not_finite
 from dflash_core.events import EffectiveMode, GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
+from dflash_core.log_probs import LogProbs
 from dflash_core.policy.base import Decision, FixedPolicy, Policy
 from dflash_core.policy.queued import BUILT
 from dflash_core.sampling import Sampler, check_finite
@@ -85,9 +87,11 @@ class CudaDecoder:
         stop_ids: frozenset[int],
         context_length: int,
         policy: Policy | None = None,
+        log_probs: LogProbs | None = None,
     ) -> None:
-        """`policy`: chooses the mode and the budget of each step; without one, the settings decide."""
-        self.session, self.steps = session, steps
+        """`policy`: chooses the mode and the budget of each step; without one, the settings decide. `log_probs`: what
+        records the answer's log-probabilities."""
+        self.session, self.steps, self.log_probs = session, steps, log_probs
         self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
         self.context_length = context_length
         if len(self.stop_ids) > MAX_STOP_IDS:
@@ -135,6 +139,8 @@ class CudaDecoder:
     def put(self, token: int) -> Stop | None:
         self._rest()
         del self.answer[-1]
+        if self.log_probs is not None:
+            self.log_probs.drop()
         self._extend((token,))
         self.policy.said((token,))
         stop = self._stop_at(token, len(self.answer))
@@ -158,6 +164,8 @@ class CudaDecoder:
 
     def _extend(self, tokens: Sequence[int]) -> None:
         self.answer += tokens
+        if self.log_probs is not None:
+            self.log_probs.add(tokens)
 
     def _rest(self) -> None:
         """Go on after a halt: queued steps do nothing, and the next step begins like the first of a turn."""
@@ -169,6 +177,8 @@ class CudaDecoder:
         """Draw the answer's first token from the logits (vocab,) after the prompt."""
         length = self._prompt_length = self.session.length
         check_finite(logits[None], length, "target")
+        if self.log_probs is not None:
+            self.log_probs.see((), logits)
         token = Sampler(self.knobs).draw(self._masked(logits), length, ())
         self._extend((token,))
         stop = self._stop_at(token, 1)
@@ -283,8 +293,8 @@ class CudaDecoder:
             drafted = min(drafted, depths) if width == 1 or not depths else drafted
         drafts = self.decision.mode != "plain" and device_block > 0
         passes = self.session.drafter.passes(self._drafting) if self.session.drafter else 1
-        vocab = self.session.head.vocab
-        kind = StepKind.holding(drafted, self.knobs, vocab, drafts=drafts, forced=forced, passes=passes)
+        given = drafted, self.knobs, self.session.head.vocab
+        kind = StepKind.holding(*given, drafts=drafts, forced=forced, passes=passes, log_probs=self.log_probs)
         return replace(kind, windowed=bool(self.session.window.size), text=drafts and self._text is not None)
 
     @property
@@ -364,6 +374,10 @@ class CudaDecoder:
             host = max(times.host - queued.proposing_ms, 0.0)
             times = replace(times, draft=times.draft + queued.proposing_ms, host=host)
             event = replace(event, drafts=step_drafts(queued.proposal), stages=times)
+        if (record := self.log_probs) is not None:
+            nodes = self.steps.log_probs.array[self._read % STEP_SLOTS, list(event.tree.accepted)]
+            for place, one in enumerate(drawn(nodes, event.tokens, record.top)):
+                record.see(event.tokens[:place], one)
         self._read, self._last = self._read + 1, slot
         self._halted = int(slot["stop"]) == StopCode.HALTED
         self._over = event.stop is not None or self._halted

@@ -12,15 +12,25 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.device_ngrams import BLOCKS, DEFINES
 from dflash_core.backends.cuda.launch import NO_INPUTS, NULL, WARP, Argument, Launch, PinnedMemory, Run, ceil_div
-from dflash_core.backends.cuda.layers.draws import all_listed
+from dflash_core.backends.cuda.layers.draws import Reported, all_listed
 from dflash_core.backends.cuda.sequence_passes import SequencePasses
-from dflash_core.backends.cuda.state import MAX_DEPTH, MAX_NODES, PASS_ROWS, RING_SLOT, STEP_SLOTS, width_for
+from dflash_core.backends.cuda.state import (
+    MAX_DEPTH,
+    MAX_NODES,
+    NODE_LOG_PROBS,
+    PASS_ROWS,
+    RING_SLOT,
+    STEP_SLOTS,
+    width_for,
+)
 from dflash_core.knobs import Knobs
+from dflash_core.log_probs import MAX_TOP, LogProbs
 from dflash_core.progress import Progress
 from dflash_core.sampling import Sampler
 
 DRAFT_VOCABULARY = Knobs().draft_vocabulary
 TREE_THREADS = 4 * WARP
+TOPS = (0, 5, MAX_TOP)
 
 
 def widths_of(nodes: int) -> tuple[int, ...]:
@@ -36,7 +46,8 @@ class StepKind:
     instead of greedy decoding; `forced`: the accepted paths are given, see `Steps.force`; `passes`: passes of the
     drafter; `vocabulary`: tokens that it chooses from, 0 for all; `windowed`: the target's full-attention layers see
     only a window; `text`: the tree copies successors from the conversation's text; `listed`: of a sampled step, see
-    `draws.all_listed`.
+    `draws.all_listed`; `top`: log-probabilities are reported, with those of so many of the likeliest tokens, one of
+    TOPS; None: they are not. Such a step samples.
     """
 
     widths: tuple[int, ...]
@@ -48,19 +59,27 @@ class StepKind:
     windowed: bool = False
     text: bool = False
     listed: bool = False
+    top: int | None = None
 
     @staticmethod
     def holding(
-        drafted: int, knobs: Knobs, vocab: int, *, drafts: bool, forced: bool = False, passes: int = 1
+        drafted: int,
+        knobs: Knobs,
+        vocab: int,
+        *,
+        drafts: bool,
+        forced: bool = False,
+        passes: int = 1,
+        log_probs: LogProbs | None = None,
     ) -> StepKind:
         """The smallest graph for trees of `drafted` nodes below the root, and for draws from `vocab` tokens by `knobs`;
-        `passes`: passes of the drafter."""
+        `passes`: passes of the drafter; `log_probs`: what records the log-probabilities, if anything does."""
         vocabulary = knobs.draft_vocabulary if drafts else DRAFT_VOCABULARY
-        sampled = not Sampler(knobs).greedy
+        top = None if log_probs is None else next(top for top in TOPS if log_probs.top <= top)
+        sampled = top is not None or not Sampler(knobs).greedy
         listed = sampled and all_listed(knobs, vocab)
-        return StepKind(
-            widths_of(1 + drafted), drafts, sampled, forced, passes if drafts else 1, vocabulary, listed=listed
-        )
+        passes = passes if drafts else 1
+        return StepKind(widths_of(1 + drafted), drafts, sampled, forced, passes, vocabulary, listed=listed, top=top)
 
     @property
     def nodes(self) -> int:
@@ -80,6 +99,7 @@ class Steps:
         self._graphs: dict[object, Run] = {}
         self._drain: Run | None = None
         self._masks: PinnedMemory | None = None
+        self._log_probs: PinnedMemory | None = None
 
     @property
     def session(self) -> SequencePasses:
@@ -117,6 +137,13 @@ class Steps:
             self._graphs[key] = self.device.record(name, self.device.bind(launches(), progress))
         return self._graphs[key]
 
+    @property
+    def log_probs(self) -> PinnedMemory:
+        """NODE_LOG_PROBS (STEP_SLOTS, nodes): what steps report of each node, if they do."""
+        if self._log_probs is None:
+            self._log_probs = self.device.pinned((STEP_SLOTS, self.session.memory.capacity), NODE_LOG_PROBS)
+        return self._log_probs
+
     def drain(self) -> None:
         """Add everything pending to the drafter's cache, after the queued steps."""
         if self._drain is None:
@@ -137,7 +164,7 @@ class Steps:
 
     def drafting(self, kind: StepKind) -> Run:
         """The graph that drafts and builds the tree."""
-        kind = replace(kind, widths=(), sampled=False, windowed=False, listed=False)
+        kind = replace(kind, widths=(), sampled=False, windowed=False, listed=False, top=None)
         return self._recorded(("draft", kind), "draft", lambda: self._draft(kind))
 
     def passing(self, kind: StepKind) -> Run:
@@ -199,7 +226,8 @@ class Steps:
         head, acts, node0 = self.session.head, self.session.memory.buffers.acts, PASS_ROWS * place
         if not kind.sampled:
             return head.argmax_launches(acts, width, node0)
-        return head.sample_launches(acts, width, node0, listed=kind.listed, masks=masks)
+        reported = None if kind.top is None else Reported(self.log_probs, kind.top)
+        return head.sample_launches(acts, width, node0, listed=kind.listed, masks=masks, reported=reported)
 
     def _accept(self, kind: StepKind) -> Launch:
         session, trace = self.session, self.trace if kind.forced else None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, PinnedMemory, ceil_div
-from dflash_core.backends.cuda.layers.draws import Draws
+from dflash_core.backends.cuda.layers.draws import Draws, Reported
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
 from dflash_core.backends.cuda.repack import ROWS, blocks_of
@@ -75,13 +75,25 @@ class Head:
         return [*argmax, merge]
 
     def sample_launches(
-        self, acts: Acts, rows: int, node0: int, *, listed: bool, masks: PinnedMemory | None = None
+        self,
+        acts: Acts,
+        rows: int,
+        node0: int,
+        *,
+        listed: bool,
+        masks: PinnedMemory | None = None,
+        reported: Reported | None = None,
     ) -> list[Launch]:
         """A draw after each node, by the turn's sampling settings and the node's own path; `listed`: see
-        `draws.all_listed`. `masks`: what may be drawn, a row of `constraints.base.Mask` for each node of the tree."""
-        draws = self.draws.launches(self.state.pointer, self.rows, self.maxima, rows, node0, listed=listed)
-        within = [] if masks is None else [self.mask_launch(masks, rows, node0)]
-        return [*self._logits_launches(acts, rows, sums=False), *within, *draws]
+        `draws.all_listed`. `masks`: what may be drawn, a row of `constraints.base.Mask` for each node of the tree.
+        `reported`: log-probabilities are reported."""
+        scores = self.state.pointer, self.rows, self.maxima
+        launches = self._logits_launches(acts, rows, {} if reported is None else {"SUMS": 1, "UNSCALED": 1})
+        if reported is not None:
+            launches.append(self.draws.log_probs_launch(*scores, self.sums, rows, node0, reported))
+        if masks is not None:
+            launches.append(self.mask_launch(masks, rows, node0))
+        return launches + self.draws.launches(*scores, rows, node0, listed=listed, reported=reported)
 
     def mask_launch(self, masks: PinnedMemory, rows: int, node0: int) -> Launch:
         """Rule out, of the logits of nodes from `node0` on, what the node's row of `masks` does not allow."""
@@ -107,7 +119,7 @@ class Head:
 
     def scored_launches(self, acts: Acts, rows: int) -> list[Launch]:
         """Logits of `rows` rows, with the maxima and sums that the search for candidates needs."""
-        return self._logits_launches(acts, rows, sums=True)
+        return self._logits_launches(acts, rows, {"SUMS": 1})
 
     def ranked_launch(self, count: int, *, row: int, position: int, inputs: Inputs = NO_INPUTS) -> Launch:
         """Candidates of `count` draft positions from `position` on, from logits from row `row` on; `inputs` as in
@@ -119,12 +131,11 @@ class Head:
             [self.state.pointer, *live, np.int32(self.vocab), np.int32(self.stride), np.int32(position), *more],
         )  # fmt: skip
 
-    def _logits_launches(self, acts: Acts, rows: int, *, sums: bool) -> list[Launch]:
-        """Logits with the maxima of their blocks; `sums`: also each block's part of the softmax denominator."""
+    def _logits_launches(self, acts: Acts, rows: int, sums: dict[str, object]) -> list[Launch]:
+        """Logits with the maxima of their blocks; `sums`: defines for each block's part of a softmax denominator."""
         plan = self.full.plan
-        extra: dict[str, object] = {"SUMS": 1} if sums else {}
         allowed, more = self._allowed
-        extra |= allowed
+        extra = sums | allowed
         if self._scale != 1 or self._softcap > 0:
             extra |= {"LOGIT_SCALE": self._scale, "SOFTCAP": self._softcap}
         return [
