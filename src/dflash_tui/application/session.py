@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from dflash_core.clean import encodable
 from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.knobs import Knobs
+from dflash_core.messages import Message
 from dflash_core.progress import Progress
 
 if TYPE_CHECKING:
@@ -268,8 +269,6 @@ class SessionLike(Protocol):
 
 def messages_of(session: SessionLike) -> list[Message]:
     """The messages of its conversation."""
-    from dflash_core.messages import Message  # brings numpy, which the app imports after its first frame
-
     return [
         one if isinstance(one, Message) else Message(one.role, one.content, one.thinking)
         for one in session.conversation.messages

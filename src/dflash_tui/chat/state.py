@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from dflash_core.arch.recommended import NOTHING, Recommended
 from dflash_core.knobs import Knobs
-from dflash_tui.application.background import UNDER_WAY
+from dflash_tui.application.background import UNDER_WAY, DecoderUse
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.json_store import Remembered
+from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Settings
 from dflash_tui.widgets.flash import Notices
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from dflash_tui.application.background import DecoderUse, Experiment, Running
     from dflash_tui.application.conversations.current import CurrentConversation
     from dflash_tui.application.figures.meter import Meter
-    from dflash_tui.application.requests import Requests
     from dflash_tui.widgets.answer import Answer
     from dflash_tui.widgets.transcript import TurnBlock
 
@@ -111,15 +111,11 @@ class AppState:
     @cached_property
     def decoder(self) -> DecoderUse:
         """The queue before the decoder."""
-        from dflash_tui.application.background import DecoderUse
-
         return DecoderUse()
 
     @cached_property
     def requests(self) -> Requests:
         """Those of other programs."""
-        from dflash_tui.application.requests import Requests
-
         return Requests()
 
     @property

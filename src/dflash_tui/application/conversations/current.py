@@ -14,7 +14,7 @@ from dflash_core.clean import encodable
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.record import Start, TurnRecord, Turns, pack, unpack
-from dflash_tui.application.conversations.branches import Branches, Node, new_id
+from dflash_tui.application.conversations.branches import Branches, Node, messages, new_id
 from dflash_tui.application.conversations.journal import Journal, Left, Place
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation, StoreError, title_of
 from dflash_tui.application.conversations.tool_messages import ToolResult, result_messages, stored, without_results
@@ -300,8 +300,6 @@ class CurrentConversation:
         return replace(found, card=present, branches=Branches(branches.nodes, branches.leaf))
 
     def _messages(self, leaf: str | None) -> list[Message]:
-        from dflash_tui.application.conversations.branches import messages  # a model is loaded by now
-
         seen = [node for node in self.branches.path_to(leaf) if node.id not in self._unseen]
         return messages(seen, self.system)
 
