@@ -20,7 +20,7 @@ MIN_RECENT, MAX_RECENT = 256, 8192
 @dataclass(frozen=True, slots=True)
 class CacheType:
     """One type. A code has `low` bits that are packed side by side and `high` bits in planes of their own; a float
-    has no codes, but `bytes` per number. `rotated`: keys are kept as their Hadamard transform, which spreads the few
+    has no codes, but `bytes` per number. `rotated`: keys are stored as their Hadamard transform, which spreads the few
     large numbers of a head over all of them."""
 
     name: str

@@ -18,8 +18,9 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.events import Piece
 from dflash_core.knobs import READ_AGAIN, SPEC, Knobs
-from dflash_core.messages import Call, Message, Prompt, build_prompt, render, visible_end
+from dflash_core.messages import Call, Message, Prompt
 from dflash_core.prefix import common_prefix
+from dflash_core.prompting import build_prompt, render, visible_end
 from dflash_core.record import Line, Start, Turns
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.template_values import NO_TOOLS, Tools

@@ -143,7 +143,7 @@ class Engine(Runner):
         memory = self.memory()
         estimator = self.target.estimator(self.draft)
         setup = replace(estimator.base, context=self.context_length, kv=self._setup.kv)
-        # All that other processes do not hold: what this engine holds would be free if it were loaded in another way.
+        # All that other processes do not use: what this engine uses would be free if it were loaded otherwise.
         others = sum(one.bytes for one in memory.components if one.name == OTHERS)
         found = fits.plan(estimator, setup, available=memory.total - others)
         return fits.ran_out(found, memory)

@@ -15,7 +15,7 @@ MESSAGE = LINE - 40  # characters; leaves space on the line for a prefix
 class Code(enum.StrEnum):
     """Identifies errors for which a front end has a remedy of its own: a key to press, an option to give."""
 
-    TURN_NOT_HELD = "turn not held"
+    TURN_NOT_IN_SESSION = "turn not in session"
     NO_DRAFTER = "no drafter"
     NO_DEVICE = "no device"
     NOT_ON_THIS_DEVICE = "not on this device"

@@ -189,7 +189,7 @@ Event = PrefillEvent | StepEvent | TextEvent
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An event with its decoded text; either string may be empty while incomplete bytes are held back.
+    """An event with its decoded text; either string may be empty while a character is incomplete.
 
     `at`: seconds since its turn began.
     """

@@ -80,7 +80,7 @@ class MemoryEstimator(Protocol):
     def spare(self, available: int) -> int:
         """Bytes of `available` to leave free when a context or a cache type is chosen automatically."""
 
-    def least_spare(self, available: int) -> int:
+    def min_spare(self, available: int) -> int:
         """Bytes to leave free where `spare` would leave only a short context."""
 
     @property
@@ -107,7 +107,7 @@ class MemoryEstimator(Protocol):
     def longest_context(self) -> int:
         """Positions that the model was trained for."""
 
-    def most_layers(self, few: int) -> int:
+    def layers_on_host(self, few: int) -> int:
         """How many layers keep their experts in main memory where `few` must: all that it has memory for; 0 for 0."""
 
     def with_cache(self, setup: Setup, free: int) -> Setup:
@@ -265,7 +265,7 @@ def requested_setup(estimator: MemoryEstimator, context: int | None, kv: str, av
     chosen = (option for limit in limits for option in options if min_bytes(estimator, option) <= limit)
     option = next(chosen, options[0])
     # With some experts in main memory, the card caches those that are used most: best of all layers.
-    layers = estimator.most_layers(fewest_layers(estimator, option, limits))
+    layers = estimator.layers_on_host(fewest_layers(estimator, option, limits))
     found = settled(estimator, replace(option, experts=layers), available)
     free = available - estimator.spare(available) - total(estimator, found)
     return estimator.with_cache(found, free) if free > 0 else found
@@ -288,14 +288,14 @@ def fewest_layers(estimator: MemoryEstimator, setup: Setup, limits: Sequence[int
 def default_context(estimator: MemoryEstimator, kv: str, available: int) -> int:
     """The default context: the largest of CEILING, CEILING / 2 and so on that leaves `spare` of `available` bytes free
     with keys and values of type `kv`. Where that is less than SHORT, as many positions up to SHORT as leave
-    `least_spare`, with the smallest chunks of prompts and trees."""
+    `min_spare`, with the smallest chunks of prompts and trees."""
     base = replace(estimator.base, kv=kv, experts=estimator.expert_layers[-1])
     context, limit = min(CEILING, estimator.longest_context), available - estimator.spare(available)
     while context > SMALLEST_CONTEXT and total(estimator, replace(base, context=context)) > limit:
         context //= 2
     if context >= SHORT:
         return context
-    fitting = longest_context(estimator, base, available - estimator.least_spare(available))
+    fitting = longest_context(estimator, base, available - estimator.min_spare(available))
     return max(context, min(fitting, SHORT))
 
 

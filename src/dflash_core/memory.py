@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import resource
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,8 +144,6 @@ def give_back() -> None:
 
 def _peak() -> int:
     """The peak of this process, where the system does not report the present figure."""
-    import resource  # not on every platform, and only used where /proc is missing
-
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dflash_core.errors import DeviceError
 from dflash_core.memory import gib
 
+T = TypeVar("T")
 NAMED = 3  # processes that a line names
 
 
@@ -38,7 +39,7 @@ class Holder:
         return f"{self.name} ({self.pid}){amount}"
 
 
-def held_words(holders: Sequence[Holder]) -> str:
+def listed_holders(holders: Sequence[Holder]) -> str:
     """The largest of them in one line."""
     more = f" and {len(holders) - NAMED} more" if len(holders) > NAMED else ""
     return ", ".join(map(str, holders[:NAMED])) + more
@@ -88,7 +89,7 @@ class Management:
             card = self._ask(api.nvmlDeviceGetHandleByIndex, index)
             memory = self._ask(api.nvmlDeviceGetMemoryInfo, card)
             try:
-                holders = held_words(self._holders(card))
+                holders = listed_holders(self._holders(card))
             except DeviceError:  # a container that hides processes
                 holders = ""
             name = str(self._ask(api.nvmlDeviceGetName, card))
@@ -106,8 +107,7 @@ class Management:
 
     def holders(self, bus: str) -> tuple[Holder, ...]:
         """Other processes on the card at this PCI address, programs that draw on it too; the largest first."""
-        card = self._ask(self._api.nvmlDeviceGetHandleByPciBusId, bus)
-        return self._holders(card)
+        return self._holders(self._ask(self._api.nvmlDeviceGetHandleByPciBusId, bus))
 
     def _holders(self, card: Any) -> tuple[Holder, ...]:
         found = dict[int, int | None]()
@@ -128,29 +128,26 @@ class Management:
 
 def driver_version() -> str:
     """The driver's version, such as 580.95.05; "unknown" where the library does not report it."""
-    try:
-        with Management() as management:
-            return management.driver
-    except DeviceError:
-        return "unknown"
+    return _asked(lambda management: management.driver, "unknown")
 
 
 def used_by_others(bus: str) -> int:
     """Bytes that other processes use on the card at this PCI address; 0 where the library does not report them."""
-    try:
-        with Management() as management:
-            return management.used_by_others(bus)
-    except DeviceError:  # no library, no permission, or a container that hides processes
-        return 0
+    return _asked(lambda management: management.used_by_others(bus), 0)
 
 
 def holders(bus: str) -> str:
     """Other processes on the card at this PCI address in one line; empty where there are none or it is not known."""
+    return _asked(lambda management: listed_holders(management.holders(bus)), "")
+
+
+def _asked(question: Callable[[Management], T], otherwise: T) -> T:
+    """The answer of the library; `otherwise` without it, without permission, or in a container that hides processes."""
     try:
         with Management() as management:
-            return held_words(management.holders(bus))
+            return question(management)
     except DeviceError:
-        return ""
+        return otherwise
 
 
 def process_name(pid: int) -> str:

@@ -11,7 +11,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import overload
+from typing import Generic, TypeVar, overload
 
 import msgspec
 
@@ -24,6 +24,7 @@ from dflash_core.turn_check import TurnCheck, check_loaded, check_start
 from dflash_core.turn_stats import TurnReport
 
 VERSION = 2
+E = TypeVar("E", PrefillEvent, StepEvent, TextEvent)
 READABLE = (1, VERSION)
 """Versions that `decode` understands."""
 FREE_BYTES = 64 * 2**20
@@ -53,34 +54,25 @@ class Start(msgspec.Struct, frozen=True, tag="turn", tag_field="line"):
     sinks: int = 0  # tokens of the prompt that an attention window always shows
 
 
-class Read(msgspec.Struct, frozen=True, tag="prefill", tag_field="line", omit_defaults=True):
-    """The prompt has been read. `at`: seconds since the turn began; `texts`: ids that occur for the first time."""
+class _PieceLine(msgspec.Struct, Generic[E], frozen=True, omit_defaults=True):
+    """A piece of the turn. `at`: seconds since the turn began; `texts`: ids that occur for the first time."""
 
-    event: PrefillEvent
+    event: E
     at: float
     text: str = ""
     thinking: str = ""
     texts: dict[int, str] = {}
 
 
-class Step(msgspec.Struct, frozen=True, tag="step", tag_field="line", omit_defaults=True):
-    """One step, as `Read`."""
-
-    event: StepEvent
-    at: float
-    text: str = ""
-    thinking: str = ""
-    texts: dict[int, str] = {}
+class Read(_PieceLine[PrefillEvent], frozen=True, tag="prefill", tag_field="line"):
+    """The prompt has been read."""
 
 
-class Received(msgspec.Struct, frozen=True, tag="text", tag_field="line", omit_defaults=True):
-    """Text of another engine, as `Read`."""
+class Step(_PieceLine[StepEvent], frozen=True, tag="step", tag_field="line"): ...
 
-    event: TextEvent
-    at: float
-    text: str = ""
-    thinking: str = ""
-    texts: dict[int, str] = {}
+
+class Received(_PieceLine[TextEvent], frozen=True, tag="text", tag_field="line"):
+    """Text of another engine."""
 
 
 class End(msgspec.Struct, frozen=True, tag="end", tag_field="line", omit_defaults=True):

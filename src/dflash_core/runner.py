@@ -80,7 +80,7 @@ class Runner:
         if not before or self._committed[: len(before)] != list(before):
             raise ContextError(
                 "this turn is no longer in the session, which holds the newest one; answer it again first",
-                code=Code.TURN_NOT_HELD,
+                code=Code.TURN_NOT_IN_SESSION,
             )
         return self.session.propose(root, knobs, len(before))
 
@@ -196,7 +196,7 @@ class Runner:
             if more:
                 self._commit(read.tokens[-1], more)
             yield read
-            yield from map(self._told, more)
+            yield from map(self._with_notes, more)
             stop = more[-1].stop if more else read.stop
             while stop is None and not self._cancelled.is_set():
                 root = decoder.answer[-1]
@@ -208,8 +208,8 @@ class Runner:
                 stop = events[-1].stop
                 if stop is None and self._cancelled.is_set() and not decoder.ahead:
                     events[-1] = dataclasses.replace(events[-1], stop="cancelled")
-                yield from map(self._told, events)
-            yield from map(self._told, self._rest(decoder))
+                yield from map(self._with_notes, events)
+            yield from map(self._with_notes, self._rest(decoder))
         except GeneratorExit:
             try:
                 self._rest(decoder)
@@ -232,7 +232,7 @@ class Runner:
         """What to raise where memory ran out in mid-turn. The next turn may have enough again."""
         return error
 
-    def _told(self, event: StepEvent) -> StepEvent:
+    def _with_notes(self, event: StepEvent) -> StepEvent:
         """The event, with notes on drafters, and where a window hid positions."""
         reason = self._reason(self.policy.watch.reason(event), event.length)
         return event if reason is event.reason else dataclasses.replace(event, reason=reason)

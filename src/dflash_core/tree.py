@@ -125,10 +125,10 @@ def _kth(values: npt.NDArray[np.floating], k: int) -> np.floating:
     if groups > 4 * k:
         # The k-th largest of the groups' own maxima is not above the k-th of all, so few values are left to partition.
         maxima = values[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
-        least: np.floating = np.partition(maxima, groups - k)[groups - k]
-        values = values[values > least]
+        bound: np.floating = np.partition(maxima, groups - k)[groups - k]
+        values = values[values > bound]
         if len(values) < k:
-            return least
+            return bound
     found: np.floating = np.partition(values, len(values) - k)[len(values) - k]
     return found
 

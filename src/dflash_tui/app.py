@@ -38,6 +38,7 @@ from dflash_tui.application.starting import arguments_again
 from dflash_tui.chat.controller import Copy, LongTaskEnded, PairLoaded, Restart
 from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
+from dflash_tui.screens.explain import ExplainScreen, figures, parameter
 from dflash_tui.screens.pages import of_screens
 from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
@@ -47,6 +48,7 @@ from dflash_tui.terminal.ends import EndSignals
 from dflash_tui.terminal.key_order import KeyOrder, TakesText, as_move
 from dflash_tui.terminal.notices import desktop_notice
 from dflash_tui.text.glossary import PAGES
+from dflash_tui.widgets.dialogs import ConfirmScreen
 from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.literal import ControlCodeFilter
@@ -239,8 +241,6 @@ class DFlashApp(App[int]):
             self.push_screen(of_screens("palette", "Palette")(id=PALETTE))
 
     def action_explain(self) -> None:
-        from dflash_tui.screens.explain import ExplainScreen, figures, parameter
-
         screen, focused = self.screen, self.focused
         panels = (one for one in focused.ancestors_with_self if isinstance(one, Panel)) if focused else iter(())
         page = next((one.name or "" for one in panels), getattr(screen, "SCOPE", ""))
@@ -316,8 +316,6 @@ class DFlashApp(App[int]):
 
     async def action_quit(self) -> None:
         """Quit; while an answer is being written, ask first."""
-        from dflash_tui.widgets.dialogs import ConfirmScreen
-
         self.clear_notifications()  # they may cover the question
         if isinstance(self.screen, ConfirmScreen):
             self.screen.dismiss(True)

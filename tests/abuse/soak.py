@@ -15,7 +15,8 @@ from abuse.report import Finding, Report, Watermark
 from dflash_core import Engine
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.engine import load_pair
-from dflash_core.messages import Message, build_prompt
+from dflash_core.messages import Message
+from dflash_core.prompting import build_prompt
 from support.compare import NEAR_TIE, first_difference, gap
 from support.soaking import Done, Soak
 

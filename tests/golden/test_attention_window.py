@@ -249,7 +249,7 @@ def test_an_answer_follows_from_prompt_and_parameters_alone(name: str, draft: st
             reused.append(first(events).reused_tokens)
         cut = not one.target.config.recurrent
         assert reused[:3] == ([0, 64 + 32, 64 + 16] if cut else [0, 90, 60])
-        if states.most_bytes:
+        if states.max_bytes:
             assert reused[3] >= 140, "the state without a window was kept"
             assert reused[4] >= 140, "so was that under the first one"
         again = list(one.generate([*ids, *tokens_of(events), 1], asked.replace(attention_window=32)))

@@ -26,8 +26,9 @@ from dflash_core.drafters.several import open_several
 from dflash_core.errors import FormatError, KnobError, NumericsError, UnsupportedError
 from dflash_core.events import StepEvent
 from dflash_core.limits import Limits
-from dflash_core.messages import Message, build_prompt
+from dflash_core.messages import Message
 from dflash_core.policy.auto import AutoPolicy
+from dflash_core.prompting import build_prompt
 from dflash_core.tree import build
 from dflash_core.turn_stats import turn_stats
 from support import demo_pair

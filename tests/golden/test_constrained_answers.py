@@ -17,7 +17,8 @@ from dflash_core.constraints.grammar import AfterThinking, Grammar, Grammars
 from dflash_core.errors import GrammarError
 from dflash_core.events import Event, StepEvent
 from dflash_core.guards.turn import TurnGuard
-from dflash_core.messages import Message, build_prompt
+from dflash_core.messages import Message
+from dflash_core.prompting import build_prompt
 from support import demo_pair
 from support.planted import PlantedBackend, decode
 

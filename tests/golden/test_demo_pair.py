@@ -17,7 +17,8 @@ from dflash_core.conversation import Conversation
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.engine import load_pair
 from dflash_core.events import StepEvent
-from dflash_core.messages import Message, build_prompt
+from dflash_core.messages import Message
+from dflash_core.prompting import build_prompt
 from support import demo_pair
 from support.compare import Comparison, generated
 from support.grids import full

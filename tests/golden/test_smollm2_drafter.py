@@ -17,7 +17,8 @@ from dflash_core.demo.smollm2 import smollm2_draft_path
 from dflash_core.engine import load_pair
 from dflash_core.errors import MismatchError
 from dflash_core.events import StepEvent
-from dflash_core.messages import Message, build_prompt
+from dflash_core.messages import Message
+from dflash_core.prompting import build_prompt
 from support.chosen import chosen_path
 from support.compare import Comparison, generated
 from support.draft_files import behind_ends

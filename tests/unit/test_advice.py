@@ -19,7 +19,7 @@ EXEMPT = {"demo"}
 @pytest.mark.parametrize(
     ("error", "command_line", "app"),
     [
-        (ContextError("gone", code=Code.TURN_NOT_HELD), "gone", "gone (Ctrl+R)"),
+        (ContextError("gone", code=Code.TURN_NOT_IN_SESSION), "gone", "gone (Ctrl+R)"),
         (
             DFlashError("none", code=Code.NO_DRAFTER),
             "none (--draft FILE, mtp or ngram adds one)",

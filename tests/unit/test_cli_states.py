@@ -73,7 +73,7 @@ def test_a_reload_goes_on_from_the_state(tmp_path: Path, monkeypatch: pytest.Mon
     knobs = request.knobs.replace(max_tokens=8, temperature=0.0)
     list(first.conversation.ask("Count to three.", knobs))
     first.leave()
-    assert request.states[0].most_bytes == parse_bytes("1GiB")
+    assert request.states[0].max_bytes == parse_bytes("1GiB")
     second = load_session(replace(request, context=2048), lambda phase, done: None)
     second.conversation.set_messages(first.conversation.messages)
     turn = second.conversation.ask("And back?", knobs)

@@ -13,7 +13,8 @@ from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.events import Event, Piece, PrefillEvent, StageTimes, StepEvent, StepTree, Stop
 from dflash_core.guards.base import Guard
 from dflash_core.knobs import Knobs
-from dflash_core.messages import Message, build_prompt
+from dflash_core.messages import Message
+from dflash_core.prompting import build_prompt
 from dflash_core.text.template import ChatTemplate
 from dflash_core.turn_stats import FoundRow
 

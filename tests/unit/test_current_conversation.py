@@ -9,7 +9,7 @@ import pytest
 from dflash_core.conversation import Conversation
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.knobs import Knobs
-from dflash_core.messages import build_prompt
+from dflash_core.prompting import build_prompt
 from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.conversations.store import StoreError
 from support.kept import answer, conversation

@@ -84,7 +84,7 @@ def test_what_it_knows(library: FakeLibrary) -> None:
     with Management() as management:
         assert library.opened == 1
         assert (management.driver, management.cuda) == ("580.95.05", (13, 1))
-        held = nvml.held_words(management.holders("0000:65:00.0"))
+        held = nvml.listed_holders(management.holders("0000:65:00.0"))
         assert "(1) 3.0 GiB, " in held
         assert management.cards() == (
             CardMemory("A card at 0000:1a:00.0", 80 * GIB, 70 * GIB),

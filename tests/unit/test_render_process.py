@@ -19,7 +19,8 @@ from text_data import QWEN_TEMPLATE, qwen, tiny
 from dflash_core.demo import demo_target_path
 from dflash_core.errors import TemplateError
 from dflash_core.formats.gguf import open_gguf
-from dflash_core.messages import Message, build_prompt
+from dflash_core.messages import Message
+from dflash_core.prompting import build_prompt
 from dflash_core.text import render_process
 from dflash_core.text.render_process import RenderProcess
 from dflash_core.text.template import CHATML, ChatTemplate
@@ -240,7 +241,7 @@ def test_a_slow_template_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     clock = [0.0]
     monkeypatch.setattr(slow, "_renderer", Slow())
-    monkeypatch.setattr("dflash_core.messages.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("dflash_core.prompting.time.monotonic", lambda: clock[0])
     prompt = build_prompt(tiny(), slow, [Message("user", "Hi")], thinking=False)
     assert asked == 1
     assert prompt.stable == 0

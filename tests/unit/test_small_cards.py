@@ -113,7 +113,7 @@ def test_a_context_takes_spare_memory_before_it_is_too_short_to_use() -> None:
     for more in range(-128, 1536, 64):
         available = first + more * MIB
         context = requested_setup(made, None, "q8_0", available).context
-        fitting = longest_context(made, bare, available - made.least_spare(available))
+        fitting = longest_context(made, bare, available - made.min_spare(available))
         assert context >= min(max(fitting, 512), SHORT)
         assert before <= context <= CEILING
         assert context == 512 or total(made, replace(bare, context=context, rows=256)) <= available

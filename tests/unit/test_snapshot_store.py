@@ -183,7 +183,7 @@ def test_what_a_conversation_begins_with_goes_after_it() -> None:
     assert not store.has("a", turns[0])
     assert put(store, turns[2])
     assert store.has("a", root), "nor does the turn that comes next take its place"
-    assert store.nbytes <= store.most_bytes
+    assert store.nbytes <= store.max_bytes
 
 
 def test_a_beginning_of_nothing_goes_by_its_age() -> None:
@@ -201,4 +201,4 @@ def test_a_beginning_of_nothing_goes_by_its_age() -> None:
         "shares its page, and the place of a root is free for it if there is no other"
     )
     assert put(store, [5] * 2 * PAGE)
-    assert store.nbytes <= store.most_bytes
+    assert store.nbytes <= store.max_bytes

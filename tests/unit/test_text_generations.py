@@ -11,7 +11,8 @@ from dflash_core.conversation import Conversation
 from dflash_core.events import GuardEvent
 from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import Knobs
-from dflash_core.messages import Message, build_prompt
+from dflash_core.messages import Message
+from dflash_core.prompting import build_prompt
 from dflash_core.text.template import ChatTemplate
 from support.qwen3_templates import TEMPLATES
 

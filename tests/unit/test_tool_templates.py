@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_data import metadata, qwen
 
-from dflash_core.messages import Call, Message, build_prompt
+from dflash_core.messages import Call, Message
+from dflash_core.prompting import build_prompt
 from dflash_core.text.template import CHATML, ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart

@@ -156,7 +156,8 @@ def test_its_tokens_are_the_decoders() -> None:
     path = smollm2()
     encode = Encoder(path)
     from dflash_core import load_target
-    from dflash_core.messages import Message, build_prompt
+    from dflash_core.messages import Message
+    from dflash_core.prompting import build_prompt
 
     target = load_target(path, device="cpu", packed=True)
     for text in ("What is 12 + 34?", "def f(x):\n    return x  # 7", "Tom's  naïve\tplan"):

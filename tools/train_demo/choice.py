@@ -22,11 +22,12 @@ from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.demo.pair import demo_draft, demo_target_path
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
-from dflash_core.messages import Message, build_prompt
+from dflash_core.messages import Message
 from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.base import Policy
 from dflash_core.policy.costs import CPU
+from dflash_core.prompting import build_prompt
 from dflash_core.text.tokenizer import THINK_TAGS
 from dflash_core.tree import NO_CANDIDATES
 from tools.bench.replay import GivenCosts, decode_known

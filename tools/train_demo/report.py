@@ -22,7 +22,8 @@ from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.opened import Target
 from dflash_core.demo.pair import WEIGHTS, demo_dflash2_path, demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.events import PrefillEvent, StepEvent
-from dflash_core.messages import Message, build_prompt
+from dflash_core.messages import Message
+from dflash_core.prompting import build_prompt
 from dflash_core.turn_stats import TurnStats, turn_stats
 
 from . import bench_prompts, export

@@ -20,7 +20,8 @@ from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.bench.prompts import read_prompts
 from dflash_core.drafters import draw_noise
 from dflash_core.events import StepEvent
-from dflash_core.messages import Message, build_prompt
+from dflash_core.messages import Message
+from dflash_core.prompting import build_prompt
 from tools.train_demo.loop import Log
 
 from .prompts import EVERYDAY, HELD

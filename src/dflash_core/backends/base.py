@@ -134,7 +134,7 @@ class StepDecoder(Protocol):
 
 
 class Session(Backend, Resumable, Protocol):
-    """A backend that decodes answers, can be kept, and shows the outputs of its target's layers."""
+    """A backend that decodes answers, can be stored, and shows the outputs of its target's layers."""
 
     def decoder(
         self,
@@ -154,7 +154,7 @@ class Session(Backend, Resumable, Protocol):
 
     @property
     def nbytes(self) -> Mapping[str, int]:
-        """Bytes held now, by component of the memory breakdown."""
+        """Bytes in use now, by component of the memory breakdown."""
 
     @property
     def max_drafted(self) -> int:

@@ -223,9 +223,9 @@ class Decoder:
 
     def _decided(self) -> Decision:
         """What the next step runs."""
-        return self._told(self.policy.next(self.knobs))
+        return self._with_note(self.policy.next(self.knobs))
 
-    def _told(self, decision: Decision) -> Decision:
+    def _with_note(self, decision: Decision) -> Decision:
         return decision if self.constraint is None else replace(decision, reason=decision.reason + NOTE)
 
     def _drafted(self, clock: _Clock) -> tuple[Candidates, Tree, Choice | None]:
@@ -280,7 +280,7 @@ class Decoder:
         deepest = ddtree.deepest_draft(tokens_left(knobs, len(self.answer), capacity, self._halt))
         plan = self.policy.plan(knobs, self.answer[-1], drafts, deepest)
         if plan is not None:
-            self.decision = self._told(plan.decision)
+            self.decision = self._with_note(plan.decision)
             return self._constrained(plan.tree, deepest), plan.choice
         decision = self.decision
         drafts = drafts.cut(deepest, 1 if decision.mode == "chain" else None)

@@ -96,7 +96,7 @@ class Target(ABC):
     @abstractmethod
     def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
         """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions, with
-        keys and values kept as `kv` says. Raises OutOfMemoryError."""
+        keys and values stored as `kv` says. Raises OutOfMemoryError."""
 
     @abstractmethod
     def load(self, *, packed: bool | None = None, dtype: torch.dtype, progress: Progress) -> None:
@@ -116,8 +116,8 @@ class Target(ABC):
         """An empty sequence on this target; without a drafter, `captured` names the layers whose outputs it records.
 
         For backends that allocate at once, `context`: positions that it must hold, `rows`: of a prompt that it reads at
-        once, and `nodes`: of its largest tree, 0 for the largest that there can be. `kv`: how keys and values are kept;
-        None: as exactly as this machine keeps them.
+        once, and `nodes`: of its largest tree, 0 for the largest that there can be. `kv`: types of keys and
+        values; None: as exactly as this machine stores them.
         """
 
     @abstractmethod
@@ -139,8 +139,8 @@ class Target(ABC):
         return head.teacher_forced(plain, self.hidden(plain, [self.config.block_count - 1]))
 
     def logits(self, ids: Sequence[int], kv: str | CachePair | None = None) -> Logits:
-        """Next-token logits at every position, (n, vocab) float32. `kv`: how keys and values are kept meanwhile, a name
-        or two as K/V; None: as exactly as this machine keeps them. Raises ContextError for ids that it does not have,
+        """Next-token logits at every position, (n, vocab) float32. `kv`: types of keys and values meanwhile, a name
+        or two as K/V; None: as exactly as this machine stores them. Raises ContextError for ids that it does not have,
         and KnobError for an unknown type."""
         pair = CachePair.parse(kv) if isinstance(kv, str) else kv
         return np.concatenate([logits for _, logits in self._passes((), ids, pair)])

@@ -9,68 +9,41 @@ from dflash_core.arch.folders.form import ATTENTION, DENSE
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.weights import listed
 
-# Canonical name of each tensor by the names that files use.
-OUTSIDE = {
-    "fc.weight": "fc.weight",
-    "dflash_fc.weight": "fc.weight",
-    "dflash.fc.weight": "fc.weight",
-    "enc.output_norm.weight": "enc.output_norm.weight",
-    "hidden_norm.weight": "enc.output_norm.weight",
-    "enc.aux_norm.weight": "enc.aux_norm.weight",
-    "dflash_hidden_norm.weight": "enc.output_norm.weight",
-    "dflash.hidden_norm.weight": "enc.output_norm.weight",
-    "output_norm.weight": "output_norm.weight",
-    "norm.weight": "output_norm.weight",
-    "token_embd.weight": "token_embd.weight",
-    "embed_tokens.weight": "token_embd.weight",
-    "output.weight": "output.weight",
-    "lm_head.weight": "output.weight",
-    "d2t": "d2t",
-    "markov_w1.weight": "markov_w1.weight",
-    "markov_w2.weight": "markov_w2.weight",
-    "markov_w2.scale": "markov_w2.scale",
-    "markov_head.markov_w1.weight": "markov_w1.weight",
-    "markov_head.markov_w2.weight": "markov_w2.weight",
-    "conf_proj.weight": "conf_proj.weight",
-    "conf_proj.bias": "conf_proj.bias",
-    "confidence_head.proj.weight": "conf_proj.weight",
-    "confidence_head.proj.bias": "conf_proj.bias",
+# The names that files use in place of each canonical one.
+_OTHERS = {
+    "fc.weight": ("dflash_fc.weight", "dflash.fc.weight"),
+    "enc.output_norm.weight": ("hidden_norm.weight", "dflash_hidden_norm.weight", "dflash.hidden_norm.weight"),
+    "enc.aux_norm.weight": (),
+    "output_norm.weight": ("norm.weight",),
+    "token_embd.weight": ("embed_tokens.weight",),
+    "output.weight": ("lm_head.weight",),
+    "d2t": (),
+    "markov_w1.weight": ("markov_head.markov_w1.weight",),
+    "markov_w2.weight": ("markov_head.markov_w2.weight",),
+    "markov_w2.scale": (),
+    "conf_proj.weight": ("confidence_head.proj.weight",),
+    "conf_proj.bias": ("confidence_head.proj.bias",),
 }
+OUTSIDE = {name: to for to, others in _OTHERS.items() for name in (to, *others)}
 # The same inside a block: the part of the name after `blk.N.` or `layers.N.`, without `.weight`.
 INSIDE = ATTENTION | DENSE | {"self_attn.g_proj": "attn_gate", "post_attention_norm": "ffn_norm"}
 # What DFlash 2 adds, in each family of names: upstream's, the forks' and z-lab's own. No file has two of them.
-FAMILIES: dict[str, dict[str, str]] = {
-    "upstream": {
-        "selector_hidden.weight": "selector_hidden.weight",
-        "selector_predecessor.weight": "selector_predecessor.weight",
-        "selector_successor.weight": "selector_successor.weight",
-        "attn_conv_base": "attn_conv_base",
-        "attn_conv_proj.weight": "attn_conv_proj.weight",
-        "ffn_conv_base": "ffn_conv_base",
-        "ffn_conv_proj.weight": "ffn_conv_proj.weight",
-    },
-    "fork": {
-        "selector.hidden_proj.weight": "selector_hidden.weight",
-        "selector.pred_codebook": "selector_predecessor.weight",
-        "selector.succ_codebook": "selector_successor.weight",
-        "attn_conv.base": "attn_conv_base",
-        "attn_conv.proj.weight": "attn_conv_proj.weight",
-        "ffn_conv.base": "ffn_conv_base",
-        "ffn_conv.proj.weight": "ffn_conv_proj.weight",
-    },
-    "z-lab": {
-        "candidate_selector.hidden_projection.weight": "selector_hidden.weight",
-        "candidate_selector.predecessor_codebook": "selector_predecessor.weight",
-        "candidate_selector.predecessor_codebook.weight": "selector_predecessor.weight",
-        "candidate_selector.successor_codebook": "selector_successor.weight",
-        "candidate_selector.successor_codebook.weight": "selector_successor.weight",
-        "attention_conv.base_kernel": "attn_conv_base",
-        "attention_conv.kernel_projection.weight": "attn_conv_proj.weight",
-        "mlp_conv.base_kernel": "ffn_conv_base",
-        "mlp_conv.kernel_projection.weight": "ffn_conv_proj.weight",
-    },
-}
 SELECTOR = ("selector_hidden.weight", "selector_predecessor.weight", "selector_successor.weight")
+_ADDED = (*SELECTOR, "attn_conv_base", "attn_conv_proj.weight", "ffn_conv_base", "ffn_conv_proj.weight")
+_FORKS = (
+    "selector.hidden_proj.weight", "selector.pred_codebook", "selector.succ_codebook",
+    "attn_conv.base", "attn_conv.proj.weight", "ffn_conv.base", "ffn_conv.proj.weight",
+)  # fmt: skip
+_ZLAB = (
+    "candidate_selector.hidden_projection.weight", "candidate_selector.predecessor_codebook",
+    "candidate_selector.successor_codebook", "attention_conv.base_kernel", "attention_conv.kernel_projection.weight",
+    "mlp_conv.base_kernel", "mlp_conv.kernel_projection.weight",
+)  # fmt: skip
+FAMILIES: dict[str, dict[str, str]] = {
+    "upstream": dict(zip(_ADDED, _ADDED)),
+    "fork": dict(zip(_FORKS, _ADDED)),
+    "z-lab": dict(zip((*_ZLAB, *(f"{name}.weight" for name in _ZLAB[1:3])), (*_ADDED, *SELECTOR[1:]))),
+}
 CONVOLUTIONS = r"blk\.\d+\.(attn|ffn)_conv_(base|proj\.weight)"
 UNUSED = ("t2d",)
 """Redundant tensors, which are not read."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from dflash_core.cache_types import CachePair
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from dflash_core.formats.weights import WeightFile
     from dflash_core.models.rows import LayerState
 
 One = TypeVar("One", Draft, OpenedDraft)
@@ -109,55 +107,32 @@ class SeveralDrafters:
             part.cut(length)
 
 
-@dataclass(frozen=True, slots=True)
 class SeveralModels:
     """Implements `drafters.base.DraftModel` for all of them."""
 
-    name: str
-    block_count: int
-    models: tuple[DraftModel, ...]
-
-    @property
-    def kind(self) -> str:
-        return "+".join(model.kind for model in self.models)
+    def __init__(self, models: Sequence[DraftModel]) -> None:
+        self.models = tuple(models)
+        self.name = " and ".join(model.name for model in models)
+        self.kind = "+".join(model.kind for model in models)
+        self.block_count = sum(model.block_count for model in models)
 
     def position_bytes(self, kv: CachePair) -> int:
         return sum(model.position_bytes(kv) for model in self.models)
 
 
-def _models(parts: Sequence[Draft | OpenedDraft]) -> SeveralModels | None:
-    found: list[DraftModel] = [part.config for part in parts if part.config is not None]
-    if not found:
-        return None
-    return SeveralModels(
-        " and ".join(model.name for model in found), sum(model.block_count for model in found), tuple(found)
-    )
-
-
 class _Together(Generic[One]):
-    """The capabilities of several drafters together."""
+    """The part of `drafters.base.ForTarget` of several drafters together."""
 
     def __init__(self, target: DraftTarget, parts: Sequence[One]) -> None:
         self.target = target
         self.parts: tuple[One, ...] = tuple(parts)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return together([part.capabilities for part in self.parts])
-
-    @property
-    def config(self) -> DraftModel | None:
-        return _models(self.parts)
-
-    @property
-    def files(self) -> tuple[WeightFile, ...]:
-        return tuple(file for part in self.parts for file in part.files)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        drafts = any(part.capabilities.kind == "mtp" for part in self.parts)
-        unused = unused_heads(self.target.config)  # as a single drafter gets it
-        return tuple(note for part in self.parts for note in part.notes if not (drafts and note == unused))
+        self.capabilities = together([part.capabilities for part in parts])
+        models = [part.config for part in parts if part.config is not None]
+        self.config: DraftModel | None = SeveralModels(models) if models else None
+        self.files = tuple(file for part in parts for file in part.files)
+        drafts = any(part.capabilities.kind == "mtp" for part in parts)
+        unused = unused_heads(target.config)  # as a single drafter gets it
+        self.notes = tuple(note for part in parts for note in part.notes if not (drafts and note == unused))
 
 
 class SeveralDrafts(_Together[Draft]):
@@ -168,8 +143,7 @@ class SeveralDrafts(_Together[Draft]):
         return sum(part.weight_bytes for part in self.parts)
 
     def drafter(self, kv: CachePair | None = None) -> SeveralDrafters:
-        parts = [part.drafter(kv) for part in self.parts if isinstance(part, HostDraft)]
-        return SeveralDrafters(parts)
+        return SeveralDrafters([part.drafter(kv) for part in self.parts if isinstance(part, HostDraft)])
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
         raise MismatchError("several drafters have no common logits; expected one")

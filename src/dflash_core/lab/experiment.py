@@ -158,7 +158,7 @@ class Experiment:
         self._began = 0.0
 
     def cancel(self) -> None:
-        """End after the step under way; its run is dropped, all earlier ones are kept. Callable from any thread."""
+        """End after the step under way; its run is dropped, all earlier ones stay. Callable from any thread."""
         self._cancelled = True
         for answerer in self._answerers:
             answerer.stop()

@@ -143,7 +143,7 @@ def _leader(level: Sequence[int], base: int | None, versus: Callable[[int, int],
 
 
 def _texts(result: Result) -> dict[tuple[object, ...], tuple[int, ...]]:
-    """The tokens of the first run of every prompt with a given way of drawing them."""
+    """The tokens of the first run of every prompt with given parameters of drawing."""
     texts: dict[tuple[object, ...], tuple[int, ...]] = {}
     for trial in result.trials:
         texts.setdefault(_drawn(result.arms[trial.setting], trial), trial.report.tokens)

@@ -31,7 +31,7 @@ from dflash_core.lab.results import ExperimentProgress
 from dflash_core.tree import Candidates, build, deepest_draft, walk
 
 MIN_STEPS = 5
-"""The least number of steps with the same count of nodes whose median counts as measured."""
+"""The smallest number of steps with the same count of nodes whose median counts as measured."""
 
 Source = Literal["measured", "interpolated", "extrapolated"]
 
@@ -75,8 +75,8 @@ class StepTimes:
         if below is not None and above is not None:
             share = (nodes - below) / (above - below)
             return Cost(measured[below] + share * (measured[above] - measured[below]), "interpolated")
-        least, most = min(measured), max(measured)
-        near = nodes * most >= least * least and nodes * least <= most * most
+        low, high = min(measured), max(measured)
+        near = nodes * high >= low * low and nodes * low <= high * high
         slope, start = statistics.linear_regression(list(measured), list(measured.values()))
         ms = start + slope * nodes
         return Cost(ms, "extrapolated") if near and slope > 0 and ms > 0 and math.isfinite(ms) else None

@@ -1,6 +1,6 @@
 """Cache rows of each type in plain torch: for the CPU's cache, and as the reference for the card's kernels.
 
-An integer type keeps, of a row's groups of GROUP numbers: codes; planes of single bits; a scale per group, as a half;
+An integer type stores, of a row's groups of GROUP numbers: codes; planes of single bits; a scale per group, as a half;
 zeros up to whole chunks. Element e of group j has its code's low bits in byte e of a run of GROUP bytes that 8 / low
 groups share, the first of them in the lowest bits; of each plane it has bit e of the group's 32.
 """

@@ -52,8 +52,8 @@ class SnapshotStore:
     """Snapshots of several pairs: `space` names the pair and how its states are laid out. `folder`: also stores
     those of the last conversations on disk."""
 
-    def __init__(self, most_bytes: int, page: int = PAGE, folder: StateFolder | None = None) -> None:
-        self.most_bytes, self._page, self.folder = most_bytes, page, folder
+    def __init__(self, max_bytes: int, page: int = PAGE, folder: StateFolder | None = None) -> None:
+        self.max_bytes, self._page, self.folder = max_bytes, page, folder
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()  # in order of use, the least recent first
         self._pages: dict[Key, _Page] = {}
         self.nbytes = 0
@@ -66,7 +66,7 @@ class SnapshotStore:
     ) -> bool:
         """Store a sequence. `rows` copies the state of some of its positions. False if it does not fit."""
         ids = np.asarray(tokens, np.int32)
-        if not len(ids) or self.most_bytes <= 0:
+        if not len(ids) or self.max_bytes <= 0:
             return False
         return self._keep(space, ids, state, rows, sum(tensor.nbytes for tensor in rows(0, 1)))
 
@@ -187,10 +187,10 @@ class SnapshotStore:
 
     def _drop_oldest(self, need: int, coming: Key, ids: Tokens, in_use: Collection[Key]) -> bool:
         """Drop snapshots until `need` bytes fit for the sequence `ids`, which will be `coming`; pages named in `in_use`
-        are kept."""
-        if need > self.most_bytes:
+        stay."""
+        if need > self.max_bytes:
             return False
-        while self.nbytes + need > self.most_bytes:
+        while self.nbytes + need > self.max_bytes:
             if not self._entries:
                 for name in in_use:
                     self._let_go(name)
@@ -279,7 +279,7 @@ class Snapshots:
 
     def prepare(self, session: Resumable, tokens: Sequence[int], window: AttentionWindow = EVERYTHING) -> None:
         """Called when a turn has ended: reserve memory for storing it."""
-        left = max(self.store.most_bytes - self.store.nbytes, 0)
+        left = max(self.store.max_bytes - self.store.nbytes, 0)
         session.reserve_host_memory(self.store.missing(self._space(window), tokens), left)
 
     def resume(
@@ -293,8 +293,8 @@ class Snapshots:
         space = self._space(window)
         found = self.store.find(space, ids, cut=self.cut)
         if self.store.folder is not None:
-            wanted, beyond = np.asarray(ids, np.int32), max(own, found[1] if found else 0)
-            stored = self.store.folder.find(space, wanted, beyond, cut=self.cut)
+            prompt, beyond = np.asarray(ids, np.int32), max(own, found[1] if found else 0)
+            stored = self.store.folder.find(space, prompt, beyond, cut=self.cut)
             if stored is not None and self.store.add(space, stored):
                 found = self.store.find(space, ids, cut=self.cut)
         if found is None or found[1] - own <= found[1] // MIN_GAIN:

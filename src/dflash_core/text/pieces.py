@@ -168,7 +168,7 @@ class SentencePieces:
 
 
 def _by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """All ways to make a piece of two others, the best piece first: the pair of the highest score is joined first."""
+    """All pairs that make a piece, the best piece first: the pair of the highest score is joined first."""
     tokens = vocabulary.tokens
     pieces = {tokens[id] for id in vocabulary.of_type(NORMAL)}
 

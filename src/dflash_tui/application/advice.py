@@ -21,7 +21,7 @@ ON_COMMAND_LINE: Mapping[Code, str] = {
     Code.UNKNOWN_ARCHITECTURE: "dflash-tui models lists what runs",
 }
 IN_APP: Mapping[Code, str] = {
-    Code.TURN_NOT_HELD: "Ctrl+R",
+    Code.TURN_NOT_IN_SESSION: "Ctrl+R",
     Code.NO_DRAFTER: "start it with --draft FILE, mtp or ngram",
     Code.NO_DEVICE: "start it with --device cpu",
     Code.NOT_ON_THIS_DEVICE: "start it with --device cpu",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from dflash_core.clean import encodable
 from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.knobs import Knobs
+from dflash_core.messages import Message
 from dflash_core.progress import Progress
 
 if TYPE_CHECKING:

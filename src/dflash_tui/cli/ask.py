@@ -19,6 +19,7 @@ from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.tools.offered import for_template
 from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.cli.options import Invocation
+from dflash_tui.cli.tools import Unattended, started
 from dflash_tui.terminal.output import Notes, write_json, write_out
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ def run(call: Invocation) -> int:
     with ExitStack() as stack:
         tools = None
         if args.tools:
-            from dflash_tui.cli.tools import Unattended, started
-
             notes = Notes(plain=args.plain)
             servers = stack.enter_context(started(call.config.settings.servers))
             for one in servers.connections.values():

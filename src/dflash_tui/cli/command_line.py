@@ -264,11 +264,9 @@ def _check_files(config: Config, profile: Profile | None, command: str | None) -
             check_regular(path)
         if path is None or path.exists() or (config.settings.target is None and _is_demos(path)):
             continue
-        # Most starts need no catalogue.
-        from dflash_tui.application.hub.catalogue import load_catalogue
-        from dflash_tui.application.hub.catalogue import named as named_pair
+        from dflash_tui.application.hub import catalogue  # most starts need none
 
-        if name == "target" and named_pair(path) is not None:
+        if name == "target" and catalogue.named(path) is not None:
             if command == "plan":
                 continue
             raise DFlashError(f"--target {path}: a pair of the catalogue, not a file; dflash-tui get {path} fetches it")
@@ -276,7 +274,7 @@ def _check_files(config: Config, profile: Profile | None, command: str | None) -
         if lost is not None:
             origin = config.origins[name]
             named = f"--{name}" if origin == "command line" else f"{origin}: {name}"
-            near = load_catalogue().near(lost) if name == "target" else ()
+            near = catalogue.load_catalogue().near(lost) if name == "target" else ()
             hint = f"did you mean the pair {' or '.join(near)}?" if near else "check the path"
             raise DFlashError(f"{named} {lost}: no such file or folder; {hint}")
 

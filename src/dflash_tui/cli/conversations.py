@@ -17,6 +17,7 @@ from dflash_tui.application.conversations.history import data_folder
 from dflash_tui.application.conversations.store import Card, Entry, Store
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, keep, write_err, write_json, write_out
+from dflash_tui.text.pages import KINDS, render
 
 
 def run(call: Invocation) -> int:
@@ -68,8 +69,6 @@ def _short(ids: Sequence[str]) -> int:
 
 
 def _export(store: Store, args: argparse.Namespace) -> int:
-    from dflash_tui.text.pages import KINDS, render
-
     kind = args.kind or (args.output.suffix.lstrip(".") if args.output else "md")
     if kind not in KINDS:
         raise DFlashError(f"--output {args.output}: its ending names no format; add --as md, json or svg")

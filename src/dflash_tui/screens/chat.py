@@ -23,8 +23,10 @@ from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.screens import pages
 from dflash_tui.settings.keys import bindings
+from dflash_tui.terminal.editor import edited
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.completions import Completions
+from dflash_tui.widgets.dialogs import TextScreen
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.inspector import Inspector
@@ -242,8 +244,6 @@ class ChatScreen(Screen[None]):
 
     def action_editor(self) -> None:
         """The prompt's text in the user's editor; if that fails, the text stays as it was."""
-        from dflash_tui.terminal.editor import edited
-
         whole = self.prompt.whole
         try:
             text = edited(whole, self.app.suspend)
@@ -352,8 +352,6 @@ class ChatScreen(Screen[None]):
         self.open_page("get", it.pair.name if it is not None else "")
 
     def action_notices(self) -> None:
-        from dflash_tui.widgets.dialogs import TextScreen
-
         self.app.push_screen(TextScreen("Notices", self.state.notices.page()))
 
     def action_log(self) -> None:

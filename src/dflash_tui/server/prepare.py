@@ -13,7 +13,8 @@ from dflash_core.engine import Engine
 from dflash_core.errors import KnobError, TemplateError
 from dflash_core.knobs import Knobs
 from dflash_core.log_probs import LogProbs
-from dflash_core.messages import Message, Prompt, build_prompt, visible_end
+from dflash_core.messages import Message, Prompt
+from dflash_core.prompting import build_prompt, visible_end
 from dflash_core.record import Start
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.constraining import Constraining

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from types import ModuleType
 
 from dflash_tui.application.settings.config import KeyRules
 
 
-def _checked(id: str, keys: str) -> str:
-    from dflash_tui.settings.keys import checked
+def _keys() -> ModuleType:
+    from dflash_tui.settings import keys
 
-    return checked(id, keys)
-
-
-def _clashing(keys: Mapping[str, str]) -> Mapping[str, str]:
-    from dflash_tui.settings.keys import clashing
-
-    return clashing(keys)
+    return keys
 
 
-KEY_RULES = KeyRules(_checked, _clashing)
+KEY_RULES = KeyRules(lambda id, keys: _keys().checked(id, keys), lambda keys: _keys().clashing(keys))

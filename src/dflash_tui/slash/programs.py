@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from dflash_tui.application.attach.server import AttachedServer
 from dflash_tui.chat.parts import ChatParts
+from dflash_tui.server.settings import ServerSettings, keys_given
 from dflash_tui.slash.command import Slash, SlashError
 from dflash_tui.widgets.flash import Note
 
@@ -14,9 +16,6 @@ USAGE = "write /attach URL [MODEL]; alone it lists the servers of this machine. 
 
 
 async def _attach(host: ChatParts, rest: str) -> None:
-    from dflash_tui.application.attach.server import AttachedServer
-    from dflash_tui.server.settings import keys_given
-
     match rest.split():
         case []:
             host.screen.run_worker(_list(host), group="attach", exclusive=True)
@@ -60,8 +59,6 @@ async def _serve(host: ChatParts, rest: str) -> None:
         return
     if rest and not (rest.isascii() and rest.isdigit() and int(rest) < 65_536):
         raise SlashError("write /serve, /serve PORT (0: any that is free) or /serve off")
-    from dflash_tui.server.settings import ServerSettings, keys_given
-
     await host.serving.begin(ServerSettings(port=int(rest or PORT), keys=keys_given()))
     host.say(f"programs of this machine can use the model at {host.state.serving}; /requests lists what they ask")
 

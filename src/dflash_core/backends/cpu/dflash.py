@@ -23,7 +23,7 @@ from dflash_core.models.target import TargetModel
 from dflash_core.sampling import check_finite
 from dflash_core.tree import Candidates
 
-# Features are kept until there are this many rows or a draft needs them, so that plain decoding rarely pays for them.
+# Features wait until there are this many rows or a draft needs them, so that plain decoding rarely pays for them.
 PENDING_ROWS = 256
 
 

@@ -106,10 +106,10 @@ class HostMemoryEstimator:
         left = available - total(self, self.base) + sequence_bytes(self, self.base)
         return max(left - left // 2, 0)
 
-    def least_spare(self, available: int) -> int:
+    def min_spare(self, available: int) -> int:
         return self.spare(available)  # a machine that is out of memory stops answering
 
-    def most_layers(self, few: int) -> int:
+    def layers_on_host(self, few: int) -> int:
         return few
 
     def with_cache(self, setup: Setup, free: int) -> Setup:

@@ -44,7 +44,7 @@ class CpuSession:
     """Implements `backends.base.Session` for a target and, if given, a drafter that proposes in lock-step.
 
     `captured`: the target layers whose outputs passes record, where no drafter says so. `kv`: how keys and values are
-    kept; None: as floats of the model's own type.
+    stored; None: as floats of the model's own type.
     """
 
     def __init__(

@@ -112,7 +112,7 @@ class CardMemoryEstimator:
     def spare(self, available: int) -> int:
         return SPARE
 
-    def least_spare(self, available: int) -> int:
+    def min_spare(self, available: int) -> int:
         return LEAST_SPARE
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
@@ -135,7 +135,7 @@ class CardMemoryEstimator:
         """The experts that stay in main memory."""
         return self._footprint.experts_on_host(setup.experts, setup.cached)
 
-    def most_layers(self, few: int) -> int:
+    def layers_on_host(self, few: int) -> int:
         if not few or self._host_free is None:
             return self.expert_layers[-1] if few else 0
         limit = HOST_SHARE * self._host_free

@@ -41,7 +41,7 @@ _TOOLS: Tools = [
     }
 ]
 _ASKED: Mapping[str, JSON] = {"role": "user", "content": "a"}
-_SAID: Mapping[str, JSON] = {"role": "assistant", "content": "a", "reasoning_content": ""}
+_ANSWER: Mapping[str, JSON] = {"role": "assistant", "content": "a", "reasoning_content": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def tool_support(source: str, render: Render) -> ToolSupport:
         except TemplateError:
             return ""
 
-    late = rendered(_ASKED, _SAID, {"role": "system", "content": _VALUE}, _ASKED)
+    late = rendered(_ASKED, _ANSWER, {"role": "system", "content": _VALUE}, _ASKED)
     follows = rendered(_ASKED, {"role": "user", "content": _VALUE})
     system = rendered({"role": "system", "content": _VALUE}, _ASKED)
     others = ToolSupport(system=_VALUE in system, late_system=_VALUE in late, consecutive=_VALUE in follows)

@@ -6,10 +6,11 @@ import secrets
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from dflash_core.messages import Message
 from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.conversations.tool_messages import (
     ToolCall,
@@ -18,9 +19,6 @@ from dflash_tui.application.conversations.tool_messages import (
     result_messages,
     without_results,
 )
-
-if TYPE_CHECKING:
-    from dflash_core.messages import Message
 
 Time = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
 """Seconds since 1970, up to the year 9999: no later date can be shown."""
@@ -177,8 +175,6 @@ class Branches:
 
 
 def messages(path: Sequence[Node], system: str) -> list[Message]:
-    from dflash_core.messages import Message
-
     found = [Message("system", system)] if system else []
     open_calls: tuple[ToolCall, ...] = ()
     for node in path:

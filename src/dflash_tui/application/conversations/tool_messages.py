@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from dflash_core.clean import encodable
-
-if TYPE_CHECKING:
-    from dflash_core.messages import Call, Message
+from dflash_core.messages import Call, Message, arguments_of
 
 NO_RESULT = "The call was not made."
 """What the model reads for a call that the program has no result of: it ended meanwhile."""
@@ -56,14 +54,10 @@ def stored(calls: Sequence[Call]) -> tuple[ToolCall, ...]:
 
 
 def calls_of(stored_calls: Sequence[ToolCall]) -> tuple[Call, ...]:
-    from dflash_core.messages import Call, arguments_of
-
     return tuple(Call(one.id, one.name, arguments_of(one.arguments)) for one in stored_calls)
 
 
 def result_messages(results: Sequence[ToolResult]) -> list[Message]:
-    from dflash_core.messages import Message
-
     return [Message("tool", one.text, call_id=one.id, name=one.name) for one in results]
 
 

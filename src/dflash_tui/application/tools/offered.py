@@ -75,8 +75,7 @@ def listed(server: str, found: Sequence[object]) -> tuple[tuple[OfferedTool, ...
 
 def problem(tool: object) -> str:
     """Why a tool of a list cannot be used; "" if it can."""
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
+    from jsonschema import Draft202012Validator, SchemaError
 
     if not isinstance(tool, Mapping):
         return "not an object"

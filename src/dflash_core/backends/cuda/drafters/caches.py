@@ -106,5 +106,5 @@ def overwritten(at: int) -> ContextError:
     return ContextError(
         f"the drafter no longer has its cache of the context before position {at:,}, which a draft from there "
         "needs; answer this turn again first",
-        code=Code.TURN_NOT_HELD,
+        code=Code.TURN_NOT_IN_SESSION,
     )
