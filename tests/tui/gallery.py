@@ -16,12 +16,12 @@ from dflash_core.lab.whatif import Acceptance, StepTimes
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.figures.measurements import MeasuredRow, Measurements
 from dflash_tui.application.hub.files import FileRequest, HubError
+from dflash_tui.screens import pages
 from dflash_tui.screens.experiment import ExperimentScreen
 from dflash_tui.screens.experiments import ABScreen, RequestsTuneScreen, SweepScreen, TuneScreen
 from dflash_tui.screens.explain import ExplainScreen, figures
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
-from dflash_tui.screens.pages import PAGES
 from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.tour import TourScreen
@@ -214,7 +214,7 @@ async def palette(app: DFlashApp, pilot: Pilot[int]) -> None:
 
 
 async def _page(app: DFlashApp, pilot: Pilot[int], name: str) -> None:
-    app.push_screen(PAGES[name](app.chat.parts, ""))
+    app.push_screen(pages.page(name, app.chat.parts, ""))
     await pilot.pause()
 
 

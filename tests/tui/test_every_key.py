@@ -33,7 +33,7 @@ from dflash_tui.screens.explain import ExplainScreen, figures
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.screens.pages import PAGES
+from dflash_tui.screens.pages import PAGES, page
 from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.replay import ReplayScreen
@@ -90,7 +90,7 @@ DIALOGS: dict[type[Screen[object]], Opener] = {
     CallScreen: lambda app: CallScreen(CALL, READ),
     TextScreen: lambda app: TextScreen("A title", "a text"),
 }
-PAGE_OPENERS: dict[str, Opener] = {name: lambda app, name=name: PAGES[name](app.chat.parts, "") for name in PAGES}
+PAGE_OPENERS: dict[str, Opener] = {name: lambda app, name=name: page(name, app.chat.parts, "") for name in PAGES}
 
 
 def every_screen() -> set[type]:

@@ -10,6 +10,7 @@ from dflash_core.knobs import CONTEXT, SPECS
 from dflash_tui.app import DFlashApp
 from dflash_tui.screens.explain import ExplainScreen, figures, parameter
 from dflash_tui.screens.pages import PAGES as SCREENS
+from dflash_tui.screens.pages import page
 from dflash_tui.text.glossary import GLOSSARY, PAGES
 from dflash_tui.widgets.inspector import TABS
 
@@ -28,7 +29,7 @@ async def test_every_panel_and_page_explains_its_figures(make_app: MakeApp) -> N
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        scopes = {getattr(make(app.chat.parts, ""), "SCOPE", "") for make in SCREENS.values()}
+        scopes = {getattr(page(name, app.chat.parts, ""), "SCOPE", "") for name in SCREENS}
     assert {*TABS, *scopes} - {""} <= set(PAGES)
 
 

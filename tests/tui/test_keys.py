@@ -17,9 +17,9 @@ from textual.widgets import Input, OptionList, Static
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
+from dflash_tui.screens import pages
 from dflash_tui.screens.chats import ChatsScreen
 from dflash_tui.screens.help import HelpScreen
-from dflash_tui.screens.pages import PAGES
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import ACTIONS, MOVES
 from dflash_tui.slash import table as slash
@@ -150,7 +150,7 @@ async def test_every_action_of_the_table_exists(make_app: MakeApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         screens = {"chat": app.chat} | {
-            getattr(page, "SCOPE", ""): page for make in PAGES.values() for page in (make(app.chat.parts, ""),)
+            getattr(page, "SCOPE", ""): page for page in (pages.page(name, app.chat.parts, "") for name in pages.PAGES)
         }
         for action in ACTIONS:
             if action.action and not action.action.startswith("app."):

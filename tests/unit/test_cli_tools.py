@@ -11,7 +11,7 @@ import pytest
 
 from dflash_core.conversation import Conversation
 from dflash_tui.application.settings.config import user_file
-from dflash_tui.application.tools import needs, rounds
+from dflash_tui.application.tools import offered, rounds
 from dflash_tui.cli import loading
 from dflash_tui.cli.command_line import main
 from support.scripted import ScriptedEngine
@@ -99,7 +99,7 @@ def test_without_servers_and_without_the_package(
     assert main(["tools"]) == 1
     assert "write a table [mcp_servers.NAME] there" in capsys.readouterr().err
     settings()
-    monkeypatch.setattr(needs, "find_spec", lambda name: None)
+    monkeypatch.setattr(offered, "find_spec", lambda name: None)
     assert main(["tools"]) == 1
     assert 'pip install "dflash-tui[tools]"' in capsys.readouterr().err
 

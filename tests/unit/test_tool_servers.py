@@ -19,7 +19,7 @@ import pytest
 
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
 from dflash_tui.application.settings.tool_servers import ToolServer
-from dflash_tui.application.tools import needs
+from dflash_tui.application.tools import offered
 from dflash_tui.application.tools.connection import Connection
 from dflash_tui.application.tools.offered import ToolsError
 from dflash_tui.application.tools.rounds import Planned
@@ -401,7 +401,7 @@ def test_a_web_page_is_no_server(start: Start, status: int, body: bytes) -> None
 
 
 def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs.needs()
-    monkeypatch.setattr(needs, "find_spec", lambda name: None)
+    offered.needs()
+    monkeypatch.setattr(offered, "find_spec", lambda name: None)
     with pytest.raises(ToolsError, match=r'tools need the package mcp.*: pip install "dflash-tui\[tools\]"'):
-        needs.needs()
+        offered.needs()

@@ -25,7 +25,7 @@ State = Literal["waiting", "running", "over"]
 class ServedRequest:
     """A request. `client`: what it says of itself; `model`: the name that it asks for. The server's threads set the
     rest: `prefill` is tokens of the prompt read so far, and of how many; `why` is what ended it; `record` is there for
-    the newest requests. `preset`: that of its client. `kept`: its prompt, where prompts are kept."""
+    the newest requests. `preset`: that of its client. `prompt`: where prompts are stored."""
 
     number: int
     client: str
@@ -33,7 +33,7 @@ class ServedRequest:
     model: str
     began: float
     preset: str = ""
-    kept: Prompt | None = None
+    prompt: Prompt | None = None
     state: State = "waiting"
     prefill: tuple[int, int] = (0, 0)
     why: str = ""
@@ -76,7 +76,7 @@ class Requests:
 
     @property
     def keeps_prompts(self) -> bool:
-        """Whether prompts of requests are kept, to measure on them: never unless the user has agreed."""
+        """Whether prompts of requests are stored, to measure on them: never unless the user has agreed."""
         return self._keeps_prompts
 
     def keep_prompts(self, keep: bool) -> None:
@@ -85,7 +85,7 @@ class Requests:
             self._keeps_prompts = keep
             if not keep:
                 for one in self._requests:
-                    one.kept = None
+                    one.prompt = None
 
     def add(self, client: str, path: str, model: str, preset: str = "", prompt: Prompt | None = None) -> ServedRequest:
         with self._lock:
@@ -93,9 +93,9 @@ class Requests:
             request = ServedRequest(self._count, client, path, model, time.time(), preset)
             self._requests.append(request)
             if self._keeps_prompts:
-                request.kept = prompt
-                for old in [one for one in self._requests if one.kept is not None][: -self.RECORDS]:
-                    old.kept = None
+                request.prompt = prompt
+                for old in [one for one in self._requests if one.prompt is not None][: -self.RECORDS]:
+                    old.prompt = None
             return request
 
     def record(self, request: ServedRequest, line: Line) -> None:

@@ -92,10 +92,10 @@ class ToolCalls(Controller):
     async def _tell_started(self, servers: ToolServers, names: Sequence[str]) -> None:
         while any(servers.connections[name].state == "starting" for name in names):
             await asyncio.sleep(LOOK_S)
-        said = [servers.connections[name].words for name in names]
+        states = [servers.connections[name].words for name in names]
         session = self.state.session
         note = session.conversation.tools_note if session is not None else ""
-        self.say("; ".join([*said, *([note] if note else [])]))
+        self.say("; ".join([*states, *([note] if note else [])]))
 
     async def end(self, names: Sequence[str]) -> None:
         """End servers. Raises ToolsError for an unknown one."""

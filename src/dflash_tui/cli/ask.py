@@ -119,7 +119,7 @@ def answer(
         for line in filter(None, [conversation.tools_note]):
             notes.line(f"note: {line}")
     turn = asked(prompt)
-    interrupted = _told(turn, notes, quiet=as_json, lines=plain)
+    interrupted = _show_turn(turn, notes, quiet=as_json, lines=plain)
     while tools is not None and turn.calls and turn.report is not None and not interrupted:
         in_context = turn.report.stats.prompt_tokens + turn.report.stats.tokens
         with stop_on_interrupt(lambda: None) as stopped:
@@ -130,7 +130,7 @@ def answer(
         if results is None:
             break
         turn = asked(result_messages(results))
-        interrupted = _told(turn, notes, quiet=as_json, lines=plain)
+        interrupted = _show_turn(turn, notes, quiet=as_json, lines=plain)
     if as_json:
         answered = turn.report.to_json() if turn.report is not None else _nothing(request)
         used = {"drafter": engine.limits.drafter.kind if engine.limits.drafter else None, "kv": str(engine.kv.pair)}
@@ -142,8 +142,8 @@ def answer(
     return 130 if interrupted else 0
 
 
-def _told(turn: Turn, notes: Notes, *, quiet: bool, lines: bool) -> bool:
-    """Stream the turn, then tell its figures. True if the user interrupted it."""
+def _show_turn(turn: Turn, notes: Notes, *, quiet: bool, lines: bool) -> bool:
+    """Stream the turn, then show its figures. True if the user interrupted it."""
     interrupted = _answer(turn, notes, quiet=quiet, lines=lines)
     if turn.report is not None:
         for note in (*(event.summary for event in turn.report.guards), *turn.report.notes):

@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unknown(arguments: Sequence[str]) -> str:
-    """The error for arguments that the command does not have; a parameter's name as an option is told what to write."""
+    """The error for arguments that the command does not have; for the name of a parameter it says what to write."""
     for word in arguments:
         name = word.partition("=")[0].lstrip("-").replace("-", "_")
         if word.startswith("--") and any(spec.name == name for spec in SPECS):

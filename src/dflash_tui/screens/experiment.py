@@ -56,7 +56,7 @@ class Line(Input):
 
 
 class ExperimentScreen(LabScreen):
-    """`text` says what to run, which then runs when the screen opens. Enter on a row uses its setting."""
+    """`text` says what to run; with `at_once` it runs when the screen opens. Enter on a row uses its setting."""
 
     SCOPE: ClassVar[str] = "experiment"
     WIDTH: ClassVar[int] = 176
@@ -67,16 +67,14 @@ class ExperimentScreen(LabScreen):
         ("prompts=FILE samples=10", "on ten prompts of a file"),
     )
     WHAT: ClassVar[What]
-    AT_ONCE: ClassVar[bool] = False
-    """It runs when the screen opens, whatever the text is."""
     BRIEF: ClassVar[tuple[str, ...]] = ()
     """Parameters that the experiment sets for itself: a setting that is used leaves the user's."""
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#lab-what"
 
-    def __init__(self, chat: ChatParts, text: str = "") -> None:
+    def __init__(self, chat: ChatParts, text: str = "", *, at_once: bool = False) -> None:
         super().__init__(chat)
-        self._text = text
+        self._text, self._at_once = text, at_once
         self._file = f"{self.WHAT}.csv"  # the name that was typed last, which may have been refused
         self._on = ""  # the source of the prompts, in words
         self.experiment: LabExperiment | None = None
@@ -114,7 +112,7 @@ class ExperimentScreen(LabScreen):
 
     def on_mount(self) -> None:
         super().on_mount()
-        if self._text or self.AT_ONCE:
+        if self._at_once:
             self.call_after_refresh(self.action_start)
 
     def hint(self, action: str, label: str) -> str:

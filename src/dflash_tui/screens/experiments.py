@@ -70,7 +70,6 @@ class TuneScreen(ExperimentScreen):
 
     HEADING: ClassVar[str] = "Tune"
     WHAT: ClassVar[What] = "tune"
-    AT_ONCE: ClassVar[bool] = True
     BRIEF: ClassVar[tuple[str, ...]] = ("max_tokens",)
     OF: ClassVar[str] = "this conversation"
     EXAMPLE: ClassVar[str] = "the prompts of this conversation"
@@ -108,7 +107,7 @@ class RequestsTuneScreen(TuneScreen):
     EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (("", "Enter measures many settings on its last prompts."),)
 
     def __init__(self, chat: ChatParts, client: str, prompts: Sequence[Prompt]) -> None:
-        super().__init__(chat)
+        super().__init__(chat, at_once=True)
         self._cases = [Case(f"{client} {number}", (), prompt=one) for number, one in enumerate(prompts, 1)]
 
     def asked(self, count: int = 1) -> list[Case]:
@@ -120,7 +119,6 @@ class PlainScreen(ExperimentScreen):
 
     HEADING: ClassVar[str] = "Plain decoding on this machine"
     WHAT: ClassVar[What] = "plain"
-    AT_ONCE: ClassVar[bool] = True
     BRIEF: ClassVar[tuple[str, ...]] = ("max_tokens", "ignore_eos")
     EXAMPLE: ClassVar[str] = "the last prompt"
     EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (

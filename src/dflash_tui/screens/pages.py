@@ -33,11 +33,12 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "past": ("past", "PastScreen"), "requests": ("requests", "RequestsScreen"), "tools": ("tools", "ToolsScreen"),
     "tour": ("tour", "TourScreen"),
 }  # fmt: skip
-TAKE_TEXT = frozenset(("sweep", "ab", "plain", "tune", "models", "get"))
 
 
 def page(name: str, chat: ChatParts, text: str) -> Screen[Any]:
     """A new screen."""
-    make = of_screens(*PAGES[name])
-    screen: Screen[Any] = make(chat, text) if name in TAKE_TEXT else make(chat)
+    module, maker = PAGES[name]
+    arguments = [text] if module in ("experiments", "models") else []
+    at_once = {"at_once": bool(text) or name in ("plain", "tune")} if module == "experiments" else {}
+    screen: Screen[Any] = of_screens(module, maker)(chat, *arguments, **at_once)
     return screen

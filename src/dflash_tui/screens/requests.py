@@ -24,8 +24,8 @@ UPDATE_S = 0.5
 HEADINGS = ("client", "preset", "model", "prompt", "reused", "tokens", "tok/s", "tok/step", "state")
 MAX_NAME, SHORT_NAME = 24, 12
 NONE_YET = "No request yet."
-KEPT = "Prompts are kept in memory for F8; c forgets them."
-NOT_KEPT = "the prompts of programs are kept only if you agree: c keeps those that come from now on, only in memory"
+STORES_PROMPTS = "Prompts are kept in memory for F8; c forgets them."
+NO_PROMPTS = "the prompts of programs are kept only if you agree: c keeps those that come from now on, only in memory"
 OFF = "Nothing is served: /serve in the chat begins."
 
 
@@ -60,8 +60,8 @@ class RequestsScreen(LabScreen):
         listed = state.requests.newest_first
         where = f"Programs use the model at {state.serving}, /serve off ends that." if state.serving else OFF
         where = f"What other programs ask of {state.model}, from when the app was attached." if state.watched else where
-        kept = KEPT if state.requests.keeps_prompts else ""
-        words = filter(None, (where, "" if listed else NONE_YET, kept))
+        prompts = STORES_PROMPTS if state.requests.keeps_prompts else ""
+        words = filter(None, (where, "" if listed else NONE_YET, prompts))
         self.query_one("#requests-words", Static).update(" ".join(words))
         self._listed = {str(one.number): one for one in listed}
         self.query_one(_List).refill({key: self._cells(one) for key, one in self._listed.items()})
@@ -105,11 +105,11 @@ class RequestsScreen(LabScreen):
             return
         try:
             name = self.chat.serving.next_preset(client)
-            kept = ""
+            problem = ""
         except ConfigError as error:
-            name, kept = self.chat.state.clients.get(client, ""), f"; {error}"
+            name, problem = self.chat.state.clients.get(client, ""), f"; {error}"
         what = f"the preset {name}" if name else "the parameters of the app"
-        self.say(f"the next requests of {client} get {what}{kept}")
+        self.say(f"the next requests of {client} get {what}{problem}")
 
     def action_keep(self) -> None:
         requests = self.chat.state.requests
@@ -124,10 +124,10 @@ class RequestsScreen(LabScreen):
     def action_tune(self) -> None:
         one = self._present
         if not self.chat.state.requests.keeps_prompts:
-            self.say(NOT_KEPT)
+            self.say(NO_PROMPTS)
             return
         client = client_name(one.client) if one is not None else ""
-        prompts = [each.kept for each in self.chat.state.requests.newest_first if client_name(each.client) == client]
+        prompts = [each.prompt for each in self.chat.state.requests.newest_first if client_name(each.client) == client]
         found = [prompt for prompt in reversed(prompts) if prompt is not None]
         if not found:
             self.say(f"no prompt of {client or 'a program'} is kept yet: those that come from now on are")

@@ -60,8 +60,8 @@ class ToolsScreen(LabScreen):
             return NONE.format(path=user_file())
         session = self.chat.state.session
         note = session.conversation.tools_note if session is not None else ""
-        said = "A call is shown and asked about first, unless it is allowed."
-        return f"{said} {note[:1].upper()}{note[1:]}." if note else said
+        usual = "A call is shown and asked about first, unless it is allowed."
+        return f"{usual} {note[:1].upper()}{note[1:]}." if note else usual
 
     def _now(self) -> dict[str, tuple[str, ...]]:
         """The cells of each row, by its key."""

@@ -126,9 +126,9 @@ class ParamsPanel(Panel):
         self._more.count = sum(name not in FIRST for name, _ in self._shown())
         for group, heading in self._headings.items():
             heading.display = taken is None or any(SPEC[name].group == group for name in taken)
-        said = self.query_one("#params-untaken", Static)
-        said.display = taken is not None
-        said.update(f"{engine} takes these; drafting and the rest are set where it runs")
+        note = self.query_one("#params-untaken", Static)
+        note.display = taken is not None
+        note.update(f"{engine} takes these; drafting and the rest are set where it runs")
 
     def _shown(self) -> list[tuple[str, KnobRow]]:
         return [(name, row) for name, row in self._rows.items() if self._taken is None or name in self._taken]

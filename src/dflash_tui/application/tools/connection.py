@@ -98,9 +98,9 @@ class Connection:
         if self._process is not None and self._process.problem:
             return self._process.problem
         if isinstance(leaf(error), TimeoutError):
-            said = f"it has not said within {start_s:g} s which tools it has"
+            late = f"it has not said within {start_s:g} s which tools it has"
             skipped = self._process.skipped if self._process is not None else 0
-            return said + (f"; it wrote {skipped:,} lines that are no messages" if skipped else "")
+            return late + (f"; it wrote {skipped:,} lines that are no messages" if skipped else "")
         if self._process is not None and self._process.gone.is_set():
             return self._process.ended()
         return reason(error)

@@ -85,7 +85,7 @@ def plan(
 
 
 def over(rounds: int) -> bool:
-    """The model went on calling after it was told that there are no more rounds: the turn ends."""
+    """The model went on calling after it read that there are no more rounds: the turn ends."""
     return rounds > MAX_ROUNDS
 
 

@@ -31,7 +31,7 @@ MAX_LINE = 8 * 2**20
 """Bytes of a message."""
 LEAVE_S = 1.0
 """How long a process has to end by itself, and then after SIGTERM."""
-_TAIL = 20  # lines of stderr that are kept
+_TAIL = 20  # lines of stderr that are stored
 _PIECE = 64 * 1024
 _LOOK_S = 0.02
 
@@ -92,8 +92,8 @@ class ServerProcess:
             return self.problem
         code = self._process.returncode if self._process is not None else None
         how = "it has ended" if code is None else f"it has ended with {'signal' if code < 0 else 'code'} {abs(code)}"
-        said = next((line for line in reversed(self._stderr) if line.strip()), "")
-        return one_line(f"{how}: {said}" if said else how)
+        last = next((line for line in reversed(self._stderr) if line.strip()), "")
+        return one_line(f"{how}: {last}" if last else how)
 
     async def _read(self, process: Process, incoming: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         assert process.stdout is not None
