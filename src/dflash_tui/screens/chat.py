@@ -22,7 +22,7 @@ from dflash_tui.chat.layout import ChatLayout
 from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.screens.pages import PAGES, action_provider
-from dflash_tui.settings.keys import bindings
+from dflash_tui.settings.keys import actions_without, bindings
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.completions import Completions
 from dflash_tui.widgets.find_bar import FindBar
@@ -301,6 +301,8 @@ class ChatScreen(Screen[None]):
     def hint(self, action: str, label: str) -> str:
         """Retry is offered only if there is a message to answer again or a load that failed, and "Answer now" while
         the model reasons."""
+        if action in actions_without(self.state.refused):
+            return ""
         if action == "retry":
             state = self.state
             again = self.transcript.turns if state.session is not None else not state.loading
@@ -346,6 +348,9 @@ class ChatScreen(Screen[None]):
 
     def open_page(self, page: str, text: str = "") -> None:
         """Open one of the screens of `pages.py` over the chat. A lab screen runs `text` at once."""
+        if page in self.state.refused or f"open('{page}')" in actions_without(self.state.refused):
+            self.say(self.state.refusal)
+            return
         opened = PAGES[page](self.parts, text)
         if type(self.app.screen) is not type(opened):  # two messages may be refused in quick succession
             self.app.push_screen(opened)
