@@ -13,13 +13,14 @@ from dflash_core.messages import Message
 from dflash_core.record import End, Start, decode
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.attach.attaching import attaching
-from dflash_tui.application.attach.conversation import NOT_HERE
 from dflash_tui.application.attach.own import AttachedSession
 from dflash_tui.application.attach.server import AttachedServer, AttachError
-from dflash_tui.application.session import LoadRequest
+from dflash_tui.application.session import NOT_HERE, LoadRequest
 from dflash_tui.application.session_state import decode_state
 from dflash_tui.launch import check, loader
 from dflash_tui.server.settings import ServerSettings
+from dflash_tui.slash.table import complete
+from dflash_tui.widgets.flash import Flash
 from support import demo_pair
 from support.processes import run_python
 from support.serving import Running, running, wait_for
@@ -180,7 +181,19 @@ async def test_the_app_over_a_server(make_app: Callable[..., DFlashApp], server:
         assert report is not None
         assert len(report.tokens) == 12
         await pilot.press("f4")
-        await shows(pilot, "step")
+        await shows(pilot, "step", "F3 Stats")
+        assert "F8 Tune" not in screen_text(app), "nothing is tuned without the decoder"
+        assert not {"/tune ", "/ab ", "/serve "} & {one.text for one in complete("/", app.chat.parts)}
+        for key in ("f8", "/plain", "/ab p_min=0 | p_min=0.2"):
+            app.chat.query_one(Flash).hide()
+            await (pilot.press(key) if key == "f8" else ask(pilot, key))
+            await shows(pilot, NOT_HERE[:40])
+            assert app.screen is app.chat
+            app.chat.prompt.rewrite("")
+        await ask(pilot, "/whatif")
+        await shows(pilot, "Adopt best")
+        assert "Measure" not in screen_text(app)
+        await pilot.press("escape")
         await ask(pilot, "/reload")
         await loaded(pilot)
         assert isinstance(app.state.session, AttachedSession)

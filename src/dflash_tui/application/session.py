@@ -40,6 +40,7 @@ class Watcher(Protocol):
 
 LAST, LISTED = "last", "list"  # no beginning of an id, which has hexadecimal digits
 """In place of a conversation to continue: the one that changed last, or the list of all."""
+NOT_HERE = "the model is on the server: measurements and serving need it in this program"
 
 
 @dataclass(frozen=True, slots=True)

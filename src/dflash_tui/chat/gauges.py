@@ -95,7 +95,7 @@ class Gauges(Controller):
 
     def start(self) -> None:
         """Show the model's name on the page of an empty conversation."""
-        self.transcript.start.show(self.state.model, loading=self.state.loading)
+        self.transcript.start.show(self.state.model, loading=self.state.loading, tunes=not self.state.attached)
 
     def context(self) -> None:
         """How much of the context the conversation on the screen takes, and the typed text would take."""

@@ -13,7 +13,7 @@ from dflash_tui.application.background import UNDER_WAY, DecoderUse
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.json_store import Remembered
 from dflash_tui.application.requests import Requests
-from dflash_tui.application.session import Loader, LoadRequest, SessionLike
+from dflash_tui.application.session import NOT_HERE, Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Settings
 from dflash_tui.widgets.flash import Notices
 
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from dflash_tui.application.figures.meter import Meter
     from dflash_tui.widgets.answer import Answer
     from dflash_tui.widgets.transcript import TurnBlock
+
+NEED_THE_DECODER = frozenset({
+    "tune", "sweep", "ab", "plain", "serve", "policy", "kv", "lab.tune", "lab.sweep", "lab.ab", "lab.plain",
+})  # fmt: skip
+"""Commands and actions that have no effect on a server's model."""
 
 
 @dataclass
@@ -100,7 +105,7 @@ class AppState:
         self.experiment: Experiment | None = None  # the lab's running experiment
         self.decoder, self.requests = DecoderUse(), Requests()
         self.no_model = ""  # why no model can be used or loaded, as in a replay
-        self.refused: frozenset[str] = frozenset()  # ids of actions, and names of commands, that have no effect
+        self.without: frozenset[str] = frozenset()  # what is `refused` whatever is loaded, as in a replay
 
     @cached_property
     def conversation(self) -> CurrentConversation:
@@ -108,6 +113,21 @@ class AppState:
         from dflash_tui.application.conversations.current import CurrentConversation
 
         return CurrentConversation(self.past.folder, self.settings.system)
+
+    @property
+    def attached(self) -> bool:
+        """The model is a server's."""
+        return self.present is not None and bool(self.present.attach)
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """Ids of actions, and names of commands, that have no effect."""
+        return self.without | NEED_THE_DECODER if self.attached else self.without
+
+    @property
+    def refusal(self) -> str:
+        """Why they have none."""
+        return self.no_model or NOT_HERE
 
     @property
     def opened(self) -> CurrentConversation | None:

@@ -22,7 +22,7 @@ from dflash_tui.chat.layout import ChatLayout
 from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.screens import pages
-from dflash_tui.settings.keys import bindings
+from dflash_tui.settings.keys import actions_without, bindings
 from dflash_tui.terminal.editor import edited
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.completions import Completions
@@ -296,17 +296,17 @@ class ChatScreen(Screen[None]):
     def hint(self, action: str, label: str) -> str:
         """Retry is offered only if there is a message to answer again or a load that failed, and "Answer now" while
         the model reasons."""
+        state, possible = self.state, action not in actions_without(self.state.refused)
         if action == "retry":
-            state = self.state
             again = self.transcript.turns if state.session is not None else not state.loading
-            return label if again and not (state.busy or state.experiment is not None) else ""
-        if action == "empty":
-            return label if self.prompt.is_long else ""
-        if action == "answer_now":
-            return label if self.state.turn.reasoning else ""
-        if action == "download":
-            return label if self.made is not None and self.made.downloads.next is not None else ""
-        return label
+            possible = bool(again) and not (state.busy or state.experiment is not None)
+        elif action == "empty":
+            possible = possible and self.prompt.is_long
+        elif action == "answer_now":
+            possible = state.turn.reasoning
+        elif action == "download":
+            possible = possible and self.made is not None and self.made.downloads.next is not None
+        return label if possible else ""
 
     async def action_edit(self) -> None:
         """Take back a waiting message, the chosen or the last one. If none waits, begin a new version of a message."""
@@ -341,8 +341,10 @@ class ChatScreen(Screen[None]):
 
     def open_page(self, page: str, text: str = "") -> None:
         """Open one of the screens of `pages.py` over the chat. A lab screen runs `text` at once."""
-        opened = pages.page(page, self.parts, text)
-        if type(self.app.screen) is not type(opened):  # two messages may be refused in quick succession
+        if page in self.state.refused or f"open('{page}')" in actions_without(self.state.refused):
+            self.say(self.state.refusal)
+        # Two messages may be refused in quick succession.
+        elif type(self.app.screen) is not type(opened := pages.page(page, self.parts, text)):
             self.app.push_screen(opened)
 
     action_open = open_page

@@ -9,7 +9,7 @@ from dflash_tui.application.replay import NO_MODEL, ReplaySession
 from dflash_tui.chat.controller import PairLoaded, TurnEnded
 from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
-from dflash_tui.settings.keys import ACTIONS, offered, retold
+from dflash_tui.settings.keys import actions_without, retold
 
 WHAT = "A replay, without a model: Ctrl+R plays again, Alt+I steps, Ctrl+Q leaves"
 NEED_A_MODEL = frozenset(
@@ -24,14 +24,14 @@ NO_EFFECT = NEED_A_MODEL | {
     "app.download", "chat.rename",
 }  # fmt: skip
 """Commands and actions that change the next turn, a model, or conversations: there are none."""
-ACTIONS_WITHOUT = {one.action for one in ACTIONS if one.action and not offered(one, NO_EFFECT)}
+ACTIONS_WITHOUT = actions_without(NO_EFFECT)
 
 
 class ReplayScreen(ChatScreen):
     """Each turn begins when the previous one is shown, with its recorded knobs."""
 
     def __init__(self, state: AppState) -> None:
-        state.no_model, state.refused = NO_MODEL, NO_EFFECT
+        state.no_model, state.without = NO_MODEL, NO_EFFECT
         super().__init__(state)
 
     def on_mount(self) -> None:
@@ -55,17 +55,7 @@ class ReplayScreen(ChatScreen):
 
     def hint(self, action: str, label: str) -> str:
         label = super().hint(action, label)
-        if action in ACTIONS_WITHOUT:
-            return ""
         return "Play again" if action == "retry" and label else label
-
-    def open_page(self, page: str, text: str = "") -> None:
-        if f"open('{page}')" in ACTIONS_WITHOUT or page in NEED_A_MODEL:
-            self.say(NO_MODEL)
-        else:
-            super().open_page(page, text)
-
-    action_open = open_page
 
     def action_panel(self, name: str) -> None:
         if f"panel('{name}')" in ACTIONS_WITHOUT:

@@ -116,6 +116,8 @@ class WhatIfScreen(LabScreen):
             self.draw()
 
     def hint(self, action: str, label: str) -> str:
+        if self.chat.state.attached and action in ("exact", "measure"):
+            return ""
         return label if action == "back" and self._then == self._estimated else super().hint(action, label)
 
     @property

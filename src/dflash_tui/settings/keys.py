@@ -7,6 +7,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 
 from textual.binding import Binding
 from textual.keys import REPLACED_KEYS, Keys, key_to_character
@@ -281,6 +282,12 @@ def actions_of(app: object) -> Sequence[Action]:
 def offered(one: Action, without: Set[str]) -> bool:
     """Whether an action has an effect now; `without`: ids of actions, and names of commands, that have none."""
     return one.id not in without and (not one.slash or one.slash not in without)
+
+
+@cache
+def actions_without(without: frozenset[str]) -> frozenset[str]:
+    """The actions that have no effect; `without` is that of `offered`."""
+    return frozenset(one.action for one in ACTIONS if one.action and not offered(one, without))
 
 
 def retold(text: str, app: object) -> str:

@@ -35,7 +35,7 @@ async def run(text: str, host: ChatParts) -> None:
         hint = f"did you mean /{near[0]}?" if near else "/help lists the commands"
         raise SlashError(f"unknown command /{name}; {hint}")
     if name in host.state.refused:
-        raise SlashError(host.state.no_model)
+        raise SlashError(host.state.refusal)
     await SLASH[name].run(host, rest)
 
 

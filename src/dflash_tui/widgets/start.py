@@ -80,7 +80,7 @@ class StartPage(Vertical):
     def __init__(self) -> None:
         super().__init__(id="welcome")
         self._examples = [Example(text) for text in EXAMPLES]
-        self._shown = ("", False, False)
+        self._shown = ("", False, False, True)
         self.offers_tour = False
 
     def compose(self) -> ComposeResult:
@@ -126,9 +126,9 @@ class StartPage(Vertical):
         for one in self._examples:
             one.show(chosen=one.text == prompt)
 
-    def show(self, model: str, *, loading: bool) -> None:
-        """The model that is loaded, "" for none."""
-        state = (model, loading, self.offers_tour)
+    def show(self, model: str, *, loading: bool, tunes: bool = True) -> None:
+        """The model that is loaded, "" for none. `tunes`: it can be measured here."""
+        state = (model, loading, self.offers_tour, tunes)
         if state == self._shown:
             return
         self._shown = state
@@ -136,7 +136,7 @@ class StartPage(Vertical):
         if self.offers_tour:
             hint = "New here? Enter begins a tour of six steps. Or just type."
         else:
-            hint = "F8 finds the best setting   ? explains figures   /tour"
+            hint = "F8 finds the best setting   " * tunes + "? explains figures   /tour"
         self.query_one("#start-hints", Static).update(
             Content.styled(retold(hint, self.app), "$accent" if self.offers_tour else "$foreground 70%")
         )

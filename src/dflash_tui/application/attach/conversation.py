@@ -14,9 +14,7 @@ from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_tui.application.attach.calls import StreamedCalls
 from dflash_tui.application.attach.server import AttachError
 from dflash_tui.application.requests import Requests
-from dflash_tui.application.session import OnPrefill, TurnLike
-
-NOT_HERE = "the model is on the server: measurements and serving need it in this program"
+from dflash_tui.application.session import NOT_HERE, OnPrefill, TurnLike
 
 
 class Calling:
