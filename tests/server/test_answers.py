@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dflash_core.answer import Answer
 from dflash_core.conversation import Conversation
+from dflash_core.events import Event
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Prompt
 from dflash_core.record import Start
 from support import demo_pair
-from support.serving import Running
+from support.scripted import ScriptedEngine
+from support.serving import Running, running
 
 if TYPE_CHECKING:
     from anthropic.types import Message
@@ -243,3 +247,15 @@ def test_a_token_that_ends_this_answer_alone_is_no_text(mode: str) -> None:
     assert ended.report is not None
     assert (ended.report.stop, ended.text.rstrip()) == ("stop token", "12 + 7")
     assert ended.report.tokens == tokens[: tokens.index(equals) + 1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_text_that_waited_for_more_is_part_of_an_answer_that_ends_early(stream: bool) -> None:
+    class Cut(ScriptedEngine):
+        def _told_of(self, *given: Any) -> Iterator[Event]:
+            yield from (replace(event, stop=None) for event in super()._told_of(*given))
+
+    with running(Cut(lambda prompt: "One line.\n<thi")) as it:
+        found = it.openai().chat.completions.create(model="demo", messages=CHAT, stream=stream)
+        texts = [one.choices[0].delta.content or "" for one in found] if stream else [found.choices[0].message.content]
+    assert "".join(texts) == "One line.\n<thi"

@@ -22,6 +22,9 @@ class DrawnText(Text):
 
     tokens: tuple[dict[str, Any], ...] = ()
 
+    def __add__(self, more: Text) -> DrawnText:
+        return DrawnText(self.text + more.text, self.tokens + (more.tokens if isinstance(more, DrawnText) else ()))
+
 
 class DrawnTokens:
     """Reasoning, tags and tokens without a text are left out. `log_probs` is filled by the decoder."""

@@ -12,18 +12,20 @@ from starlette.types import Receive, Scope, Send
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError, GrammarError
 from dflash_core.events import PrefillEvent
+from dflash_core.record import encode
 from dflash_core.text.tool_calls.parts import Part
 from dflash_tui.server.body import ClientGoneError
 from dflash_tui.server.gate import answer_json
 from dflash_tui.server.job import Job
 from dflash_tui.server.request_error import RequestError, invalid
-from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update
+from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, joined
 from dflash_tui.server.worker import Worker
 
 ALIVE_S = 5.0
 """How often a client that waits hears something."""
-GATHER_S = 0.005
-"""The least between two writes of a stream: more of them would slow a fast engine down."""
+STEP_S, GATHER_S = 0.002, 0.016
+"""After a write the next one waits so long for each step that was in it, and so long at most: writing every step of a
+fast engine would slow it down, and an engine whose steps take longer has each written as it comes."""
 PATIENCE_S = 60.0
 """How long a client may read nothing."""
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
@@ -60,14 +62,12 @@ def event(data: bytes, name: str = "") -> bytes:
     return b"%sdata: %s\n\n" % (f"event: {name}\n".encode() if name else b"", data)
 
 
-async def exchange(
-    job: Job, worker: Worker, writer: Writer, scope: Scope, receive: Receive, send: Send, *, streamed: bool
-) -> None:
+async def exchange(job: Job, worker: Worker, writer: Writer, scope: Scope, receive: Receive, send: Send) -> None:
     """Queue the job and answer with what comes of it. Raises RequestError before the response has begun."""
     scope["before"] = worker.submit(job)
     client = _Client(job, worker, writer, send)
     gone = asyncio.create_task(left(receive))
-    work = asyncio.create_task(client.stream() if streamed else client.whole())
+    work = asyncio.create_task(client.stream() if job.streamed else client.whole())
     try:
         await asyncio.wait({gone, work}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
@@ -96,16 +96,12 @@ class _Client:
         """For the log."""
 
     async def whole(self) -> None:
-        parts: list[Part] = []
-        while True:
-            for update in await self._job.updates.take():
-                if isinstance(update, Failed):
-                    raise as_refusal(update.error)
-                if isinstance(update, Ended):
-                    self.line = logged(update)
-                    return await answer_json(200, self._writer.whole(parts, update), self._send)
-                if isinstance(update, Step):
-                    parts += update.parts
+        last = (await self._job.updates.take())[0]
+        if isinstance(last, Failed):
+            raise as_refusal(last.error)
+        assert isinstance(last, Ended)
+        self.line = logged(last)
+        await answer_json(200, self._writer.whole(self._job.parts, last), self._send)
 
     async def stream(self) -> None:
         """What comes while an event is written, and shortly after it, is written with the next one."""
@@ -113,7 +109,7 @@ class _Client:
         while True:
             updates = await self._next()
             data = b"" if updates else self._writer.waits(*self._worker.place(self._job), read)
-            for update in updates:
+            for update in joined(updates):
                 if isinstance(update, Failed):
                     refusal = as_refusal(update.error)
                     if not (self._open or data):
@@ -127,11 +123,12 @@ class _Client:
                     return await self._write(data, more=False)
             if data or any(not isinstance(update, Reading) for update in updates):
                 await self._write(data)
-                await asyncio.sleep(GATHER_S)
+                steps = sum(isinstance(update, Step) for update in updates)
+                await asyncio.sleep(min(steps * STEP_S, GATHER_S))
 
     def _event(self, update: Recorded | Reading | Step | Ended) -> bytes:
         if isinstance(update, Recorded):
-            return event(update.line, "dflash")
+            return event(encode(update.line), "dflash")
         if isinstance(update, Reading):
             return self._writer.progress(update)
         first = b""
@@ -142,6 +139,8 @@ class _Client:
 
     async def _next(self) -> list[Update]:
         """The next updates; none where nothing came for a while."""
+        if found := self._job.updates.now():
+            return found
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ALIVE_S):
                 return await self._job.updates.take()

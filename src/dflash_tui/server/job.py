@@ -13,7 +13,7 @@ from dflash_core.events import Piece, PrefillEvent
 from dflash_core.knobs import Knobs
 from dflash_core.log_probs import LogProbs
 from dflash_core.messages import Call, Message, Prompt, arguments_of
-from dflash_core.record import Line, Start, encode
+from dflash_core.record import End, Line, Start
 from dflash_core.text.template_values import Tools
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.answer import AnswerParts, AnswerShape
@@ -56,11 +56,19 @@ class Job:
     """
 
     def __init__(
-        self, prepared: Prepared, request: ServedRequest, requests: Requests, *, events: bool = False, key: int = 0
+        self,
+        prepared: Prepared,
+        request: ServedRequest,
+        requests: Requests,
+        *,
+        streamed: bool,
+        events: bool = False,
+        key: int = 0,
     ) -> None:
-        """`request`: as it is listed in `requests`, where those who watch find its lines. `events`: its client gets
-        them too. `key`: the number of its client's, 0 for none."""
-        self._events, self.key = events, key
+        """`request`: as it is listed in `requests`, where those who watch find its lines. `streamed`: its client gets
+        the answer as it comes; without that there is no update but the last. `events`: the lines too. `key`: the
+        number of its client's, 0 for none."""
+        self.streamed, self._events, self.key = streamed, streamed and events, key
         self.prepared, self.request, self._requests = prepared, request, requests
         self.updates = Updates()
         self.cancelled = False
@@ -75,7 +83,9 @@ class Job:
         self._drawn: DrawnTokens | None = None
         self._made = time.perf_counter()
         self._queue_ms = self._ttft_ms = 0.0
-        self._parts: list[Part] = []
+        self.parts: list[Part] = []
+        """All so far."""
+        self._lines: list[Line] = []  # that follow the parts of their step
 
     def cancel(self) -> None:
         """End the answer within a step, or skip it when its turn comes."""
@@ -122,7 +132,6 @@ class Job:
                 answer.stop()
             for piece in answer:
                 self._step(piece, answer)
-            self._send_parts(self._shape.finish(cut=answer.report is None or answer.report.stop != "stop token"))
             last = self._ended(answer.report, tokenizer)
         except Exception as error:
             last = Failed(error)
@@ -135,12 +144,23 @@ class Job:
 
     def _line(self, line: Line) -> None:
         self._requests.record(self.request, line)
+        if isinstance(line, End):
+            cut = line.report is None or line.report.stop != "stop token"
+            self._send_parts([*self._shape.push(line.thinking, line.text), *self._shape.finish(cut=cut)])
         if self._events:
-            self.send_update(Recorded(encode(line)))
+            self._lines.append(line)
+            if isinstance(line, (Start, End)):
+                self._send_lines()
+
+    def _send_lines(self) -> None:
+        for line in self._lines:
+            self.send_update(Recorded(line))
+        self._lines.clear()
 
     def _reads(self, done: int, total: int) -> None:
         self.request.prefill = done, total
-        self.send_update(Reading(done, total))
+        if self.streamed:
+            self.send_update(Reading(done, total))
 
     def _over(self, last: Ended | Failed, answer: Answer | None) -> None:
         why = f"failed: {last.error}" if isinstance(last, Failed) else WORDS.get(last.why, last.why)
@@ -153,14 +173,15 @@ class Job:
         if read is not None:
             self._ttft_ms = (time.perf_counter() - self._made) * 1e3
         self._send_parts(self._shape.push(piece.thinking, piece.text), read)
+        self._send_lines()
         if self._shape.over:
             answer.stop()
 
     def _send_parts(self, parts: Sequence[Part], read: PrefillEvent | None = None) -> None:
         if self._drawn is not None:
             parts = self._drawn.with_tokens(parts)
-        self._parts += parts
-        if parts or read is not None:
+        self.parts += parts
+        if self.streamed and (parts or read is not None):
             self.send_update(Step(tuple(parts), read))
 
     def _ended(self, report: TurnReport | None, tokenizer: Tokenizer) -> Ended:
@@ -177,7 +198,7 @@ class Job:
         return Ended(report, why, count, shape.stop_string, self._queue_ms, self._ttft_ms, notes)
 
     def _remember(self, ids: Sequence[int]) -> None:
-        text, thinking, blocks = text_thinking_calls(self._parts)
+        text, thinking, blocks = text_thinking_calls(self.parts)
         calls = tuple(Call("", one.name, arguments_of(one.text)) for one in blocks)
         self.prepared.answered(Message("assistant", text, thinking, calls=calls), ids)
 

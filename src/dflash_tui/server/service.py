@@ -114,9 +114,9 @@ class Service:
         request = self.requests.add(client, path, model or self.name, own.preset, prepared.prompt)
         scope["answer"] = request.number
         try:
-            events = streamed and asked.events
-            job = Job(prepared, request, self.requests, events=events, key=scope.get("key", 0))
-            await exchange(job, self.worker, writer, scope, receive, send, streamed=streamed)
+            key = scope.get("key", 0)
+            job = Job(prepared, request, self.requests, streamed=streamed, events=asked.events, key=key)
+            await exchange(job, self.worker, writer, scope, receive, send)
         except RequestError as error:
             if request.state == "waiting":
                 self.requests.over(request, f"refused: {error}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import groupby
+from typing import Literal, cast
 
 from dflash_core.events import PrefillEvent
-from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking
+from dflash_core.record import Line
+from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking, merged
 from dflash_core.turn_stats import TurnReport
 
 Kind = Literal["thinking", "text", "call"]
@@ -85,36 +87,54 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A line of the answer's record, for a client that asked for them."""
+    """A line of the answer's record, for a client that asked for them. That of a step follows its parts."""
 
-    line: bytes
+    line: Line
 
 
 Update = Recorded | Reading | Step | Ended | Failed
 
 
+def joined(updates: Iterable[Update]) -> Iterator[Update]:
+    """The same updates, with steps that follow each other as one."""
+    for kind, run in groupby(updates, type):
+        if kind is Step:
+            steps = cast("list[Step]", list(run))
+            yield Step(tuple(merged(part for step in steps for part in step.parts)), steps[0].read)
+        else:
+            yield from run
+
+
 class Updates:
-    """A queue from the engine's thread to a loop. The loop is woken once for all that has come since it looked: at
-    thousands of steps a second each waking would cost the engine more than a step."""
+    """A queue from the engine's thread to a loop. A loop that sleeps is woken once for all that has come since it
+    looked, one that looks by itself never: at thousands of steps a second each waking would cost the engine more than
+    a step."""
 
     def __init__(self) -> None:
         """In the loop that will read it."""
         self._loop = asyncio.get_running_loop()
         self._updates: deque[Update] = deque()
         self._ready = asyncio.Event()
-        self._woken = False
+        self._sleeps = False
 
     def put(self, update: Update) -> None:
         """From any thread. Raises RuntimeError where the loop has ended."""
         self._updates.append(update)
-        if not self._woken:
-            self._woken = True
+        if self._sleeps:
+            self._sleeps = False
             self._loop.call_soon_threadsafe(self._ready.set)
 
     async def take(self) -> list[Update]:
         """All that have come, one at least."""
-        while not self._updates:
-            await self._ready.wait()
+        while True:
             self._ready.clear()
-            self._woken = False
-        return [self._updates.popleft() for _ in range(len(self._updates))]
+            self._sleeps = True  # first, or what comes between a look and this would wake nobody
+            if found := self.now():
+                return found
+            await self._ready.wait()
+
+    def now(self) -> list[Update]:
+        """All that have come."""
+        found = [self._updates.popleft() for _ in range(len(self._updates))]
+        self._sleeps = self._sleeps and not found
+        return found

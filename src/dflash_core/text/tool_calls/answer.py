@@ -27,6 +27,8 @@ class StopStrings:
 
     def push(self, text: str) -> str:
         """The text that is certain to come before any stop string."""
+        if not self._strings:
+            return text
         if self.found:
             self.dropped += len(text.encode())
             return ""

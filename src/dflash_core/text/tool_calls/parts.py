@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,6 +12,9 @@ class Text:
     """A piece of the answer's text."""
 
     text: str
+
+    def __add__(self, more: Text) -> Text:
+        return Text(self.text + more.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,13 @@ class Malformed:
 Part: TypeAlias = Text | Thinking | CallStart | CallArguments | CallEnd | Malformed
 
 
-def merged(parts: list[Part]) -> list[Part]:
+def merged(parts: Iterable[Part]) -> list[Part]:
     """The same parts, with pieces that follow each other joined."""
     joined: list[Part] = []
     for part in parts:
         last = joined[-1] if joined else None
         if isinstance(part, Text) and isinstance(last, Text):
-            joined[-1] = Text(last.text + part.text)
+            joined[-1] = last + part
         elif isinstance(part, Thinking) and isinstance(last, Thinking):
             joined[-1] = Thinking(last.text + part.text)
         elif isinstance(part, CallArguments) and isinstance(last, CallArguments):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -31,8 +30,8 @@ NOTE = "attached to {url}, {program}; F8, /whatif, /serve and /policy reset need
 
 
 class AttachedTurn(Calling):
-    """An answer of the server, from the lines of its record. Where tools are used, the lines have calls as the model
-    wrote them, so text and reasoning are those of the usual stream: what follows the line of a step belongs to it."""
+    """An answer of the server: text, reasoning and calls from the usual stream, all else from the lines of its record.
+    What a line has of text is as the model wrote it, calls included; the same without them comes before the line."""
 
     def __init__(
         self,
@@ -40,18 +39,15 @@ class AttachedTurn(Calling):
         stream: Stream,
         tell: Callable[[str, dict[str, Any]], None],
         on_prefill: OnPrefill | None,
-        *,
-        uses_tools: bool,
     ) -> None:
         super().__init__()
-        self._uses_tools = uses_tools
-        self._waiting: Piece | None = None  # for its text
         self._conversation, self._stream, self._tell_server = conversation, stream, tell
         self._on_prefill = on_prefill
         self._lines: list[TurnLine] = []
         self.report: TurnReport | None = None
         self.record: TurnRecord | None = None
         self.text = self.thinking = ""
+        self._shown = 0, 0  # how much of both is in pieces
 
     def __iter__(self) -> Iterator[Piece]:
         try:
@@ -59,13 +55,7 @@ class AttachedTurn(Calling):
                 if name != "dflash":
                     self._chunk(data)
                 elif (piece := self._line(decode(data))) is not None:
-                    shown: Piece | None = piece
-                    if self._uses_tools:
-                        shown, self._waiting = self._waiting, replace(piece, text="", thinking="")
-                    if shown is not None:
-                        yield shown
-            if self._waiting is not None:
-                yield self._waiting
+                    yield piece
             if not (self._stream.is_cut or (self._lines and isinstance(self._lines[-1], End))):
                 raise AttachError(CUT_OFF)
         finally:
@@ -83,37 +73,26 @@ class AttachedTurn(Calling):
         self._lines.append(line)
         for watcher in self._conversation.watchers:
             watcher(line)
-        if isinstance(line, Start):
-            return None
-        if not self._uses_tools:
-            self._add(line.text, line.thinking)
         if isinstance(line, End):
             self.report = line.report
+        if isinstance(line, (Start, End)):
             return None
         self._conversation.texts |= line.texts
-        return Piece(line.event, line.text, line.thinking, line.at)
-
-    def _add(self, text: str, thinking: str) -> None:
-        self.text += text
-        self.thinking += thinking
-
-    def _delta(self, delta: Mapping[str, Any]) -> None:
-        """Answer, reasoning and calls of a chunk."""
-        self.streamed.take(objects(delta, "tool_calls"))
-        added, thinking = text(delta, "content"), text(delta, "reasoning_content")
-        self._add(added, thinking)
-        if (it := self._waiting) is not None:
-            self._waiting = replace(it, text=it.text + added, thinking=it.thinking + thinking)
+        (text, thinking), self._shown = self._shown, (len(self.text), len(self.thinking))
+        return Piece(line.event, self.text[text:], self.thinking[thinking:], line.at)
 
     def _chunk(self, data: bytes) -> None:
-        """A chunk of the usual stream: how much of the prompt is read, or why nothing more comes."""
+        """A chunk of the usual stream: part of the answer, how much of the prompt is read, or why nothing more
+        comes."""
         if data == b"[DONE]":
             return
         found = json.loads(data)
         progress, error = found.get("prompt_progress"), found.get("error")
-        if self._uses_tools:
-            for choice in objects(found, "choices"):
-                self._delta(part(choice, "delta"))
+        for choice in objects(found, "choices"):
+            delta = part(choice, "delta")
+            self.text += text(delta, "content")
+            self.thinking += text(delta, "reasoning_content")
+            self.streamed.take(objects(delta, "tool_calls"))
         if error is not None:
             raise AttachError(f"the server: {one_line(str(error.get('message', error)))}")
         if progress is not None and self._on_prefill is not None:
@@ -159,7 +138,7 @@ class AttachedConversation(SentConversation):
             **self.offered(),
         }
         stream = self._server.stream("/v1/chat/completions", body)
-        return AttachedTurn(self, stream, self._tell, on_prefill, uses_tools=bool(self.tools))
+        return AttachedTurn(self, stream, self._tell, on_prefill)
 
     def _tell(self, path: str, change: dict[str, Any]) -> None:
         with suppress(AttachError):  # it has ended meanwhile, or its stream says that the connection is lost
