@@ -13,7 +13,7 @@ from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.kv import defines as kv_defines
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder, WarpLayout
-from dflash_core.cache_types import CachePair
+from dflash_core.cache_types import F16, CachePair
 from dflash_core.tree import ancestors
 from support.acts import F16_GROUP, acts_f16
 from support.engines import At, Engine
@@ -248,6 +248,7 @@ LAYOUTS: dict[str, list[tuple[int, WarpLayout | None]]] = {
         (64, None),
     ],
 }
+LAYOUTS["heads of 512"] = [(1, None), (8, None), (24, None), (24, WarpLayout(3, 4))]
 LAYOUTS["q4_0/tq3_0"] = LAYOUTS["bf16"] = LAYOUTS["q4_0+384"] = [(1, None), (24, None), (8, WarpLayout(3, 4))]
 
 
@@ -257,6 +258,7 @@ LAYOUTS["q4_0/tq3_0"] = LAYOUTS["bf16"] = LAYOUTS["q4_0+384"] = [(1, None), (24,
         pytest.param(kv, length, marks=() if length in lengths else pytest.mark.full)
         for kv, lengths in {
             "f16": (0, 700),
+            "heads of 512": (700,),
             "q8_0": (130,),
             "q4_0/tq3_0": (700,),
             "bf16": (130,),
@@ -268,8 +270,8 @@ LAYOUTS["q4_0/tq3_0"] = LAYOUTS["bf16"] = LAYOUTS["q4_0+384"] = [(1, None), (24,
 def test_a_row_has_the_same_bits_at_every_width(engine: Engine, rng: np.random.Generator, kv: str, length: int) -> None:
     """Also where the wider pass has more live rows, more live splits and another layout; and with so few blocks that a
     block takes all rows of a split together."""
-    heads, slots, most = GROUPS[6], length + 64, max(width for width, _ in LAYOUTS[kv])
-    kinds = CachePair.parse(kv)
+    large, slots, most = kv == "heads of 512", length + 64, max(width for width, _ in LAYOUTS[kv])
+    heads, kinds = (HeadShape(512, 8, 1, 64), F16) if large else (GROUPS[6], CachePair.parse(kv))
     parents = chain_with_branches(most, rng)
     cache = Cache.random(rng, heads, length + most, slots).kept(kinds)
     q, projected = queries(rng, heads, most, most), projection(rng, heads, most)

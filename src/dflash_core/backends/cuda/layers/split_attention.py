@@ -148,7 +148,15 @@ class WarpLayout:
         wide = WarpLayout(min(ROW_WARPS, tiles), min(COLUMN_WARPS, order.column_warps))
         # A warp unpacks whole rows, eight at a time, of up to so many numbers.
         packed = F16.k not in (order.kv.k, order.kv.v) and head_dim <= MAX_UNPACKED
-        return [replace(wide, once=True), wide, narrow] if packed else [wide, narrow]
+        large = head_dim == LARGE_HEAD and order.kv == F16 and tiles >= LARGE_HEAD_WARPS.row_warps
+        tall = [LARGE_HEAD_WARPS] if large else []
+        return [replace(wide, once=True), wide, narrow] if packed else [*tall, wide, narrow]
+
+
+LARGE_HEAD = 512
+# A warp has no registers for queries of such heads. With two columns of warps each read of them serves two products,
+# and 64 rows share the keys; unpacking would spill. 310 us a layer at 32,768 positions and 24 rows, not 409 (H200).
+LARGE_HEAD_WARPS = WarpLayout(4, 2)
 
 
 @dataclass(frozen=True, slots=True)
