@@ -95,7 +95,7 @@ def test_a_refusal_of_a_tool_is_one_line(tool: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_every_kind_of_sampling_is_timed_beside_greedy() -> None:
-    greedy, *others = sampled.cases()
+    greedy, *others = [case for case in sampled.cases("tree 23", "") if case.top is None]
     kinds = [StepKind.holding(case.knobs.budget, case.knobs, 248_320, drafts=True) for case in (greedy, *others)]
     assert kinds[0] == StepKind((24,), drafts=True, sampled=False)
     assert set(kinds[1:]) == {StepKind((24,), drafts=True, sampled=True, listed=listed) for listed in (False, True)}
