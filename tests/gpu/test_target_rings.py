@@ -11,9 +11,14 @@ import pytest
 from dflash_core import Knobs, load_target
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import PrefillCancelled
+from dflash_core.backends.cuda.layers.attention import AttentionMemory
+from dflash_core.backends.cuda.layers.base import MixerTensors
+from dflash_core.backends.cuda.rings import Empty
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.cache_types import CachePair
+from dflash_core.drafters.ngram import NgramDrafter
 from dflash_core.errors import ContextError
+from dflash_core.events import PrefillEvent
 from dflash_core.runner import Runner
 from dflash_core.snapshots.base import Rows, Snapshot
 from dflash_core.snapshots.folder import StateFolder
@@ -94,12 +99,67 @@ def test_a_checkpoint_without_the_rows_would_be_seen(device_name: str, rng: np.r
     both.read(rng, 100)
     points = both.checkpoint()
     both.read(rng, 140)
-    for tensors in points[0].kept:  # type: ignore[attr-defined]
-        for tensor in tensors:
-            tensor.zero_()
+    for tensor in points[0].tensors:
+        tensor.zero_()
     both.restore(points)
     with pytest.raises(AssertionError, match="after 100 positions"):
         both.step(rng, chain)
+
+
+def test_rows_are_copied_when_they_are_about_to_be_overwritten(
+    device_name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for a checkpoint that is dropped before, or that the rings still reach."""
+    copied = list[int]()
+    checkpoint = AttentionMemory.checkpoint
+
+    def counted(memory: AttentionMemory, length: int, empty: Empty) -> MixerTensors:
+        copied.extend([length] * bool(memory.kv.ring))
+        return checkpoint(memory, length, empty)
+
+    monkeypatch.setattr(AttentionMemory, "checkpoint", counted)
+    both = Both.of(target_on(device_name, "gemma3-Q8_0"))
+    both.read(rng, 40)
+    dropped, points = both.checkpoint(), both.checkpoint()
+    both.read(rng, 20)
+    both.step(rng, bushy)
+    assert not copied
+    both.restore(points)
+    both.step(rng, bushy)
+    assert not copied, "the rings still have what it needs"
+    dropped.clear()
+    both.read(rng, 64)
+    both.read(rng, 64)
+    assert set(copied) == {40}
+    kept = both.checkpoint()
+    assert set(copied) == {40}
+    both.restore(points)
+    assert set(copied) == {40, kept[0].length}, "later positions will be overwritten"
+    both.step(rng, chain)
+    both.read(rng, 64)
+    count = len(copied)
+    assert all(tensor.isfinite().all() for tensor in both.checkpoint()[0].tensors if tensor.is_floating_point())
+    assert len(copied) > count, "a copy is made of what is asked for"
+
+
+@pytest.mark.parametrize("drafting", ["plain", pytest.param("tree 12", marks=pytest.mark.full)])
+def test_an_answer_that_overwrites_a_checkpoint(device_name: str, drafting: str, rng: np.random.Generator) -> None:
+    """Its rows are copied before the step that may do it is queued; the next prompt goes on from there."""
+    both = Both.of(target_on(device_name, "gemma3-Q8_0"))
+    vocab = both.ours.target.spec.vocab_size
+    ids, other = rng.integers(0, vocab, 100).tolist(), rng.integers(0, vocab, 12).tolist()
+    knobs = Knobs(drafting=drafting, temperature=0.0, max_tokens=110, ignore_eos=True)
+    found = []
+    for session in both:
+        session.host_drafter = NgramDrafter() if drafting != "plain" else None
+        runner = Runner(session, frozenset(), CONTEXT, vocab, ROWS)
+        answer = [token for event in runner.generate(ids, knobs, keep=[90]) for token in event.tokens]
+        assert session.length > 190
+        (first, *events) = runner.generate([*ids[:90], *other], replace(knobs, max_tokens=4))
+        assert isinstance(first, PrefillEvent)
+        assert first.reused_tokens == 90
+        found.append((answer, [token for event in (first, *events) for token in event.tokens]))
+    assert found[0] == found[1]
 
 
 def test_a_cancelled_chunk_leaves_the_window(device_name: str, rng: np.random.Generator) -> None:

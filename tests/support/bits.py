@@ -32,7 +32,7 @@ def held(session: CudaSession, begin: int = 0) -> str:
     caches = [memory.kv for memory in session.memory.mixers if isinstance(memory, AttentionMemory)]
     rows = [tensor[:, :, begin : session.length] for cache in caches for tensor in (cache.k, cache.v)]
     with session.device.stream():
-        return digest(*(tensor for one in kept for tensor in one), *rows)
+        return digest(*(tensor for one in kept for tensor in one or ()), *rows)
 
 
 @dataclass

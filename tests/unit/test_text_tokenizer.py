@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from text_data import DATA, END_THINK, IM_END, IM_START, THINK, TOKENIZER_JSON, metadata, tiny
 
 from dflash_core.errors import ContextError, DFlashError, FormatError, UnsupportedError
-from dflash_core.text.pieces import LONGEST_RUN
+from dflash_core.text.pieces import KINDS, LONGEST_RUN
 from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
 from dflash_core.text.tokenizer import Tokenizer
 from support.golden import goldens
@@ -326,8 +326,10 @@ def test_a_template_that_is_not_text_is_refused() -> None:
 
 @pytest.mark.parametrize(("changes", "name"), [({"model": "t5"}, "t5"), ({"pre": "chatglm"}, "chatglm")])
 def test_other_tokenizers_are_refused_by_name(changes: dict[str, object], name: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"{name}.*supported: "):
+    with pytest.raises(UnsupportedError, match=f"{name}.*supported: .*; use a.* model$") as caught:
         Tokenizer.from_metadata(metadata(**changes))
+    known = PRE_TOKENIZERS if "pre" in changes else KINDS
+    assert all(one in str(caught.value) for one in known)
 
 
 VALUES = st.none() | st.integers() | st.floats() | st.text(max_size=5) | st.booleans()

@@ -45,7 +45,8 @@ class ByteLevel:
         """`ordinary`: the tokens that text is merged into."""
         if vocabulary.pre not in PRE_TOKENIZERS:
             raise UnsupportedError(
-                f"pre-tokenizer {vocabulary.pre!r} is not supported; supported: {', '.join(PRE_TOKENIZERS)}"
+                f"pre-tokenizer {vocabulary.pre!r:.40} is not supported; supported: {', '.join(PRE_TOKENIZERS)}; use a"
+                " file that names one of them, or another model"
             )
         known = PRE_TOKENIZERS[vocabulary.pre]
         self._pre = known._replace(
@@ -228,7 +229,9 @@ def pieces_of(vocabulary: Vocabulary, special: Container[int]) -> Pieces:
     UnsupportedError for an unknown kind."""
     if vocabulary.model not in KINDS:
         known = ", ".join(f"{name} ({description})" for name, (description, _) in KINDS.items())
-        raise UnsupportedError(f"tokenizer model {vocabulary.model!r} is not supported; supported: {known}")
+        raise UnsupportedError(
+            f"tokenizer model {vocabulary.model!r:.40} is not supported; supported: {known}; use another model"
+        )
     _, kind = KINDS[vocabulary.model]
     tokens = enumerate(vocabulary.tokens)
     return kind(vocabulary, {token: id for id, token in tokens if id not in special or kind.is_byte(token)})

@@ -131,8 +131,8 @@ class ConstrainedCudaDecoder(CudaDecoder):
         with session.device.stream():
             if kind.text and session.memory.text is not None and (text := self._text) is not None:
                 session.memory.text.follow(text)
+            session.before_step(len(self._queue))
             if (drafter := session.drafter) is not None:
-                drafter.before_step(len(self._queue))
                 if self._pending > (drafter.block if kind.drafts else drafter.max_pending - PASS_ROWS):
                     steps.drain()
                     self._pending = 0

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dflash_core.attention_window import EVERYTHING
 from dflash_core.backends.base import Logits
+from dflash_core.backends.cuda.checkpoints import Checkpoints
 from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice, TargetSequence
 from dflash_core.backends.cuda.launch import At, Launch, Run
 from dflash_core.backends.cuda.layers.head import Head
@@ -62,6 +63,7 @@ class SequencePasses(ABC):
                 memory = self.memory
                 sequence = TargetSequence(target.embedding, memory.captured, self.state, memory.keys, memory.reaches)
                 self.drafter = draft.drafter(self.memory.drafting, sequence)
+        self.checkpoints = Checkpoints(self.device, self.memory)
         self.window = EVERYTHING
         self._bound: dict[tuple[object, ...], Run] = {}
         self._rows = 0
@@ -156,10 +158,17 @@ class SequencePasses(ABC):
             self.update_drafter()
         if self.host_drafter is not None:
             self.host_drafter.observe([self._tokens[node] for node in path], None)
+        self.checkpoints.before_growing(self.length + len(path))
         self.state.commit(path)
         self.state.push()
         width = width_for(min(len(path), PASS_ROWS), CHUNK_WIDTHS) if len(path) <= PASS_ROWS else MAX_NODES
         self.launch(("commit", width), lambda: self.commit_launches(width))
+
+    def before_step(self, queued: int) -> None:
+        """Called before a step is queued behind `queued` others whose results the host has not read yet."""
+        self.checkpoints.before_growing(self.length + self.memory.capacity * (queued + 1))
+        if self.drafter is not None:
+            self.drafter.before_step(queued)
 
     def _flush(self) -> None:
         """Apply committed positions to the recurrent and convolution states."""

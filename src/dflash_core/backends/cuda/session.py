@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled, StepDecoder
+from dflash_core.backends.cuda.checkpoints import CudaCheckpoint
 from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.layers.base import MixerTensors
@@ -41,25 +42,6 @@ from dflash_core.tree import Candidates
 USUAL = ("plain", "auto")  # what most answers are drafted with
 PROMPT_ROWS = 24  # of a pass over a prompt that is too short for chunks
 MIN_CHUNK_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down to this if memory is short
-
-
-@dataclass(slots=True)
-class CudaCheckpoint:
-    """The state that cannot be rewound, at `length` positions, in host memory."""
-
-    length: int
-    kept: list[MixerTensors]
-    draft: object = None  # the checkpoint of a drafter on the card
-
-    drafted: tuple[Tensor, ...] = ()  # the tensors of `draft`
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (*(tensor for kept in self.kept for tensor in kept), *self.drafted)
 
 
 class CudaSession(SequencePasses):
@@ -150,13 +132,14 @@ class CudaSession(SequencePasses):
             self._flush()
             draft = self.drafter.checkpoint(self.device.host.empty) if self.drafter else None
             drafted = self.drafter.tensors_of(draft) if self.drafter else ()
-            kept = [memory.checkpoint(self.length, self.device.host.empty) for memory in self.memory.mixers]
+            point = self.checkpoints.make(self.length, draft, drafted)
             self.device.synchronize()
-            return CudaCheckpoint(self.length, kept, draft, drafted)
+            return point
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         with self.device.stream():
             state, before = self.state.host, self.length
+            self.checkpoints.before_cut(checkpoint.length if checkpoint is not None else 0)
             if checkpoint is None:
                 # This also runs after an aborted turn: then the host's copy is older than the card's state, so none of
                 # its values may be used.
@@ -175,7 +158,7 @@ class CudaSession(SequencePasses):
             state["pending"] = 0
             state["length"] = state["draft_length"] = checkpoint.length
             for memory, kept in zip(self.memory.mixers, checkpoint.kept, strict=True):
-                memory.restore(kept, checkpoint.length, before)
+                memory.restore(kept or (), checkpoint.length, before)
             if self.host_drafter is not None:
                 self.host_drafter.cut(checkpoint.length)
 
@@ -210,7 +193,7 @@ class CudaSession(SequencePasses):
             check_tensors(drafted, ())
         draft = self.drafter.saved_of(length, drafted) if self.drafter else None
         ends = list(itertools.accumulate(counts, initial=0))
-        kept = [tuple(tensors[begin:end]) for begin, end in itertools.pairwise(ends)]
+        kept: list[MixerTensors | None] = [tuple(tensors[begin:end]) for begin, end in itertools.pairwise(ends)]
         return CudaCheckpoint(length, kept, draft, drafted)
 
     def resume(self, snapshot: Snapshot) -> None:
@@ -232,7 +215,7 @@ class CudaSession(SequencePasses):
         length, tokens = snapshot.length, snapshot.tokens.tolist()
         try:
             for memory, kept in zip(self.memory.mixers, point.kept, strict=True):
-                memory.restore(kept, length)
+                memory.restore(kept or (), length)
             if self.drafter is not None:
                 self.drafter.resume(point.draft, length)
             for page in snapshot.pages:
@@ -311,6 +294,7 @@ class CudaSession(SequencePasses):
                 self.update_drafter()
                 self._flush()
                 part = tokens[begin : begin + rows]
+                self.checkpoints.before_growing(self.length + len(part))
                 try:
                     last = chunk_pass.run(part, cancelled, self.window)
                 except PrefillCancelled:

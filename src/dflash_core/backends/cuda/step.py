@@ -340,8 +340,8 @@ class CudaDecoder:
             there = self.session.memory.text
             if kind.text and there is not None and (text := self._text) is not None:
                 there.follow(text)
+            self.session.before_step(len(self._queue))
             if (drafter := self.session.drafter) is not None:
-                drafter.before_step(len(self._queue))
                 full = self._undrained + 1 >= drafter.max_pending - PASS_ROWS
                 if self._undrained and (kind.drafts or full):
                     self.steps.drain()
