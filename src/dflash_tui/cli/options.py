@@ -101,7 +101,7 @@ def _serve_options(parser: argparse.ArgumentParser) -> None:
         type=memory_size,
         default=0,
         metavar="SIZE",
-        help="the largest body of a request (64MiB)",
+        help="the largest body of a request (32MiB)",
     )
     add(
         "--client",

@@ -41,8 +41,8 @@ class CalledFunction(msgspec.Struct):
 
 class ToolCall(msgspec.Struct):
     function: CalledFunction
-    id: str = ""
-    type: str = "function"
+    id: str | None = None
+    type: str | None = None
 
 
 class ChatMessage(msgspec.Struct):
@@ -56,7 +56,7 @@ class ChatMessage(msgspec.Struct):
 
 
 class ChatTool(msgspec.Struct):
-    type: str = "function"
+    type: str | None = None
     function: Function | None = None
 
 
@@ -167,7 +167,7 @@ def _switched(variables: dict[str, Any] | None) -> ThinkingSwitch:
 def _functions(tools: list[ChatTool] | None) -> list[Function]:
     found = []
     for at, tool in enumerate(tools or ()):
-        if tool.type != "function":
+        if tool.type not in (None, "function"):
             raise invalid(f"a tool of the type {tool.type[:40]!r}, expected function", f"tools[{at}].type")
         if tool.function is None:
             raise invalid("a tool without its function", f"tools[{at}].function")
@@ -183,7 +183,7 @@ def _message(one: ChatMessage, place: str) -> Message:
     if one.role == "user":
         return Message("user", text)
     if one.role == "assistant":
-        calls = tuple(Call(call.id, call.function.name, _arguments(call)) for call in one.tool_calls or ())
+        calls = tuple(Call(call.id or "", call.function.name, _arguments(call)) for call in one.tool_calls or ())
         return Message("assistant", text, thinking, calls=calls)
     if one.role in ("tool", "function"):
         return Message("tool", text, call_id=one.tool_call_id or "", name=one.name or "")
