@@ -18,7 +18,6 @@ import http.client
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,10 +31,11 @@ from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.engine import Engine, load_pair
 from dflash_core.knobs import Knobs
 from dflash_tui.application import collector
+from dflash_tui.application.background import DecoderUse
 from dflash_tui.application.requests import Requests
+from dflash_tui.server.beside import ServerBeside
 from dflash_tui.server.sampling import Defaults
-from dflash_tui.server.service import Served, Service
-from dflash_tui.server.serving import Server, bound
+from dflash_tui.server.service import Served
 from dflash_tui.server.settings import ServerSettings
 from tools.bench.fed_steps import FedSteps, recorded
 from tools.bench.synthetic import synthetic_pair
@@ -213,35 +213,18 @@ def _text(count: int, seed: int = 0) -> str:
 @contextmanager
 def served(engine: Engine, until: float) -> Iterator[Bench]:
     """Serve an engine, and start a client."""
-    knobs, settings = Knobs(), ServerSettings(port=0)
-    service = Service(
-        engine,
-        Served("bench", "", Defaults(knobs, frozenset(knobs.to_dict()), greedy=True)),
-        settings,
-        Requests(records=0),
-    )
-    listening, addresses = threading.Event(), list[str]()
-
-    def heard(address: str) -> None:
-        addresses.append(address)
-        listening.set()
-
-    server = Server(service, heard)
-    socket = bound(settings)
-    thread = threading.Thread(target=lambda: server.run(sockets=[socket]), daemon=True)
-    thread.start()
-    listening.wait()
+    knobs = Knobs()
+    pair = Served("bench", "", Defaults(knobs, frozenset(knobs.to_dict()), greedy=True))
+    server = ServerBeside(engine, pair, ServerSettings(port=0), Requests(records=0), DecoderUse())
     pipe: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-m", "tools.bench.serving", "--client", addresses[0]], **pipe)
+    process = subprocess.Popen([sys.executable, "-m", "tools.bench.serving", "--client", server.address], **pipe)
     try:
         yield Bench(engine, process, until)
     finally:
         assert process.stdin is not None
         process.stdin.close()
         process.wait()
-        server.should_exit = True
-        thread.join()
-        service.close()
+        server.close(60.0)
 
 
 def main() -> None:
