@@ -92,7 +92,7 @@ async def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.Monke
         service = server.service
         request = service.requests.add("a client", "/v1/chat/completions", "demo")
         prepared = service.preparer.prepare(Asked(messages=(Message("user", "Hello"),)), service.served.defaults)
-        job = Job(prepared, request, service.requests)
+        job = Job(prepared, request, service.requests, streamed=True)
         writer = ChatWriter(ChatRequest(messages=[]), "demo")
         scope: dict[str, Any] = {"log": {}}
 
@@ -104,7 +104,7 @@ async def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.Monke
                 await asyncio.Event().wait()
 
         engine.permits.release(3)
-        await exchanges.exchange(job, service.worker, writer, scope, never, send, streamed=True)
+        await exchanges.exchange(job, service.worker, writer, scope, never, send)
         assert job.cancelled
         engine.permits.release(1000)
         wait_for(lambda: service.worker.running is None)

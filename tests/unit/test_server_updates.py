@@ -63,3 +63,17 @@ async def test_only_a_loop_that_sleeps_is_woken() -> None:
     updates.put(third)
     assert await reader == [second, third]
     assert len(woken) == 1
+
+
+async def test_the_end_of_an_answer_does_not_wait() -> None:
+    updates = Updates()
+    updates.put(Step((Text("a"),)))
+    gathering = asyncio.create_task(updates.gather(600.0))
+    await asyncio.sleep(0)
+    updates.put(Step((Text("b"),)))
+    await asyncio.sleep(0)
+    assert not gathering.done()
+    updates.put(Step((Text("c"),)), last=True)
+    await gathering
+    await updates.gather(600.0)  # it is over
+    assert len(updates.now()) == 3

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dflash_core.conversation import Conversation
 from dflash_core.engine import Engine
 from dflash_core.events import Event, PrefillEvent, StepEvent
 from dflash_core.knobs import Knobs
 
-Clocks = tuple[float, float, float]  # processor time of the process and of the thread, and the wall's
+
+@dataclass(frozen=True)
+class Took:
+    """Seconds of processor time that an answer took from its first token to its last: of the thread that ran it, whose
+    name is `thread`, and of all others."""
+
+    thread: str
+    own_s: float
+    others_s: float
 
 
 class FedSteps:
@@ -20,13 +30,7 @@ class FedSteps:
 
     def __init__(self, engine: Engine, events: Sequence[Event], rate: float) -> None:
         self._engine, self._events, self._rate = engine, events, rate
-        self.took: list[Clocks] = []
-        """Of each answer, from its first token to its last."""
-
-    @property
-    def steps(self) -> int:
-        """Of an answer."""
-        return len(self._events) - 1
+        self.took: list[Took] = []
 
     def __enter__(self) -> FedSteps:
         self._engine.generate = self._generate  # type: ignore[method-assign]
@@ -39,24 +43,21 @@ class FedSteps:
         read, *steps = self._events
         assert isinstance(read, PrefillEvent)
         yield replace(read, prompt_tokens=len(ids))
-        before = _clocks()
+        process, own = time.process_time(), time.thread_time()
         due = time.perf_counter()
         for step in steps:
             due += 1 / self._rate
             if (early := due - time.perf_counter()) > 0:
                 time.sleep(early)
             yield step
-        process, thread, wall = (now - then for now, then in zip(_clocks(), before))
-        self.took.append((process, thread, wall))
+        process, own = time.process_time() - process, time.thread_time() - own
+        self.took.append(Took(threading.current_thread().name, own, process - own))
 
 
-def _clocks() -> Clocks:
-    return time.process_time(), time.thread_time(), time.perf_counter()
-
-
-def recorded(engine: Engine, prompt: Sequence[int], knobs: Knobs, steps: int) -> list[Event]:
+def recorded(engine: Engine, question: str, knobs: Knobs, steps: int) -> list[Event]:
     """The events of an answer; its steps again and again where it has fewer than `steps`."""
-    read, *found = engine.generate(prompt, knobs)
+    turn = Conversation(engine, engine.target.tokenizer, engine.target.template).ask(question, knobs)
+    read, *found = [piece.event for piece in turn]
     inner = [one for one in found if isinstance(one, StepEvent) and one.stop is None]
     last = replace(found[-1], stop="max tokens")
     return [read, *(inner[at % len(inner)] for at in range(steps - 1)), last]

@@ -1,11 +1,14 @@
 """What the server costs, and what an agent's turns wait for.
 
-python -m tools.bench.serving [--folder FOLDER --model 27b] [--prompt 25000] [--rounds 5]
+python -m tools.bench.serving [--device cuda] [--folder FOLDER --model 27b] [--drafting plain "tree 15"] [--seconds 110]
 
-Prints a JSON object a line. `reuse`: seconds to the first token of a turn behind a long prompt, as a client on a
-process of its own measures it: directly after the turn before, and with a request of another conversation in between;
+Prints a JSON object a line, and begins nothing after --seconds. `cost`: processor time per step, from the first token
+of an answer to its last, for recorded steps that come at a fixed rate: of the thread of the decoder and of all others,
+as `ask` runs it and behind the server. `reuse`: seconds to the first token of a turn behind a long prompt, as a client
+on a process of its own measures it: directly after the turn before, and with a request of another conversation between;
 `allowed` is 0.6 s and the time that reading the turn's new tokens takes. `overhead`: the same prompts by the decoder
-alone, as `ask` runs it, and by the server, in turn. Without --folder the demo pair.
+alone, as `ask` runs it, and by the server, in turn: bars are a `rate_ratio` of 0.97 and `first_more_ms` of 5. Without
+--folder the demo pair.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ import http.client
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,11 +31,13 @@ from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.engine import Engine, load_pair
 from dflash_core.knobs import Knobs
 from dflash_tui.application import collector
+from dflash_tui.application.background import DecoderUse
 from dflash_tui.application.requests import Requests
+from dflash_tui.server.beside import ServerBeside
 from dflash_tui.server.sampling import Defaults
-from dflash_tui.server.service import Served, Service
-from dflash_tui.server.serving import Server, bound
+from dflash_tui.server.service import Served
 from dflash_tui.server.settings import ServerSettings
+from tools.bench.fed_steps import FedSteps, recorded
 from tools.bench.synthetic import synthetic_pair
 from tools.bench.tool import run_tool
 
@@ -41,6 +45,9 @@ QUESTIONS = ("What is 12 plus 7?", "Tell me a story.", "Tell me about red.", "Wr
 SIDE = 300  # characters of the request in between
 ANSWER = 16  # tokens of the answers of which only the first counts
 CONTEXT_DEMO = 2048
+FED = (1_500.0, 5_000.0)  # steps a second
+FED_STEPS = 1_000
+ENGINE_THREAD = "dflash-engine"  # of the server
 
 
 def client(url: str) -> None:
@@ -63,24 +70,35 @@ def client(url: str) -> None:
         connection.close()
         usage = last["usage"]
         found = {
-            "first_s": times[0], "rate": (usage["completion_tokens"] - 1) / (times[-1] - times[0]),
+            "first_s": times[0], "rate": _rate(usage["completion_tokens"], times),
             "prompt": usage["prompt_tokens"], "cached": usage["prompt_tokens_details"]["cached_tokens"],
         }  # fmt: skip
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
 
 
+def _rate(tokens: int, times: Sequence[float]) -> float:
+    """Tokens a second after the first; a short answer may come at once."""
+    return (tokens - 1) / max(times[-1] - times[0], 1e-9)
+
+
 class Bench:
     """One engine, served, and its client."""
 
-    def __init__(self, engine: Engine, knobs: Knobs, process: subprocess.Popen[str]) -> None:
-        self._engine, self._knobs, self._process = engine, knobs, process
+    def __init__(self, engine: Engine, process: subprocess.Popen[str], until: float) -> None:
+        """`until`: when `perf_counter` is there, nothing more begins."""
+        self._engine, self._process, self._until = engine, process, until
 
-    def ask(self, messages: Sequence[dict[str, str]], tokens: int) -> dict[str, Any]:
+    @property
+    def late(self) -> bool:
+        """No time is left."""
+        return time.perf_counter() > self._until
+
+    def ask(self, messages: Sequence[dict[str, str]], tokens: int, drafting: str = "plain") -> dict[str, Any]:
         """What the client measures."""
         body = {
             "messages": messages, "max_tokens": tokens, "ignore_eos": True, "stream": True,
-            "stream_options": {"include_usage": True},
+            "stream_options": {"include_usage": True}, "dflash": {"drafting": drafting},
         }  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -89,16 +107,16 @@ class Bench:
         found: dict[str, Any] = json.loads(self._process.stdout.readline())
         return found
 
-    def directly(self, question: str, tokens: int) -> dict[str, float]:
+    def directly(self, question: str, tokens: int, drafting: str = "plain") -> dict[str, float]:
         """The same without the server. What is stored of the prompt is forgotten before."""
         target = self._engine.target
         conversation = Conversation(self._engine, target.tokenizer, target.template)
         began = time.perf_counter()
-        knobs = self._knobs.replace(max_tokens=tokens, ignore_eos=True)
+        knobs = Knobs(drafting=drafting, max_tokens=tokens, ignore_eos=True)
         turn = conversation.ask(question, knobs)
         times = [time.perf_counter() - began for piece in turn if piece.text or piece.thinking]
         assert turn.report is not None
-        return {"first_s": times[0], "rate": (len(turn.report.tokens) - 1) / (times[-1] - times[0])}
+        return {"first_s": times[0], "rate": _rate(len(turn.report.tokens), times)}
 
     def forget(self) -> None:
         """Read the next prompt from its beginning. While nothing runs."""
@@ -106,18 +124,44 @@ class Bench:
         if self._engine.snapshots is not None:
             self._engine.snapshots.store.clear()
 
-    def overhead(self, rounds: int, tokens: int) -> Iterator[dict[str, Any]]:
+    def pairs(
+        self, question: str, tokens: int, drafting: str, rounds: int
+    ) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+        """What the decoder alone and the server take for a question, in turn, after a round that warms up."""
+        alone, served = list[dict[str, float]](), list[dict[str, float]]()
+        for at in range(rounds + 1):
+            if at > 1 and self.late:
+                break
+            for one in (alone, served) if at % 2 else (served, alone):
+                self.forget()
+                if one is alone:
+                    one.append(self.directly(question, tokens, drafting))
+                else:
+                    one.append(self.ask([{"role": "user", "content": question}], tokens, drafting))
+        return alone[1:], served[1:]
+
+    def cost(self, drafting: str, rate: float, rounds: int) -> dict[str, Any]:
+        """Medians over the rounds, in microseconds of processor time per step."""
+        events = recorded(self._engine, QUESTIONS[1], Knobs(drafting=drafting, max_tokens=100), FED_STEPS)
+        with FedSteps(self._engine, events, rate) as fed:
+            self.pairs(QUESTIONS[0], 100, drafting, rounds)
+        found: dict[str, Any] = {"measured": "cost", "drafting": drafting, "steps_per_s": rate}
+        for name in ("ask", "served"):
+            runs = [run for run in fed.took if (run.thread == ENGINE_THREAD) == (name == "served")][1:]
+            for part, seconds in (("decoder", [run.own_s for run in runs]), ("others", [run.others_s for run in runs])):
+                found[f"{name}_{part}_us"] = round(median(seconds) / FED_STEPS * 1e6, 1)
+        return found
+
+    def overhead(self, drafting: str, rounds: int, tokens: int) -> Iterator[dict[str, Any]]:
         """Medians over the rounds, question by question: the decoder alone, and behind the server."""
         for question in QUESTIONS:
-            alone, served = list[dict[str, float]](), list[dict[str, float]]()
-            for at in range(rounds + 1):  # the first one warms up
-                for one in (alone, served) if at % 2 else (served, alone):
-                    self.forget()
-                    messages = [{"role": "user", "content": question}]
-                    one.append(self.directly(question, tokens) if one is alone else self.ask(messages, tokens))
-            first, rate = ([median(run[name] for run in one[1:]) for one in (alone, served)] for name in _NAMES)
+            if self.late:
+                return
+            found = self.pairs(question, tokens, drafting, rounds)
+            first, rate = ([median(run[name] for run in one) for one in found] for name in _NAMES)
             yield {
-                "measured": "overhead", "question": question, "first_ms": [round(s * 1e3, 2) for s in first],
+                "measured": "overhead", "drafting": drafting, "question": question, "rounds": len(found[0]),
+                "first_ms": [round(s * 1e3, 2) for s in first],
                 "first_more_ms": round((first[1] - first[0]) * 1e3, 2), "rate": [round(each, 1) for each in rate],
                 "rate_ratio": round(rate[1] / rate[0], 4),
             }  # fmt: skip
@@ -167,37 +211,20 @@ def _text(count: int, seed: int = 0) -> str:
 
 
 @contextmanager
-def served(engine: Engine, knobs: Knobs) -> Iterator[Bench]:
+def served(engine: Engine, until: float) -> Iterator[Bench]:
     """Serve an engine, and start a client."""
-    settings = ServerSettings(port=0)
-    service = Service(
-        engine,
-        Served("bench", "", Defaults(knobs, frozenset(knobs.to_dict()), greedy=True)),
-        settings,
-        Requests(records=0),
-    )
-    listening, addresses = threading.Event(), list[str]()
-
-    def heard(address: str) -> None:
-        addresses.append(address)
-        listening.set()
-
-    server = Server(service, heard)
-    socket = bound(settings)
-    thread = threading.Thread(target=lambda: server.run(sockets=[socket]), daemon=True)
-    thread.start()
-    listening.wait()
+    knobs = Knobs()
+    pair = Served("bench", "", Defaults(knobs, frozenset(knobs.to_dict()), greedy=True))
+    server = ServerBeside(engine, pair, ServerSettings(port=0), Requests(records=0), DecoderUse())
     pipe: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-m", "tools.bench.serving", "--client", addresses[0]], **pipe)
+    process = subprocess.Popen([sys.executable, "-m", "tools.bench.serving", "--client", server.address], **pipe)
     try:
-        yield Bench(engine, knobs, process)
+        yield Bench(engine, process, until)
     finally:
         assert process.stdin is not None
         process.stdin.close()
         process.wait()
-        server.should_exit = True
-        thread.join()
-        service.close()
+        server.close(60.0)
 
 
 def main() -> None:
@@ -209,15 +236,24 @@ def main() -> None:
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--prompt", type=int, default=0, help="characters of the long prompt (25,000; demo pair: 700)")
     add("--new", type=int, default=64, help="characters of each further turn")
-    add("--tokens", type=int, default=200, help="tokens of the answers whose speed is compared")
+    add(
+        "--tokens",
+        type=int,
+        default=0,
+        help="tokens of the answers whose speed is compared (200; demo pair on a card: 1,000)",
+    )
     add("--rounds", type=int, default=5)
-    add("--drafting", default="plain")
+    add("--drafting", nargs="+", default=["plain"])
+    add("--only", nargs="+", choices=("cost", "reuse", "overhead"), default=("cost", "reuse", "overhead"))
+    add("--seconds", type=float, default=110.0, help="nothing more begins after so many (110)")
     add("--client", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.client:
         client(args.client)
         return
+    until = time.perf_counter() + args.seconds
     prompt = args.prompt or (25_000 if args.folder else 700)
+    tokens = args.tokens or (1_000 if args.device == "cuda" and args.folder is None else 200)
     if args.folder is None:
         engine = load_pair(demo_target_path(), demo_draft_path(), args.device, context_length=CONTEXT_DEMO)
     else:
@@ -225,8 +261,17 @@ def main() -> None:
         room = prompt + args.rounds * 2 * (args.new + 64) + 4096
         engine = load_pair(pair.target, pair.draft, args.device, context_length=room)
     collector.calm(tidied=False)
-    with served(engine, Knobs(drafting=args.drafting)) as bench:
-        for found in (bench.reuse(prompt, args.new, args.rounds), *bench.overhead(args.rounds, args.tokens)):
+    with served(engine, until) as bench:
+
+        def measured() -> Iterator[dict[str, Any]]:
+            for drafting in args.drafting if "overhead" in args.only else ():
+                yield from bench.overhead(drafting, args.rounds, tokens)
+            for drafting in args.drafting if "cost" in args.only else ():
+                yield from (bench.cost(drafting, rate, args.rounds) for rate in FED if not bench.late)
+            if "reuse" in args.only and not bench.late:
+                yield bench.reuse(prompt, args.new, args.rounds)
+
+        for found in measured():
             sys.stdout.write(json.dumps(found) + "\n")
             sys.stdout.flush()
 

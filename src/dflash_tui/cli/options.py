@@ -97,7 +97,7 @@ SERVE = (
     switch("--no-api-key", "no key, although other machines can reach the server"),
     option("--alias", "NAME", "the name of the model in requests and answers (its file's)", default=""),
     option("--queue", "N", "how many requests may wait (32)", type=positive, default=32),
-    option("--max-body", "SIZE", "the largest body of a request (64MiB)", type=memory_size, default=0),
+    option("--max-body", "SIZE", "the largest body of a request (32MiB)", type=memory_size, default=0),
     repeated(
         "--client", "NAME=PRESET", "the preset of a program, by the beginning of its User-Agent, or by key-1, key-2"
     ),

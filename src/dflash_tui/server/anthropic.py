@@ -52,7 +52,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
     """What the prompt depends on."""
 
     messages: list[AnthropicMessage]
-    model: str = ""
+    model: str | None = None
     system: str | list[Any] | None = None
     tools: list[AnthropicTool] | None = None
     tool_choice: dict[str, Any] | None = None
@@ -191,7 +191,7 @@ class AnthropicWriter:
     """Writes a message."""
 
     def __init__(self, request: MessagesRequest) -> None:
-        self._model = request.model
+        self._model = request.model or ""
         self._id = new_id("msg_")
         self._detail = bool(extended(request.dflash)[2].get("detail"))
         self._blocks = -1

@@ -42,8 +42,8 @@ class CalledFunction(msgspec.Struct):
 
 class ToolCall(msgspec.Struct):
     function: CalledFunction
-    id: str = ""
-    type: str = "function"
+    id: str | None = None
+    type: str | None = None
 
 
 class ChatMessage(msgspec.Struct):
@@ -57,7 +57,7 @@ class ChatMessage(msgspec.Struct):
 
 
 class ChatTool(msgspec.Struct):
-    type: str = "function"
+    type: str | None = None
     function: Function | None = None
 
 
@@ -168,7 +168,7 @@ def _switched(variables: dict[str, Any] | None) -> ThinkingSwitch:
 def _functions(tools: list[ChatTool] | None) -> list[Function]:
     found = []
     for at, tool in enumerate(tools or ()):
-        if tool.type != "function":
+        if tool.type not in (None, "function"):
             raise invalid(f"a tool of the type {tool.type[:40]!r}, expected function", f"tools[{at}].type")
         if tool.function is None:
             raise invalid("a tool without its function", f"tools[{at}].function")
@@ -184,7 +184,7 @@ def _message(one: ChatMessage, place: str) -> Message:
     if one.role == "user":
         return Message("user", text)
     if one.role == "assistant":
-        calls = tuple(Call(call.id, call.function.name, _arguments(call)) for call in one.tool_calls or ())
+        calls = tuple(Call(call.id or "", call.function.name, _arguments(call)) for call in one.tool_calls or ())
         return Message("assistant", text, thinking, calls=calls)
     if one.role in ("tool", "function"):
         return Message("tool", text, call_id=one.tool_call_id or "", name=one.name or "")
@@ -197,22 +197,42 @@ def _arguments(call: ToolCall) -> Any:
     return given if isinstance(given, dict) else arguments_of(given or "")
 
 
-class ChatWriter:
+class ChunkWriter:
+    """What is the same in the streams of chat completions and completions."""
+
+    def __init__(self, request: Sampling, kind: str, prefix: str, model: str) -> None:
+        """`kind`: of the stream's objects; `prefix`: of their id."""
+        self.head = {"id": new_id(prefix), "object": kind, "created": int(time.time()), "model": model}
+        self.detail = bool(extended(request.dflash)[2].get("detail"))
+        self._usage = bool(request.stream_options and request.stream_options.include_usage)
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return event(msgspec.json.encode(self.head | {"choices": choices} | more))
+
+    def _finish(self, reason: str, **more: Any) -> bytes:
+        """The chunk that says why the answer is over."""
+        raise NotImplementedError
+
+    def end(self, ended: Ended) -> bytes:
+        last = figures(ended, detail=self.detail)
+        if not self._usage:
+            return self._finish(FINISH[ended.why], **last) + DONE
+        return self._finish(FINISH[ended.why]) + self._chunk([], usage=openai_usage(ended), **last) + DONE
+
+    def failed(self, refusal: RequestError) -> bytes:
+        # Without the last line, so that nobody takes it for complete.
+        return event(msgspec.json.encode(refusal.body("openai", "")))
+
+
+class ChatWriter(ChunkWriter):
     """Writes a chat completion."""
 
     def __init__(self, request: ChatRequest, model: str) -> None:
-        self._model = model
-        self._id, self._created = new_id("chatcmpl-"), int(time.time())
-        self._usage = bool(request.stream_options and request.stream_options.include_usage)
+        super().__init__(request, "chat.completion.chunk", "chatcmpl-", model)
         self._wants_progress = bool(request.return_progress)
-        self._detail = bool(extended(request.dflash)[2].get("detail"))
         self._began = time.perf_counter()
         self._log_probs = bool(request.logprobs)
         self._calls = -1
-
-    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        head = {"id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": self._model}
-        return event(msgspec.json.encode(head | {"choices": choices} | more))
 
     def _delta(self, delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
         return self._chunk([{"index": 0, "delta": delta, "finish_reason": finish}], **more)
@@ -257,15 +277,8 @@ class ChatWriter:
             return _call({"index": self._calls, "function": {"arguments": part.text}})
         return {}
 
-    def end(self, ended: Ended) -> bytes:
-        last = figures(ended, detail=self._detail)
-        if not self._usage:
-            return self._delta({}, FINISH[ended.why], **last) + DONE
-        return self._delta({}, FINISH[ended.why]) + self._chunk([], usage=openai_usage(ended), **last) + DONE
-
-    def failed(self, refusal: RequestError) -> bytes:
-        # Without the last line, so that nobody takes it for complete.
-        return event(msgspec.json.encode(refusal.body("openai", "")))
+    def _finish(self, reason: str, **more: Any) -> bytes:
+        return self._delta({}, reason, **more)
 
     def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
         text, thinking, blocks = text_thinking_calls(parts)
@@ -276,8 +289,8 @@ class ChatWriter:
         if calls:
             message["tool_calls"] = [{"id": new_id("call_"), "type": "function", "function": one} for one in calls]
         choice = {"index": 0, "message": message, "finish_reason": FINISH[ended.why], "logprobs": self._listed(parts)}
-        head = {"id": self._id, "object": "chat.completion", "created": self._created, "model": self._model}
-        return head | {"choices": [choice], "usage": openai_usage(ended)} | figures(ended, detail=self._detail)
+        found = self.head | {"object": "chat.completion", "choices": [choice], "usage": openai_usage(ended)}
+        return found | figures(ended, detail=self.detail)
 
 
 def _call(fields: dict[str, Any]) -> dict[str, Any]:

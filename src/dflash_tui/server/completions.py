@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
-
-import msgspec
 
 from dflash_core.events import PrefillEvent
 from dflash_core.log_probs import MAX_TOP
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.parts import Part, Text, Thinking
 from dflash_tui.server.asked import GRAMMAR, Asked
-from dflash_tui.server.chat import DONE, FINISH, Sampling
+from dflash_tui.server.chat import FINISH, ChunkWriter, Sampling
 from dflash_tui.server.drawn_tokens import LegacyLogProbs
-from dflash_tui.server.exchange import event
 from dflash_tui.server.extensions import extended, grammar_of
-from dflash_tui.server.parts import at_least_one, new_id, stops_of
-from dflash_tui.server.request_error import RequestError, invalid
+from dflash_tui.server.parts import at_least_one, stops_of
+from dflash_tui.server.request_error import invalid
 from dflash_tui.server.updates import Ended, Reading
 from dflash_tui.server.usage import figures, openai_usage
 
@@ -69,20 +65,16 @@ def _ids(prompt: str | list[Any], tokenizer: Tokenizer, vocabulary: int, *, spec
     return ids
 
 
-class CompletionWriter:
+class CompletionWriter(ChunkWriter):
     """Writes a completion."""
 
     def __init__(self, request: CompletionRequest, model: str) -> None:
-        self._head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": model}
-        self._usage = bool(request.stream_options and request.stream_options.include_usage)
-        self._detail = bool(extended(request.dflash)[2].get("detail"))
-
+        super().__init__(request, "text_completion", "cmpl-", model)
         self._log_probs = LegacyLogProbs() if request.logprobs is not None else None
 
-    def _object(self, parts: Sequence[Part], finish: str | None, **more: Any) -> dict[str, Any]:
+    def _choice(self, parts: Sequence[Part], finish: str | None = None) -> dict[str, Any]:
         listed = self._log_probs.listed(parts) if self._log_probs is not None else None
-        choice = {"index": 0, "text": _text(parts), "finish_reason": finish, "logprobs": listed}
-        return self._head | {"choices": [choice]} | more
+        return {"index": 0, "text": _text(parts), "finish_reason": finish, "logprobs": listed}
 
     def waits(self, place: int, waiting: int, read: Reading | None) -> bytes:
         return b": working\n\n"
@@ -94,22 +86,14 @@ class CompletionWriter:
         return b""
 
     def parts(self, parts: Sequence[Part]) -> bytes:
-        return event(msgspec.json.encode(self._object(parts, None))) if _text(parts) else b""
+        return self._chunk([self._choice(parts)]) if _text(parts) else b""
 
-    def end(self, ended: Ended) -> bytes:
-        found = figures(ended, detail=self._detail)
-        if not self._usage:
-            return event(msgspec.json.encode(self._object((), FINISH[ended.why], **found))) + DONE
-        last = self._head | {"choices": [], "usage": openai_usage(ended)} | found
-        finish = event(msgspec.json.encode(self._object((), FINISH[ended.why])))
-        return finish + event(msgspec.json.encode(last)) + DONE
-
-    def failed(self, error: RequestError) -> bytes:
-        return event(msgspec.json.encode(error.body("openai", "")))
+    def _finish(self, reason: str, **more: Any) -> bytes:
+        return self._chunk([self._choice((), reason)], **more)
 
     def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
-        found = figures(ended, detail=self._detail)
-        return self._object(parts, FINISH[ended.why], usage=openai_usage(ended), **found)
+        found = self.head | {"choices": [self._choice(parts, FINISH[ended.why])], "usage": openai_usage(ended)}
+        return found | figures(ended, detail=self.detail)
 
 
 def _text(parts: Sequence[Part]) -> str:

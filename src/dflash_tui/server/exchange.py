@@ -23,7 +23,7 @@ from dflash_tui.server.worker import Worker
 
 ALIVE_S = 5.0
 """How often a client that waits hears something."""
-STEP_S, GATHER_S = 0.002, 0.016
+STEP_S, GATHER_S = 0.002, 0.032
 """After a write the next one waits so long for each step that was in it, and so long at most: writing every step of a
 fast engine would slow it down, and an engine whose steps take longer has each written as it comes."""
 PATIENCE_S = 60.0
@@ -124,7 +124,7 @@ class _Client:
             if data or any(not isinstance(update, Reading) for update in updates):
                 await self._write(data)
                 steps = sum(isinstance(update, Step) for update in updates)
-                await asyncio.sleep(min(steps * STEP_S, GATHER_S))
+                await self._job.updates.gather(min(steps * STEP_S, GATHER_S))
 
     def _event(self, update: Recorded | Reading | Step | Ended) -> bytes:
         if isinstance(update, Recorded):

@@ -103,10 +103,10 @@ class Job:
         if self._answer is not None:
             self._answer.answer_now()
 
-    def send_update(self, update: Update) -> None:
-        """Pass an update to the loop, from any thread."""
+    def send_update(self, update: Update, *, last: bool = False) -> None:
+        """Pass an update to the loop, from any thread; `last`: nothing but the end of the answer follows."""
         try:
-            self.updates.put(update)
+            self.updates.put(update, last=last or isinstance(update, (Ended, Failed)))
         except RuntimeError:  # the loop is closed: the server has ended, and nobody reads this
             self.cancelled = True
 
@@ -172,17 +172,18 @@ class Job:
         read = piece.event if isinstance(piece.event, PrefillEvent) else None
         if read is not None:
             self._ttft_ms = (time.perf_counter() - self._made) * 1e3
-        self._send_parts(self._shape.push(piece.thinking, piece.text), read)
+        over = piece.event.stop is not None
+        self._send_parts(self._shape.push(piece.thinking, piece.text), read, last=over)
         self._send_lines()
         if self._shape.over:
             answer.stop()
 
-    def _send_parts(self, parts: Sequence[Part], read: PrefillEvent | None = None) -> None:
+    def _send_parts(self, parts: Sequence[Part], read: PrefillEvent | None = None, *, last: bool = False) -> None:
         if self._drawn is not None:
             parts = self._drawn.with_tokens(parts)
         self.parts += parts
         if self.streamed and (parts or read is not None):
-            self.send_update(Step(tuple(parts), read))
+            self.send_update(Step(tuple(parts), read), last=last)
 
     def _ended(self, report: TurnReport | None, tokenizer: Tokenizer) -> Ended:
         ids, shape = report.tokens if report is not None else (), self._shape

@@ -21,13 +21,13 @@ from dflash_tui.server.service import Service
 
 
 class TokenizeRequest(msgspec.Struct):
-    content: str = ""
+    content: str | None = None
     add_special: bool | None = None
     parse_special: bool | None = None
 
 
 class DetokenizeRequest(msgspec.Struct):
-    tokens: list[int] = []
+    tokens: list[int] | None = None
 
 
 class TemplateRequest(msgspec.Struct):
@@ -143,17 +143,18 @@ class Pages:
     async def tokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = decode(await self._service.body(scope, receive), TokenizeRequest)
         special, tokenizer = bool(request.parse_special), self._service.preparer.tokenizer
-        ids = await self._service.preparer.on_thread(lambda: tokenizer.encode(request.content, special=special))
+        ids = await self._service.preparer.on_thread(lambda: tokenizer.encode(request.content or "", special=special))
         await answer_json(200, {"tokens": ids}, send)
 
     async def detokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = decode(await self._service.body(scope, receive), DetokenizeRequest)
         size = self._service.engine.vocab_size
-        wrong = next((at for at, one in enumerate(request.tokens) if not 0 <= one < size), None)
+        tokens = request.tokens or []
+        wrong = next((at for at, one in enumerate(tokens) if not 0 <= one < size), None)
         if wrong is not None:
             place = f"tokens[{wrong}]"
-            raise invalid(f"{place} is {request.tokens[wrong]}, expected an id below {size}", place)
-        found = b"".join(map(self._service.preparer.tokenizer.token_bytes, request.tokens))
+            raise invalid(f"{place} is {tokens[wrong]}, expected an id below {size}", place)
+        found = b"".join(map(self._service.preparer.tokenizer.token_bytes, tokens))
         await answer_json(200, {"content": found.decode("utf-8", "replace")}, send)
 
     async def apply_template(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -24,7 +24,7 @@ INPUT_FIELD = "input"
 
 
 class ResponseTool(msgspec.Struct):
-    type: str = "function"
+    type: str | None = None
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -78,7 +78,7 @@ class _Tools:
                 except msgspec.ValidationError as error:
                     raise invalid(f"{error} in {inner}", inner) from None
             return
-        if tool.type not in ("function", "custom"):
+        if tool.type not in (None, "function", "custom"):
             if tool.type.startswith(HOSTED):
                 return
             raise invalid(f"a tool of the type {tool.type[:40]!r}, expected function or custom", f"{place}.type")

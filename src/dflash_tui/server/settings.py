@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from dflash_core.errors import DFlashError
 
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
-MAX_BODY = 64 * 2**20
+MAX_BODY = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,20 +107,21 @@ def joined(updates: Iterable[Update]) -> Iterator[Update]:
 
 class Updates:
     """A queue from the engine's thread to a loop. A loop that sleeps is woken once for all that has come since it
-    looked, one that looks by itself never: at thousands of steps a second each waking would cost the engine more than
-    a step."""
+    looked, one that gathers only for the end of the answer: at thousands of steps a second each waking would cost the
+    engine more than a step."""
 
     def __init__(self) -> None:
         """In the loop that will read it."""
         self._loop = asyncio.get_running_loop()
         self._updates: deque[Update] = deque()
         self._ready = asyncio.Event()
-        self._sleeps = False
+        self._sleeps = self._over = False
 
-    def put(self, update: Update) -> None:
-        """From any thread. Raises RuntimeError where the loop has ended."""
+    def put(self, update: Update, *, last: bool = False) -> None:
+        """From any thread. `last`: the answer goes no further. Raises RuntimeError where the loop has ended."""
         self._updates.append(update)
-        if self._sleeps:
+        self._over |= last
+        if self._sleeps or last:
             self._sleeps = False
             self._loop.call_soon_threadsafe(self._ready.set)
 
@@ -132,6 +133,14 @@ class Updates:
             if found := self.now():
                 return found
             await self._ready.wait()
+
+    async def gather(self, seconds: float) -> None:
+        """Let updates come for a while, or until the answer is over."""
+        self._ready.clear()
+        if not self._over:
+            timer = self._loop.call_later(seconds, self._ready.set)
+            await self._ready.wait()
+            timer.cancel()
 
     def now(self) -> list[Update]:
         """All that have come."""

@@ -24,8 +24,8 @@ LOOK_S = 0.05
 class AnswerChange(msgspec.Struct):
     """`knobs`: all of them; the answer takes those that can change while it is written."""
 
-    stop: bool = False
-    answer_now: bool = False
+    stop: bool | None = None
+    answer_now: bool | None = None
     knobs: Knobs | None = None
 
 

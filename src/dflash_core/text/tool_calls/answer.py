@@ -158,8 +158,9 @@ class AnswerShape:
         """The parts of the next reasoning, and of text after it."""
         if self._parser is not None:
             return [*self._passed(self._parser.push(thinking, text))]
-        thought = [Thinking(thinking)] if thinking and not self.over else []
-        return [*thought, *self._passed([Text(text)])]
+        thought: list[Part] = [Thinking(thinking)] if thinking and not self.over else []
+        sure = self._stops.push(text)
+        return [*thought, Text(sure)] if sure else thought
 
     def finish(self, *, cut: bool) -> list[Part]:
         """What waited for more text. `cut`: a limit ended the answer, not the model."""

@@ -11,17 +11,28 @@ from dflash_core.lab.experiment import Design
 from dflash_core.messages import Call, Message
 from dflash_core.record import Line, TurnRecord, Turns
 from dflash_core.text.template_values import NO_TOOLS, Tools
+from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.attach.calls import StreamedCalls
-from dflash_tui.application.attach.server import AttachError
+from dflash_tui.application.attach.server import AttachError, Stream
 from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import NOT_HERE, OnPrefill, TurnLike
 
 
-class Calling:
-    """The calls of an answer."""
+class StreamedTurn:
+    """An answer that comes from a server as a stream. A subclass iterates over it."""
 
-    def __init__(self) -> None:
+    def __init__(self, conversation: SentConversation, stream: Stream, on_prefill: OnPrefill | None) -> None:
+        self._stream, self._on_prefill = stream, on_prefill
+        self._watchers = conversation.watchers
         self.streamed = StreamedCalls()
+        self.report: TurnReport | None = None
+        self.record: TurnRecord | None = None
+        self.text = self.thinking = ""
+
+    def watched(self, line: Line) -> None:
+        """Pass a line of the record to those who watch."""
+        for watcher in self._watchers:
+            watcher(line)
 
     @property
     def calls(self) -> tuple[Call, ...]:

@@ -20,10 +20,15 @@ from dflash_tui.application.attach.figures import UNKNOWN, Figures
 from dflash_tui.application.attach.prometheus import Metrics, added, parse
 from dflash_tui.application.attach.server import AttachedServer, AttachError, said
 
-OPENAI = {
-    name: name for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens")
-}
-"""Knobs and the fields of a request that set them: those of every server."""
+
+def fields(*same: str, **other: str) -> Mapping[str, str]:
+    """Knobs and the fields of a request that set them: those of every server, further ones, those of other names."""
+    names = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens", *same)
+    return {name: name for name in names} | other
+
+
+MORE = ("top_k", "min_p", "repetition_penalty", "ignore_eos")
+"""Knobs that most engines take by their own names."""
 STOPS: Mapping[str, Stop] = {"length": "max tokens"}  # any other reason: the model has ended its message
 MAX_COUNT = 2**31 - 1
 
@@ -59,11 +64,12 @@ class Engine:
     port: ClassVar[int] = 0  # the usual one
     owner: ClassVar[str] = ""  # what `owned_by` says in its list of models
     path: ClassVar[str] = "/v1/chat/completions"
-    dialect: ClassVar[Mapping[str, str]] = OPENAI
+    dialect: ClassVar[Mapping[str, str]] = fields()
     thinks: ClassVar[bool] = False  # a request may turn reasoning on and off
     reasoning: ClassVar[str] = "reasoning_content"  # the field of a message
     extra: ClassVar[Mapping[str, Any]] = {"stream_options": {"include_usage": True}}
     counters: ClassVar[tuple[str, str]] = ("", "")  # prefix of its counters of drafts, and that of all tokens
+    cached: ClassVar[str] = ""  # the gauge of the share of its cache that is used
     counts_drafts: ClassVar[bool] = False  # of every answer that had some
     remedy: ClassVar[str] = ""  # how to have it tell its drafts
 
@@ -79,7 +85,10 @@ class Engine:
 
     def memory(self, server: AttachedServer, model: str) -> tuple[tuple[Component, ...], str]:
         """What is known of its memory: components in bytes, and a sentence. Raises AttachError."""
-        return (), f"{self.name} does not tell how much memory it uses"
+        used = self.counters_now(server).get(self.cached) if self.cached else None
+        if used is None:
+            return (), f"{self.name} does not tell how much memory it uses"
+        return (), f"{self.name} tells no bytes; {used:.0%} of its cache of keys and values is used"
 
     @property
     def taken(self) -> frozenset[str]:
@@ -126,8 +135,12 @@ class Engine:
         """Its counters now; None where it has none."""
         if self.counters[0]:
             with suppress(AttachError):
-                return parse(server.get("/metrics").decode(errors="replace"))
+                return self.counters_now(server)
         return None
+
+    def counters_now(self, server: AttachedServer) -> Metrics:
+        """What its page of counters says. Raises AttachError."""
+        return parse(server.get("/metrics").decode(errors="replace"))
 
     def grown(self, before: Metrics, after: Metrics, tokens: int) -> Figures | None:
         """What an answer of so many tokens added to its counters; None where that cannot be told apart."""

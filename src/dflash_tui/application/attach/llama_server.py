@@ -9,7 +9,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.memory import Component
 from dflash_core.messages import Message
 from dflash_tui.application.attach.conversation import sent
-from dflash_tui.application.attach.engine import OPENAI, Engine, RemoteModel, count, objects, part, text
+from dflash_tui.application.attach.engine import Engine, RemoteModel, count, fields, objects, part, text
 from dflash_tui.application.attach.server import AttachedServer
 
 
@@ -17,13 +17,7 @@ class LlamaServer(Engine):
     name = "llama-server"
     port = 8080
     owner = "llamacpp"
-    dialect: ClassVar[Mapping[str, str]] = {
-        **OPENAI,
-        "top_k": "top_k",
-        "min_p": "min_p",
-        "repetition_penalty": "repeat_penalty",
-        "ignore_eos": "ignore_eos",
-    }
+    dialect = fields("top_k", "min_p", "ignore_eos", repetition_penalty="repeat_penalty")
     thinks = True
     counts_drafts = True
     extra: ClassVar[Mapping[str, Any]] = {**Engine.extra, "return_progress": True, "timings_per_token": True}

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
-from dflash_tui.application.attach.engine import OPENAI, Engine, RemoteModel, count, number, objects, part, text
+from dflash_tui.application.attach.engine import Engine, RemoteModel, count, fields, number, objects, part, text
 from dflash_tui.application.attach.figures import Figures
 from dflash_tui.application.attach.server import AttachedServer, AttachError
 
@@ -18,11 +18,7 @@ class LMStudio(Engine):
     name = "LM Studio"
     port = 1234
     path = "/api/v0/chat/completions"
-    dialect: ClassVar[Mapping[str, str]] = {
-        **OPENAI,
-        "top_k": "top_k",
-        "repetition_penalty": "repeat_penalty",
-    }
+    dialect = fields("top_k", repetition_penalty="repeat_penalty")
     remedy = "LM Studio tells drafts where a draft model is loaded, and neither steps nor depths"
 
     def recognises(self, server: AttachedServer, owner: str) -> bool:

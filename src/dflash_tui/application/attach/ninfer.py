@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from dflash_tui.application.attach.engine import OPENAI, Engine
+from dflash_tui.application.attach.engine import Engine, fields
 
 
 class NInfer(Engine):
     name = "NInfer"
     port = 8080
     owner = "ninfer"
-    dialect: ClassVar[Mapping[str, str]] = {name: name for name in (*OPENAI, "top_k", "min_p")}
+    dialect = fields("top_k", "min_p")
     thinks = True
     counts_drafts = True
     extra: ClassVar[Mapping[str, Any]] = {**Engine.extra, "return_progress": True, "timings_per_token": True}

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
 from dflash_core.knobs import Knobs
 from dflash_core.memory import Component
 from dflash_core.messages import Message
 from dflash_tui.application.attach.engine import (
-    OPENAI,
     STOPS,
     Chunk,
     Engine,
     RemoteModel,
     count,
+    fields,
     number,
     objects,
     part,
     text,
-)
+)  # fmt: skip
 from dflash_tui.application.attach.figures import UNKNOWN, Figures
 from dflash_tui.application.attach.server import AttachedServer, AttachError, said
 
@@ -29,13 +29,7 @@ class Ollama(Engine):
     name = "Ollama"
     port = 11_434
     path = "/api/chat"
-    dialect: ClassVar[Mapping[str, str]] = {
-        **OPENAI,
-        "max_tokens": "num_predict",
-        "top_k": "top_k",
-        "min_p": "min_p",
-        "repetition_penalty": "repeat_penalty",
-    }
+    dialect = fields("top_k", "min_p", max_tokens="num_predict", repetition_penalty="repeat_penalty")
     thinks = True
     remedy = "Ollama tells no drafts"
 

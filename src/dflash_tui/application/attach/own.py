@@ -16,9 +16,9 @@ from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
-from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, TurnRecord, Turns, assemble, decode
-from dflash_core.turn_stats import FoundRow, TurnReport
-from dflash_tui.application.attach.conversation import Calling, SentConversation, WithoutDecoder, sent
+from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, Turns, assemble, decode
+from dflash_core.turn_stats import FoundRow
+from dflash_tui.application.attach.conversation import SentConversation, StreamedTurn, WithoutDecoder, sent
 from dflash_tui.application.attach.engine import objects, part, text
 from dflash_tui.application.attach.server import CUT_OFF, AttachedServer, AttachError, Stream
 from dflash_tui.application.attach.watching import Watching
@@ -29,7 +29,7 @@ from dflash_tui.application.session_state import SessionState, decode_state
 NOTE = "attached to {url}, {program}; F8, /whatif, /serve and /policy reset need a model in this program"
 
 
-class AttachedTurn(Calling):
+class AttachedTurn(StreamedTurn):
     """An answer of the server: text, reasoning and calls from the usual stream, all else from the lines of its record.
     What a line has of text is as the model wrote it, calls included; the same without them comes before the line."""
 
@@ -40,13 +40,9 @@ class AttachedTurn(Calling):
         tell: Callable[[str, dict[str, Any]], None],
         on_prefill: OnPrefill | None,
     ) -> None:
-        super().__init__()
-        self._conversation, self._stream, self._tell_server = conversation, stream, tell
-        self._on_prefill = on_prefill
+        super().__init__(conversation, stream, on_prefill)
+        self._conversation, self._tell_server = conversation, tell
         self._lines: list[TurnLine] = []
-        self.report: TurnReport | None = None
-        self.record: TurnRecord | None = None
-        self.text = self.thinking = ""
         self._shown = 0, 0  # how much of both is in pieces
 
     def __iter__(self) -> Iterator[Piece]:
@@ -71,8 +67,7 @@ class AttachedTurn(Calling):
         if isinstance(line, Loaded):
             return None
         self._lines.append(line)
-        for watcher in self._conversation.watchers:
-            watcher(line)
+        self.watched(line)
         if isinstance(line, End):
             self.report = line.report
         if isinstance(line, (Start, End)):

@@ -16,10 +16,10 @@ from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
-from dflash_core.record import End, Line, Start, TurnRecord, Turns, line_of
+from dflash_core.record import End, Start, TurnRecord, Turns, line_of
 from dflash_core.text.thinking import ThinkingSplit
-from dflash_core.turn_stats import FoundRow, TurnReport
-from dflash_tui.application.attach.conversation import Calling, SentConversation, WithoutDecoder
+from dflash_core.turn_stats import FoundRow
+from dflash_tui.application.attach.conversation import SentConversation, StreamedTurn, WithoutDecoder
 from dflash_tui.application.attach.engine import Chunk, Engine, RemoteModel
 from dflash_tui.application.attach.figures import UNKNOWN, Figures, report
 from dflash_tui.application.attach.prometheus import Metrics
@@ -30,7 +30,7 @@ SILENCE_S = 900.0  # while a long prompt is read, or a model loaded, most engine
 COUNTED_S, LOOK_S = 0.5, 0.05  # how long counters may lag behind the end of a stream; between looks at them
 
 
-class RemoteTurn(Calling):
+class RemoteTurn(StreamedTurn):
     """An answer of another engine, piece by piece as it comes."""
 
     def __init__(
@@ -42,9 +42,8 @@ class RemoteTurn(Calling):
         *,
         drawn: bool,
     ) -> None:
-        super().__init__()
-        self._conversation, self._stream, self._start = conversation, stream, start
-        self._on_prefill, self._drawn = on_prefill, drawn
+        super().__init__(conversation, stream, on_prefill)
+        self._conversation, self._start, self._drawn = conversation, start, drawn
         self._engine = conversation.engine
         self._split = ThinkingSplit(False)  # for servers that leave the tags in the text
         self._pieces: list[Piece] = []
@@ -52,14 +51,11 @@ class RemoteTurn(Calling):
         self._stop: Stop | None = None
         self._count = 0
         self._began = 0.0
-        self.report: TurnReport | None = None
-        self.record: TurnRecord | None = None
-        self.text = self.thinking = ""
 
     def __iter__(self) -> Iterator[Piece]:
         before = self._conversation.metrics()
         self._began = time.monotonic()
-        self._tell(self._start)
+        self.watched(self._start)
         try:
             for _, data in self._stream:
                 if data == b"[DONE]":
@@ -116,12 +112,8 @@ class RemoteTurn(Calling):
         self._pieces.append(piece)
         self.text += piece.text
         self.thinking += piece.thinking
-        self._tell(line_of(piece, {}))
+        self.watched(line_of(piece, {}))
         return piece
-
-    def _tell(self, line: Line) -> None:
-        for watcher in self._conversation.watchers:
-            watcher(line)
 
     def _release(self) -> tuple[str, str]:
         """Answer and reasoning that waited for the rest of a tag."""
@@ -166,7 +158,7 @@ class RemoteTurn(Calling):
         said = "; ".join(filter(None, sources))
         knobs, drawn = self._start.knobs, self._drawn
         self.report = found = report(its, self.text, self.thinking, stop, knobs, engine.name, said, drawn=drawn)
-        self._tell(End(found, *rest))
+        self.watched(End(found, *rest))
         if self._pieces:
             self.record = TurnRecord(self._start, tuple(self._pieces), found, rest=rest, ended=True)
 

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from dflash_core.knobs import Value
-from dflash_core.memory import Component
-from dflash_tui.application.attach.engine import OPENAI, Engine, count, counts, part
+from dflash_tui.application.attach.engine import MORE, Engine, count, counts, fields, part
 from dflash_tui.application.attach.figures import UNKNOWN, Figures, of_histogram
-from dflash_tui.application.attach.prometheus import Metrics, parse
-from dflash_tui.application.attach.server import AttachedServer
+from dflash_tui.application.attach.prometheus import Metrics
 from dflash_tui.application.attach.vllm import COUNTED
 
 
@@ -19,12 +17,11 @@ class SGLang(Engine):
     name = "SGLang"
     port = 30_000
     owner = "sglang"
-    dialect: ClassVar[Mapping[str, str]] = {
-        name: name for name in (*OPENAI, "top_k", "min_p", "repetition_penalty", "ignore_eos")
-    }
+    dialect = fields(*MORE)
     thinks = True
     extra: ClassVar[Mapping[str, Any]] = {"stream_options": COUNTED, "return_spec_tokens_details": True}
     counters = ("sglang:", "sglang:generation_tokens")
+    cached = "sglang:token_usage"
     remedy = "releases of SGLang since August 2026 tell the drafts of an answer"
 
     def value(self, name: str, value: Value) -> Value:
@@ -50,9 +47,3 @@ class SGLang(Engine):
     def recent(self, now: Metrics) -> str:
         length = now.get("sglang:spec_accept_length")
         return f"its answers lately took {length:.2f} tokens per step" if length else ""
-
-    def memory(self, server: AttachedServer, model: str) -> tuple[tuple[Component, ...], str]:
-        used = parse(server.get("/metrics").decode(errors="replace")).get("sglang:token_usage")
-        if used is None:
-            return super().memory(server, model)
-        return (), f"SGLang tells no bytes; {used:.0%} of its cache of keys and values is used"

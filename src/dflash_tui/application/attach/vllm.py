@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from dflash_core.memory import Component
-from dflash_tui.application.attach.engine import OPENAI, Engine, count, counts, number, part
+from dflash_tui.application.attach.engine import MORE, Engine, count, counts, fields, number, part
 from dflash_tui.application.attach.figures import UNKNOWN, Figures, of_histogram, of_steps
-from dflash_tui.application.attach.prometheus import parse
 from dflash_tui.application.attach.server import AttachedServer
 
 COUNTED = {"include_usage": True, "continuous_usage_stats": True}
@@ -19,13 +17,12 @@ class VLLM(Engine):
     name = "vLLM"
     port = 8000
     owner = "vllm"
-    dialect: ClassVar[Mapping[str, str]] = {
-        name: name for name in (*OPENAI, "top_k", "min_p", "repetition_penalty", "ignore_eos")
-    }
+    dialect = fields(*MORE)
     thinks = True
     reasoning = "reasoning"
     extra: ClassVar[Mapping[str, Any]] = {"stream_options": COUNTED}
     counters = ("vllm:spec_decode_num_", "vllm:generation_tokens")
+    cached = "vllm:kv_cache_usage_perc"
     remedy = "start vLLM with --per-request-spec-decode-metrics detailed for steps and acceptance of each answer"
 
     def drafts(self, found: Mapping[str, Any]) -> Figures:
@@ -45,12 +42,6 @@ class VLLM(Engine):
             accepted=count(it, "num_accepted_draft_tokens"),
         )
         return times.with_(of_histogram(histogram) if histogram else UNKNOWN).with_(each).with_(totals)
-
-    def memory(self, server: AttachedServer, model: str) -> tuple[tuple[Component, ...], str]:
-        used = parse(server.get("/metrics").decode(errors="replace")).get("vllm:kv_cache_usage_perc")
-        if used is None:
-            return super().memory(server, model)
-        return (), f"vLLM tells no bytes; {used:.0%} of its cache of keys and values is used"
 
     def tokens(self, server: AttachedServer, model: str, text: str) -> int:
         return count(server.json("/tokenize", {"model": model, "prompt": text}), "count") or 0
