@@ -429,6 +429,7 @@ async def test_a_slow_key_holds_back_no_text(make_app: MakeApp) -> None:
         (["ask", "--file", "notes.md", ""], "no prompt; give words beside the files"),
         (["ask", "--no-such"], "unrecognized arguments: --no-such"),
         (["sweep"], "the following arguments are required"),
+        (["conversations", "export", "x", "y"], "dflash-tui conversations export --help shows"),
     ],
 )
 def test_a_refused_command_line_is_one_line(
@@ -443,7 +444,7 @@ def test_a_refused_command_line_is_one_line(
     err = capsys.readouterr().err
     assert why in err
     assert err.count("\n") == 1
-    assert f"{words[0]} --help shows" in err or "dflash-tui --help shows" in err
+    assert "--help shows" in err
 
 
 async def test_a_message_without_width_stays_in_the_prompt(make_app: MakeApp) -> None:
