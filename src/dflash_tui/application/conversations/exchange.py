@@ -69,6 +69,10 @@ def to_json(conversations: Iterable[StoredConversation]) -> bytes:
 
 def from_json(data: bytes) -> list[StoredConversation]:
     """The conversations of a file that `to_json` made. Raises FormatError: what is wrong, and where in the file."""
+    if not data.strip():
+        raise FormatError(
+            "not an export of conversations: the file is empty; name a JSON file that an export has written"
+        )
     try:
         version = parse(data, _HEAD).version
     except FormatError as error:
