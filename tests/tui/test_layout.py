@@ -156,7 +156,6 @@ async def test_a_terminal_that_is_large_again_has_the_focus_in_the_prompt(make_a
         await wait_until(pilot, lambda: app.focused is app.chat.prompt)
 
 
-
 @pytest.mark.parametrize("size", [(40, 12), (50, 16)])
 async def test_the_smallest_terminal_can_chat(make_app: MakeApp, size: tuple[int, int]) -> None:
     app = make_app(FakeSession(answer="Short answer."))
