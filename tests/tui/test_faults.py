@@ -429,6 +429,8 @@ async def test_a_slow_key_holds_back_no_text(make_app: MakeApp) -> None:
         (["ask", "--file", "notes.md", ""], "no prompt; give words beside the files"),
         (["ask", "--no-such"], "unrecognized arguments: --no-such"),
         (["sweep"], "the following arguments are required"),
+        (["sweep", "budget=4"], "sweep: give the prompt"),
+        (["bench", "--samples", "2"], "bench: --samples draws from a file of prompts"),
         (["conversations", "export", "x", "y"], "dflash-tui conversations export --help shows"),
     ],
 )
@@ -445,6 +447,7 @@ def test_a_refused_command_line_is_one_line(
     assert why in err
     assert err.count("\n") == 1
     assert "--help shows" in err
+    assert err.count(f"{words[0]}: ") <= 1, "the command is named once"
 
 
 async def test_a_message_without_width_stays_in_the_prompt(make_app: MakeApp) -> None:
