@@ -459,3 +459,13 @@ async def test_a_message_without_width_stays_in_the_prompt(make_app: MakeApp) ->
         await pilot.press("enter")
         await shows(pilot, "there is nothing to read in the message")
         assert not session.asked
+
+
+def test_sentences_that_no_reader_understood_are_gone() -> None:
+    code = "".join(path.read_text() for path in (Path(__file__).parents[2] / "src" / "dflash_tui").rglob("*.py"))
+    for sentence in (
+        "load what is under the cursor; of what", "If the budget were another", "that dflash2 drafted of the last turn",
+        "changes nothing with the any", "later steps begin elsewhere", "among the settings of a tuning",
+        "brings most here", "oldest 1 turn", "To the places",
+    ):  # fmt: skip
+        assert sentence.lower() not in code.lower(), sentence
