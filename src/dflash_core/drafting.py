@@ -21,7 +21,7 @@ SHAPES = frozenset({"p_min", "chain_seed"})
 CAPPED = "auto up to"
 ALLOWED = f"auto, {CAPPED} N, tree N, chain N, plain"
 
-_SETTING = re.compile(rf"auto|plain|(?P<kind>{CAPPED}|tree|chain)(?:[ =](?P<nodes>[0-9]+))?")
+_SETTING = re.compile(rf"plain|auto(?![ =])|(?P<kind>{CAPPED}|auto(?=[ =])|tree|chain)(?:[ =](?P<nodes>[0-9]+))?")
 _FORMER = re.compile(
     rb'"mode"\s*:\s*"(?P<mode>\w+)"\s*,\s*(?:"policy"\s*:\s*"(?P<policy>\w+)"\s*,\s*)?"budget"\s*:\s*(?P<budget>[0-9]+)'
 )
@@ -34,7 +34,8 @@ def canonical(text: str) -> str | None:
     if found is None or found["kind"] is None:
         return found and found[0]
     nodes = int(found["nodes"] or DEFAULT_NODES) if len(found["nodes"] or "") <= 9 else MAX_NODES + 1
-    return f"{found['kind']} {nodes}" if 1 <= nodes <= MAX_NODES else None
+    kind = CAPPED if found["kind"] == "auto" else found["kind"]
+    return f"{kind} {nodes}" if 1 <= nodes <= MAX_NODES else None
 
 
 def kind_of(drafting: str) -> str:

@@ -202,6 +202,7 @@ async def test_a_wrong_command_is_explained_and_kept(make_app: MakeApp) -> None:
         await loaded(pilot)
         for typed, said in (
             ("/rety", "unknown command /rety; did you mean /retry?"),
+            ("/bench", "unknown command /bench; /help lists the commands"),
             ("/", "not a command: /; /help lists them"),
             ("/zzzz", "unknown command /zzzz; /help lists the commands"),
             ("/set budget 999", "budget=999: expected 1 to 256"),

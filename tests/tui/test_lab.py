@@ -328,6 +328,15 @@ class TestSweep:
             await pilot.press("ctrl+c")
             await finished(pilot)
 
+    async def test_what_is_stopped_while_it_warms_up_says_so(self, app: DFlashApp) -> None:
+        async with app.run_test(size=(80, 24)) as pilot:
+            await loaded(pilot)
+            screen = SweepScreen(app.chat.parts)
+            await app.push_screen(screen)
+            screen.begin(iter(()), screen._ended)
+            screen.draw()
+            await shows(pilot, "stopped before anything was measured", "each setting three times")
+
     async def test_the_next_turn_is_what_it_would_have_been(self, make_app: MakeApp, tmp_path: Path) -> None:
         # Under policy=auto the lengths of steps depend on times, so two runs could not be compared.
         knobs = KNOBS

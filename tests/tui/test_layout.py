@@ -146,6 +146,16 @@ async def test_too_small_a_terminal_says_so(make_app: MakeApp, size: tuple[int, 
         await shows(pilot, "Ask anything")
 
 
+async def test_a_terminal_that_is_large_again_has_the_focus_in_the_prompt(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.resize_terminal(30, 8)
+        await shows(pilot, "This terminal is 30x8")
+        await pilot.resize_terminal(120, 40)
+        await wait_until(pilot, lambda: app.focused is app.chat.prompt)
+
+
 @pytest.mark.parametrize("size", [(40, 12), (50, 16)])
 async def test_the_smallest_terminal_can_chat(make_app: MakeApp, size: tuple[int, int]) -> None:
     app = make_app(FakeSession(answer="Short answer."))

@@ -14,6 +14,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import load_session
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.screens.steps import StepsScreen
+from dflash_tui.text.blocks import dotted
 from dflash_tui.text.step_text import StepText, broken, spans
 from dflash_tui.text.tree_text import drawn, rejection_line
 from dflash_tui.widgets.scrubber import Scrubber
@@ -185,10 +186,17 @@ async def test_a_turn_that_has_just_been_written(make_app: MakeApp) -> None:
 def test_text_is_cut_at_its_tokens() -> None:
     record = turn(thinking=2)
     found = spans(record)
-    assert "".join(span.text for span in found) == record.thinking + record.text
+    assert "".join(span.text for span in found) == f"{record.thinking}\n\n{record.text}"
     assert [(span.text, span.step, span.depth) for span in found[:6]] == [
-        ("Well", 0, 0), (" a", 1, 1), ("one", 1, 2), (" end", 1, 0), (" b", 2, 1), ("\\n", 2, 0),
+        ("Well", 0, 0), (" a", 1, 1), ("one", 1, 2), (" end\n\n", 1, 0), (" b", 2, 1), ("\\n", 2, 0),
     ]  # fmt: skip
+
+
+def test_a_name_and_its_value_are_on_one_line() -> None:
+    assert dotted(["tree_temperature 1.00", "temperature 0.00"], 35, " ") == [
+        "tree_temperature 1.00",
+        "temperature 0.00",
+    ]
 
 
 def test_tokens_that_show_nothing_cost_no_text() -> None:

@@ -128,7 +128,8 @@ def test_a_file_that_is_not_right_is_refused_in_one_line(change: Callable[[dict[
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff\xfe", b"PK\x03\x04", b"[" * 100_000, b'{"a": 1}'])
 def test_what_is_no_export_at_all_is_refused(data: bytes) -> None:
-    with pytest.raises(FormatError, match="not an export of conversations"):
+    what = "the file is empty" if not data else ""
+    with pytest.raises(FormatError, match=f"not an export of conversations: {what}"):
         from_json(data)
 
 

@@ -133,6 +133,10 @@ def test_requests() -> None:
     assert parse_sweep("budget=4,8")[1] == Options()
     (a, b), options = parse_ab("mode=chain | budget=40 repeats 8", Knobs(), PAIR)
     assert (a.label, b.label, options.repeats) == ("mode=chain", "budget=40", 8)
+    axes, _ = parse_sweep("drafting=plain,chain 7,tree 22,auto up to 40 p_min=0,0.3")
+    assert axes == parse_sweep("drafting=plain,chain=7,tree=22,auto=40 p_min=0,0.3")[0], "as screens write sizes"
+    (a, b), _ = parse_ab("drafting=tree 8 | drafting=auto p_min=0.2", Knobs(), PAIR)
+    assert [a.knobs.drafting, b.knobs.p_min] == ["tree 8", 0.2]
     (a, b), options = parse_ab("repeats=8", Knobs(), PAIR)
     assert (a.label, b.label, options.repeats) == ("drafting=chain", "drafting=tree", 8)
 

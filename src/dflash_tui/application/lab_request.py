@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,10 +70,14 @@ def parse_options(text: str) -> Options:
     return _options(words)
 
 
+# Sizes of drafting as screens write them, tree 22 or auto up to 22; in a list of words an equals sign stands there.
+_WITH_SIZE = re.compile(r"\b(tree|chain|auto)(?: up to)? +(?=\d)")
+
+
 def _words(text: str) -> list[str]:
     """Parse `name=value` pairs; no name may occur twice."""
     try:
-        words = joined(shlex.split(text))
+        words = joined(shlex.split(_WITH_SIZE.sub(r"\1=", text)))
     except ValueError:
         raise KnobError("a quotation mark is not closed; close it, or leave it out") from None
     names = [_name(word) for word in words]

@@ -74,6 +74,8 @@ class ChatLayout(Controller):
                 f"This terminal is {width}x{height}; dflash-tui needs {MIN_SIZE[0]}x{MIN_SIZE[1]} or more. Enlarge it."
             )
             screen.query_one("#tiny", Static).update(text)
+        elif screen.focused is None:  # what had the focus was hidden while the terminal was too small
+            self.prompt.focus()
         screen.call_after_refresh(self._gauges.draw)
 
     def toggle(self) -> None:

@@ -31,9 +31,9 @@ def run(call: Invocation) -> int:
     for name in ("samples", "repeats"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            call.refuse(f"bench: --{name} {value}: expected 1 or more")
+            call.refuse(f"--{name} {value}: expected 1 or more")
     if args.samples is not None and args.prompts is None:
-        call.refuse("bench: --samples draws from a file of prompts: give it, --prompts FILE")
+        call.refuse("--samples draws from a file of prompts: give it, --prompts FILE")
     if args.out is not None:
         check_file(args.out)  # measuring takes minutes
     tasks = [Task(text, text) for text in PROMPTS]

@@ -122,12 +122,10 @@ def _unknown(arguments: Sequence[str]) -> str:
 
 
 def _speaking(parser: argparse.ArgumentParser, args: argparse.Namespace) -> argparse.ArgumentParser:
-    """The parser of the given command, so that an error names it."""
+    """The parser of the given command, and of its own command where it has some, so that an error names it."""
     for action in parser._subparsers._group_actions if parser._subparsers is not None else ():
-        if isinstance(action.choices, dict) and args.command in action.choices:
-            found = action.choices[args.command]
-            assert isinstance(found, argparse.ArgumentParser)
-            return found
+        if isinstance(action.choices, dict) and (name := getattr(args, action.dest, None)) in action.choices:
+            return _speaking(action.choices[name], args)
     return parser
 
 

@@ -54,7 +54,7 @@ def run(call: Invocation) -> int:
     """Describe the files of the command line. Raises DFlashError, also for a drafter that does not fit."""
     named, request = call.args.model, call.request
     if named is not None and call.args.target is not None:
-        call.refuse("inspect: MODEL and --target name the same thing; give one of them")
+        call.refuse("MODEL and --target name the same thing; give one of them")
     # A configured drafter belongs to the configured target, not to a file named here.
     meant = dataclasses.replace(request, target=named, draft=call.args.draft) if named else request
     return describe(*meant.files, as_json=call.args.json)

@@ -33,11 +33,11 @@ def run(call: Invocation) -> int:
     """Measure, print, export. Returns the exit code; raises DFlashError. After Ctrl+C, finished runs are reported."""
     args, request = call.args, call.request
     if (args.prompt is None) == (args.prompts is None):
-        call.refuse("sweep: give the prompt, --prompt TEXT, or a file of them, --prompts FILE")
+        call.refuse("give the prompt, --prompt TEXT, or a file of them, --prompts FILE")
     if args.prompt is not None and not args.prompt.strip():
-        call.refuse("sweep: the prompt is empty")
+        call.refuse("the prompt is empty")
     if args.samples is not None and args.prompts is None:
-        call.refuse("sweep: --samples draws from a file of prompts: give it, --prompts FILE")
+        call.refuse("--samples draws from a file of prompts: give it, --prompts FILE")
     axes = parse_axes(args.axes)
     settings(axes, request.knobs, ANY_PAIR)  # refuse settings that no pair supports before one is loaded
     if args.prompts is not None:

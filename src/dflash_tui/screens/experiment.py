@@ -159,6 +159,9 @@ class ExperimentScreen(LabScreen):
         self._take()
         result, past = self.result, self.measurements
         if result is None or not result.trials:
+            self.draw()  # what can be run is listed again
+            if experiment.error is None:
+                self.say("stopped before anything was measured; r begins again")
             return
         if past is not None:
             past.add(self.WHAT, self.finding(result), _rows(result))

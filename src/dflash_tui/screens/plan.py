@@ -174,7 +174,7 @@ def drawn(found: MemoryPlan) -> Content:
     """A plan as text: the bar, its components, what fits, and what would help."""
     setup = found.setup
     parts: list[Content | str | tuple[str, str]] = [
-        (f"{found.machine}\n", "$foreground 70%"),
+        (f"computed for {found.machine}\n", "$foreground 70%"),
         (f"{setup.context:,} positions", "bold"), ", keys and values as ", (f"{setup.kv}\n", "bold"),
         *bar(found, WIDTH), "\n",
     ]  # fmt: skip

@@ -180,7 +180,7 @@ class StepsScreen(Passing, Screen[None]):
             return Content(missing or "this turn has no step: its first token was its last")
         assert self._record is not None
         step = self._steps[self.step - 1]
-        knobs = " ".join(f"{name} {SPEC[name].show(getattr(step.knobs, name))}" for name in SHOWN_KNOBS)
+        knobs = (f"{name} {SPEC[name].show(getattr(step.knobs, name))}" for name in SHOWN_KNOBS)
         changed = any(getattr(step.knobs, name) != getattr(self._record.knobs, name) for name in LIVE)
         figures = (
             f"{step.mode}: {counted(len(step.tokens), 'token')}",
@@ -193,8 +193,8 @@ class StepsScreen(Passing, Screen[None]):
         times = " ".join(f"{name} {getattr(step.stages, name):.1f}" for name in STAGES)
         dim = "$foreground 70%"
         block: Block = [line(text) for text in dotted(figures, width)]
-        mark = "  • changed in mid-turn" if changed else ""
-        block += wrapped(f"{knobs}{mark}", width, dim)
+        mark = [" • changed in mid-turn"] if changed else []
+        block += [line((text, dim)) for text in dotted([*knobs, *mark], width, " ")]
         block += wrapped(f"{step.stages.total:.1f} ms: {times}", width, dim)
         block += wrapped(rejection, width, "$secondary")
         return content(block)

@@ -31,7 +31,7 @@ async def run(text: str, host: ChatParts) -> None:
         await _set(host, f"{name} {rest}")
         return
     if name not in SLASH:
-        near = difflib.get_close_matches(name, list(SLASH), n=1, cutoff=0.5)
+        near = [one for one in SLASH if one.startswith(name)] or difflib.get_close_matches(name, list(SLASH), n=1)
         hint = f"did you mean /{near[0]}?" if near else "/help lists the commands"
         raise SlashError(f"unknown command /{name}; {hint}")
     if name in host.state.refused:

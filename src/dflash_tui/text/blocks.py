@@ -26,11 +26,11 @@ def wrapped(text: str, width: int, style: str = "") -> Block:
     return [[(part, style)] for part in textwrap.wrap(text, max(width, 8), drop_whitespace=True)]
 
 
-def dotted(parts: Iterable[str], width: int) -> list[str]:
-    """Parts separated by dots, wrapped; no line begins or ends with a dot."""
+def dotted(parts: Iterable[str], width: int, dot: str = DOT) -> list[str]:
+    """Parts separated by dots, wrapped between parts; no line begins or ends with a dot."""
     lines: list[str] = []
     for part in filter(None, parts):
-        longer = f"{lines[-1]}{DOT}{part}" if lines else part
+        longer = f"{lines[-1]}{dot}{part}" if lines else part
         if lines and cell_len(longer) <= width:
             lines[-1] = longer
         else:

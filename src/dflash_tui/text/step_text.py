@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rich.cells import cell_len
@@ -38,14 +38,20 @@ class Span:
 
 
 def spans(record: TurnRecord) -> list[Span]:
-    """The turn's text token by token: reasoning first, then the answer."""
+    """The turn's text token by token: reasoning first, then, after an empty line, the answer."""
     found: list[Span] = []
+    begins = bool(record.thinking)  # the answer is still to come
     for step, piece in enumerate(record.pieces):
         event = piece.event
         depth = event.accepted_depth if isinstance(event, StepEvent) else 0
         shown = [record.token_text(token) for token in event.tokens]
         depths = [place if place <= depth else 0 for place in range(1, len(shown) + 1)]
-        found += [Span(text, step, at) for text, at in zip(_aligned(piece.thinking + piece.text, shown), depths)]
+        left = len(piece.thinking)
+        for text, at in zip(_aligned(piece.thinking + piece.text, shown), depths):
+            if begins and piece.text and left <= 0 and found:
+                found[-1], begins = replace(found[-1], text=f"{found[-1].text}\n\n"), False
+            found.append(Span(text, step, at))
+            left -= len(text)
     if record.rest != ("", ""):
         found.append(Span("".join(reversed(record.rest)), len(record.pieces) - 1, 0))
     return [Span(clean(one.text), one.step, one.depth) for one in found]

@@ -20,6 +20,7 @@ from dflash_tui.application.conversations.store.rows import Card, short_title, t
 from dflash_tui.application.json_store import parse
 
 VERSION = 1
+NO_EXPORT, OTHER = "not an export of conversations: ", "name a JSON file that an export has written"
 MAX_BYTES = 1 << 30  # largest file in bytes: thousands of long conversations with their records
 # Ids that a command line can name and a list can show. `all` means every conversation.
 _ID = re.compile(r"(?!all$)[0-9A-Za-z_][0-9A-Za-z_-]{0,63}")
@@ -69,18 +70,18 @@ def to_json(conversations: Iterable[StoredConversation]) -> bytes:
 
 def from_json(data: bytes) -> list[StoredConversation]:
     """The conversations of a file that `to_json` made. Raises FormatError: what is wrong, and where in the file."""
+    if not data.strip():
+        raise FormatError(f"{NO_EXPORT}the file is empty; {OTHER}")
     try:
         version = parse(data, _HEAD).version
     except FormatError as error:
-        raise FormatError(
-            f"not an export of conversations: {error}; name a JSON file that an export has written"
-        ) from None
+        raise FormatError(f"{NO_EXPORT}{error}; {OTHER}") from None
     if version != VERSION:
         raise FormatError(f"an export of version {version}; this program reads version {VERSION}")
     try:
         file = parse(data, _FILE)
     except FormatError as error:
-        raise FormatError(f"not an export of conversations: {error}") from None
+        raise FormatError(f"{NO_EXPORT}{error}") from None
     return [_checked(one, place) for place, one in enumerate(file.conversations)]
 
 
@@ -97,7 +98,7 @@ def _checked(one: _Conversation, place: int) -> StoredConversation:
     """A conversation whose messages are consistent. Raises FormatError."""
 
     def refuse(what: str) -> FormatError:
-        return FormatError(f"not an export of conversations: $.conversations[{place}]: {what}")
+        return FormatError(f"{NO_EXPORT}$.conversations[{place}]: {what}")
 
     known: dict[str, Node] = {}
     for node in one.messages:
