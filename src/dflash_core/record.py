@@ -64,8 +64,7 @@ class _PieceLine(msgspec.Struct, Generic[E], frozen=True, omit_defaults=True):
     texts: dict[int, str] = {}
 
 
-class Read(_PieceLine[PrefillEvent], frozen=True, tag="prefill", tag_field="line"):
-    """The prompt has been read."""
+class Read(_PieceLine[PrefillEvent], frozen=True, tag="prefill", tag_field="line"): ...
 
 
 class Step(_PieceLine[StepEvent], frozen=True, tag="step", tag_field="line"): ...
@@ -223,8 +222,6 @@ def assemble(lines: Iterable[TurnLine]) -> Iterator[TurnRecord]:
 
 
 class _Growing:
-    """A turn whose lines are being read."""
-
     def __init__(self, start: Start) -> None:
         self._start, self._end = start, End()
         self._ended = False
@@ -295,12 +292,10 @@ class Recorder:
         return [piece.event for piece in self._pieces]
 
     def begin(self, watchers: Iterable[Callable[[Line], None]]) -> None:
-        """The turn begins to run."""
         self._watchers = tuple(watchers)
         self._tell(self._start)
 
     def add(self, piece: Piece) -> None:
-        """One more piece of the turn."""
         new = {token: self._token_text(token) for token in ids_of(piece.event) if token not in self._texts}
         self._texts |= new
         self._pieces.append(piece)
@@ -336,7 +331,6 @@ class Turns(Sequence[TurnRecord]):
         return turns
 
     def append(self, record: TurnRecord) -> None:
-        """A turn has ended."""
         self._packed.append(pack(record))
         self._keep(len(self._packed) - 1, record)
 

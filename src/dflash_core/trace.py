@@ -42,8 +42,6 @@ class TraceError(DFlashError):
 
 
 class TraceHeader(msgspec.Struct, frozen=True):
-    """The first line of a trace."""
-
     trace: str
     version: int
 

@@ -92,7 +92,6 @@ class TurnCheck:
         self._tokens += event.tokens
 
     def end(self, report: TurnReport | None) -> None:
-        """The turn is over."""
         if report is None:
             return
         check_report(report)

@@ -97,8 +97,7 @@ class StepDecoder(Protocol):
     """What a runner needs of a decoder: one answer after the prompt that its backend has just read."""
 
     @property
-    def decision(self) -> Decision:
-        """The decision about the next step."""
+    def decision(self) -> Decision: ...
 
     @property
     def answer(self) -> Sequence[int]:

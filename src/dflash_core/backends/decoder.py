@@ -224,7 +224,6 @@ class Decoder:
         return masked(logits, self.constraint.allowed(path))
 
     def _decided(self) -> Decision:
-        """What the next step runs."""
         return self._with_note(self.policy.next(self.knobs))
 
     def _with_note(self, decision: Decision) -> Decision:

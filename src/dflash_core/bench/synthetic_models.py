@@ -60,7 +60,6 @@ class Model:
     assistant: Mapping[str, Any] = field(default_factory=dict)
 
     def target(self) -> ModelSpec:
-        """The target that the settings describe."""
         return self._read(self.settings)
 
     @property
@@ -109,7 +108,6 @@ class Model:
 
 
 def is_float(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor is never quantised."""
     return len(shape) == 1 or name.endswith(("conv1d.weight", "_conv_base", ROUTER, SHARED_GATE, ".bias"))
 
 

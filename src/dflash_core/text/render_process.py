@@ -124,7 +124,6 @@ class _Worker:
 
     @property
     def runs(self) -> bool:
-        """Whether the process is still running."""
         return self._process.poll() is None
 
     def ask(self, request: bytes, deadline: float) -> str:
