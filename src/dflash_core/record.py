@@ -55,8 +55,6 @@ class Start(msgspec.Struct, frozen=True, tag="turn", tag_field="line"):
 
 
 class _PieceLine(msgspec.Struct, Generic[E], frozen=True, omit_defaults=True):
-    """A piece of the turn. `at`: seconds since the turn began; `texts`: ids that occur for the first time."""
-
     event: E
     at: float
     text: str = ""
@@ -64,14 +62,16 @@ class _PieceLine(msgspec.Struct, Generic[E], frozen=True, omit_defaults=True):
     texts: dict[int, str] = {}
 
 
-class Read(_PieceLine[PrefillEvent], frozen=True, tag="prefill", tag_field="line"): ...
+class Read(_PieceLine[PrefillEvent], frozen=True, tag="prefill", tag_field="line"):
+    """The prompt has been read. `at`: seconds since the turn began; `texts`: ids that occur for the first time."""
 
 
-class Step(_PieceLine[StepEvent], frozen=True, tag="step", tag_field="line"): ...
+class Step(_PieceLine[StepEvent], frozen=True, tag="step", tag_field="line"):
+    """One step, as `Read`."""
 
 
 class Received(_PieceLine[TextEvent], frozen=True, tag="text", tag_field="line"):
-    """Text of another engine."""
+    """Text of another engine, as `Read`."""
 
 
 class End(msgspec.Struct, frozen=True, tag="end", tag_field="line", omit_defaults=True):

@@ -42,6 +42,8 @@ class TraceError(DFlashError):
 
 
 class TraceHeader(msgspec.Struct, frozen=True):
+    """The first line of a trace."""
+
     trace: str
     version: int
 

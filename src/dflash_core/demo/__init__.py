@@ -1,5 +1,5 @@
-"""The demo pair: a small chat model of the Qwen3.5 architecture and its drafters, all trained by `tools/train_demo`. And
-the drafter of SmolLM2-135M-Instruct, whose target is not shipped: docs/smollm2-drafter.md."""
+"""The demo pair: a small chat model of the Qwen3.5 architecture and its drafters, all trained by `tools/train_demo`.
+And the drafter of SmolLM2-135M-Instruct, whose target is not shipped: docs/smollm2-drafter.md."""
 
 from __future__ import annotations
 
