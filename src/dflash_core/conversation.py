@@ -181,7 +181,6 @@ class Conversation:
         self.messages = tuple(map(_encodable, messages))
 
     def count(self, text: str) -> int:
-        """Tokens of a text."""
         return len(self.tokenizer.encode(text, special=False))
 
     @property

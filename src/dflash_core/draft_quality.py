@@ -10,12 +10,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dflash_core.events import StepEvent
-
-if TYPE_CHECKING:
-    from dflash_core.events import StepEvent
 
 BINS = 10
 

@@ -127,7 +127,6 @@ class Engine(Runner):
 
     @property
     def limits(self) -> Limits:
-        """The limits for the knobs of an answer."""
         most = self.target.config.context_length
         template = self.target.template
         return replace(

@@ -70,8 +70,7 @@ class MemoryEstimator(Protocol):
     """Predicts the memory of a pair on one machine from headers."""
 
     @property
-    def machine(self) -> str:
-        """The device of the prediction."""
+    def machine(self) -> str: ...
 
     @property
     def available(self) -> int:
@@ -180,12 +179,10 @@ def ran_out(plan: MemoryPlan, breakdown: MemoryBreakdown) -> RanOutError:
 
 
 def total(estimator: MemoryEstimator, setup: Setup) -> int:
-    """Bytes of all components."""
     return sum(one.bytes for one in estimator.components(setup))
 
 
 def sequence_bytes(estimator: MemoryEstimator, setup: Setup) -> int:
-    """Bytes of the components of a sequence."""
     return sum(one.bytes for one in estimator.sequence(setup))
 
 

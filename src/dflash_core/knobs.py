@@ -123,25 +123,12 @@ class Spec:
 
 
 def _knob(
-    default: Value,
-    label: str,
-    help: str,
-    group: Group,
-    *,
-    applies: Applies = "next step",
-    bounds: tuple[float, float] = (0.0, 0.0),
-    step: float = 1.0,
-    slider: tuple[float, float] | None = None,
-    choices: tuple[str, ...] = (),
-    words: tuple[tuple[str, str], ...] = (),
-    former: tuple[tuple[str, str], ...] = (),
-    kind: str = "",
+    default: Value, label: str, help: str, group: Group, *, bounds: tuple[float, float] = (0, 0), **more: Any
 ) -> Any:
-    kind = kind or ("switch" if isinstance(default, bool) else "choice" if choices else type(default).__name__)
-    parts: dict[str, Any] = {"label": label, "help": help, "group": group, "applies": applies, "kind": kind}
-    parts |= {"default": default, "minimum": bounds[0], "maximum": bounds[1], "step": step}
-    parts |= {"slider": slider, "choices": choices, "words": words, "former": former}
-    return field(default=default, metadata=parts)
+    """`more`: other fields of its `Spec`. The kind follows from the default value, unless it is given."""
+    kind = "switch" if isinstance(default, bool) else "choice" if "choices" in more else type(default).__name__
+    parts = {"label": label, "help": help, "group": group, "kind": kind, "applies": "next step", "default": default}
+    return field(default=default, metadata={**parts, "minimum": bounds[0], "maximum": bounds[1], **more})
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +333,6 @@ def current(changes: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def described(knobs: Knobs, names: Collection[str]) -> list[str]:
-    """The values of `names` for messages."""
     stored = dict.fromkeys("drafting" if name in SPEC_FORMER else name for name in names)
     return [f"{name} {SPEC[name].show(getattr(knobs, name))}" for name in stored]
 

@@ -124,14 +124,14 @@ def host_memory() -> HostMemory:
     """Read the machine's memory, or a container's limit if that is lower. Figures that cannot be read are estimated:
     half of the total as available (macOS), the peak for the process."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    fields = _kib_fields(Path("/proc/meminfo"))
+    fields = _kib_fields("/proc/meminfo")
     free = fields.get("MemAvailable", total // 2)
     limit = _first_number("/sys/fs/cgroup/memory.max")
     if limit and limit < total:
         # Pages of files that were read count as used there, but the kernel frees them on demand.
         used = _first_number("/sys/fs/cgroup/memory.current") - _field("/sys/fs/cgroup/memory.stat", "inactive_file")
         total, free = limit, min(free, max(0, limit - used))
-    return HostMemory(total, free, _kib_fields(Path("/proc/self/status")).get("VmRSS") or _peak())
+    return HostMemory(total, free, _kib_fields("/proc/self/status").get("VmRSS") or _peak())
 
 
 def give_back() -> None:
@@ -147,28 +147,24 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _kib_fields(path: Path) -> dict[str, int]:
-    """`Name:  123 kB` lines of a /proc file in bytes; empty where there is no such file."""
+def _lines(path: str) -> list[str]:
+    """The lines of a file of the system; none where there is no such file."""
     try:
-        lines = path.read_text().splitlines()
+        return Path(path).read_text().splitlines()
     except OSError:
-        return {}
-    parts = (line.split() for line in lines if line.endswith(" kB"))
+        return []
+
+
+def _kib_fields(path: str) -> dict[str, int]:
+    """`Name:  123 kB` lines of a /proc file in bytes."""
+    parts = (line.split() for line in _lines(path) if line.endswith(" kB"))
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in parts}
 
 
 def _field(path: str, name: str) -> int:
     """The number of a `name 123` line; 0 where there is none."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith(name + " ")), 0)
+    return next((int(line.split()[1]) for line in _lines(path) if line.startswith(name + " ")), 0)
 
 
 def _first_number(path: str) -> int:
-    try:
-        text = Path(path).read_text().strip()
-    except OSError:
-        return 0
-    return int(text) if text.isdigit() else 0
+    return next((int(line) for line in _lines(path)[:1] if line.isdigit()), 0)

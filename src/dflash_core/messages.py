@@ -26,7 +26,6 @@ class Call:
 
     @property
     def arguments_json(self) -> str:
-        """The arguments as JSON text."""
         return json.dumps(self.arguments, ensure_ascii=False)
 
 

@@ -55,8 +55,6 @@ class Start(msgspec.Struct, frozen=True, tag="turn", tag_field="line"):
 
 
 class _PieceLine(msgspec.Struct, Generic[E], frozen=True, omit_defaults=True):
-    """A piece of the turn. `at`: seconds since the turn began; `texts`: ids that occur for the first time."""
-
     event: E
     at: float
     text: str = ""
@@ -65,14 +63,15 @@ class _PieceLine(msgspec.Struct, Generic[E], frozen=True, omit_defaults=True):
 
 
 class Read(_PieceLine[PrefillEvent], frozen=True, tag="prefill", tag_field="line"):
-    """The prompt has been read."""
+    """The prompt has been read. `at`: seconds since the turn began; `texts`: ids that occur for the first time."""
 
 
-class Step(_PieceLine[StepEvent], frozen=True, tag="step", tag_field="line"): ...
+class Step(_PieceLine[StepEvent], frozen=True, tag="step", tag_field="line"):
+    """One step, as `Read`."""
 
 
 class Received(_PieceLine[TextEvent], frozen=True, tag="text", tag_field="line"):
-    """Text of another engine."""
+    """Text of another engine, as `Read`."""
 
 
 class End(msgspec.Struct, frozen=True, tag="end", tag_field="line", omit_defaults=True):
@@ -223,8 +222,6 @@ def assemble(lines: Iterable[TurnLine]) -> Iterator[TurnRecord]:
 
 
 class _Growing:
-    """A turn whose lines are being read."""
-
     def __init__(self, start: Start) -> None:
         self._start, self._end = start, End()
         self._ended = False
@@ -295,12 +292,10 @@ class Recorder:
         return [piece.event for piece in self._pieces]
 
     def begin(self, watchers: Iterable[Callable[[Line], None]]) -> None:
-        """The turn begins to run."""
         self._watchers = tuple(watchers)
         self._tell(self._start)
 
     def add(self, piece: Piece) -> None:
-        """One more piece of the turn."""
         new = {token: self._token_text(token) for token in ids_of(piece.event) if token not in self._texts}
         self._texts |= new
         self._pieces.append(piece)
@@ -336,7 +331,6 @@ class Turns(Sequence[TurnRecord]):
         return turns
 
     def append(self, record: TurnRecord) -> None:
-        """A turn has ended."""
         self._packed.append(pack(record))
         self._keep(len(self._packed) - 1, record)
 

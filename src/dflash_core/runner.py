@@ -62,7 +62,6 @@ class Runner:
 
     @property
     def limits(self) -> Limits:
-        """The limits for the knobs of an answer."""
         return Limits(self.session.capabilities, self.context_length, self._tree_width, self.session.max_drafted)
 
     def cancel(self) -> None:
@@ -121,7 +120,6 @@ class Runner:
         self._changed = knobs
 
     def reset(self) -> None:
-        """Forget every token."""
         self._committed.clear()
         self._checkpoints.clear()
         self.session.restore(None)

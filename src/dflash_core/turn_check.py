@@ -27,7 +27,7 @@ from dflash_core.events import (
 )
 from dflash_core.knobs import MAX_WIDTH
 from dflash_core.memory import MemoryBreakdown
-from dflash_core.turn_stats import PartStats, TurnReport
+from dflash_core.turn_stats import PartStats, TurnReport, TurnStats
 
 MAX_TREE_NODES = 1 + MAX_NODES
 MAX_DEPTH = 256  # positions of the longest block that a drafter file may have
@@ -92,7 +92,6 @@ class TurnCheck:
         self._tokens += event.tokens
 
     def end(self, report: TurnReport | None) -> None:
-        """The turn is over."""
         if report is None:
             return
         check_report(report)
@@ -190,36 +189,22 @@ def check_report(report: TurnReport) -> None:
     _within("a token id", report.tokens, 0, MAX_ID)
     if stats.tokens != len(report.tokens) and not (report.source and not report.tokens):
         raise FormatError(f"a report of {stats.tokens:,} tokens that lists {len(report.tokens):,}")
-    counts = (
-        "steps",
-        "tokens",
-        "prompt_tokens",
-        "reused_tokens",
-        "drafted",
-        "verified",
-        "accepted",
-        "copied",
-        "copied_accepted",
-    )
-    _within("a count of a report", [getattr(stats, name) for name in (*counts, "read_again")], 0, MAX_POSITIONS)
+    counts = (stats.prompt_tokens, stats.reused_tokens, stats.drafted, stats.read_again)
+    _within("a count of a report", counts, 0, MAX_POSITIONS)
     _read("a report's prompt", stats.prompt_tokens, stats.reused_tokens)
     if len(stats.nodes) > MAX_TREE_NODES or (stats.nodes and sum(stats.nodes) != stats.steps):
         raise FormatError(f"a report of {stats.steps:,} steps whose trees are those of {sum(stats.nodes):,}")
     _within("a report's steps by nodes", stats.nodes, 0, stats.steps)
-    depths, rates = stats.drafted_by_depth, stats.accept_rate_by_depth
-    if len(depths) != len(rates) or len(depths) > MAX_DEPTH or any(a < b for a, b in itertools.pairwise(depths)):
-        raise FormatError(f"a report of {len(depths):,} draft positions with {len(rates):,} rates; expected as many")
-    _within("a report's steps by draft position", depths, 0, stats.steps)
-    _within("a rate", rates, 0, 1)
     if len(stats.lengths) > MAX_TREE_NODES + 1 or (stats.lengths and sum(stats.lengths) != stats.steps):
         raise FormatError(f"a report of {stats.steps:,} steps whose lengths are those of {sum(stats.lengths):,}")
     _within("a report's steps by length", stats.lengths, 0, stats.steps)
-    _check_speeds(stats.acceptance_length, stats.tokens_per_second)
     _duration("the time to the first token", stats.ttft_ms, 1e3)
     _duration("the time of the steps", stats.decode_s)
     _check_stages(stats.stage_ms)
+    _check_figures(stats)
     for part in (stats.thinking, stats.answer):
-        _check_part(part)
+        _check_figures(part)
+        _duration("the time of a report's part", part.seconds)
     if len(report.learned) > MAX_FOUND_ROWS:
         raise FormatError(f"a report of {len(report.learned):,} kinds of candidates; {MAX_FOUND_ROWS} at most")
     _within("a count of tried candidates", [row.trials for row in report.learned], 1, MAX_TRIALS)
@@ -227,20 +212,17 @@ def check_report(report: TurnReport) -> None:
     _within("the chance of a candidate", chances, 0, 1 + SLACK)
 
 
-def _check_part(part: PartStats) -> None:
-    counts = (part.steps, part.tokens, part.verified, part.accepted, part.copied, part.copied_accepted)
-    _within("a count of a report's part", counts, 0, MAX_POSITIONS)
-    if len(part.drafted_by_depth) != len(part.accept_rate_by_depth) or len(part.drafted_by_depth) > MAX_DEPTH:
-        raise FormatError(f"a report's part of {len(part.drafted_by_depth):,} draft positions; expected as many rates")
-    _within("a report's steps by draft position", part.drafted_by_depth, 0, part.steps)
-    _within("a rate", part.accept_rate_by_depth, 0, 1)
-    _check_speeds(part.acceptance_length, part.tokens_per_second)
-    _duration("the time of a report's part", part.seconds)
-
-
-def _check_speeds(acceptance_length: float, tokens_per_second: float) -> None:
-    _within("an acceptance length", (acceptance_length,), 0, MAX_TREE_NODES)
-    _within("a speed", (tokens_per_second,), 0, MAX_POSITIONS / SHORTEST)
+def _check_figures(it: TurnStats | PartStats) -> None:
+    """What a report and each of its parts has."""
+    counts = (it.steps, it.tokens, it.verified, it.accepted, it.copied, it.copied_accepted)
+    _within("a count of a report", counts, 0, MAX_POSITIONS)
+    depths, rates = it.drafted_by_depth, it.accept_rate_by_depth
+    if len(depths) != len(rates) or len(depths) > MAX_DEPTH or any(a < b for a, b in itertools.pairwise(depths)):
+        raise FormatError(f"a report of {len(depths):,} draft positions with {len(rates):,} rates; expected as many")
+    _within("a report's steps by draft position", depths, 0, it.steps)
+    _within("a rate", rates, 0, 1)
+    _within("an acceptance length", (it.acceptance_length,), 0, MAX_TREE_NODES)
+    _within("a speed", (it.tokens_per_second,), 0, MAX_POSITIONS / SHORTEST)
 
 
 def _check_stages(stages: StageTimes) -> None:

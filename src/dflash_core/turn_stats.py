@@ -108,7 +108,6 @@ class StepTotals:
         self._drafters: dict[str, DrafterStats] = {}
 
     def add(self, step: StepEvent) -> None:
-        """Count one step."""
         if step.drafter:
             it = self._drafters.get(step.drafter, DrafterStats(step.drafter))
             self._drafters[step.drafter] = DrafterStats(
@@ -168,7 +167,6 @@ class PartTotals:
         self._at: float | None = None
 
     def add(self, piece: Piece) -> None:
-        """Count one piece."""
         self._waiting.append(piece)
         if piece.text:
             self._part = "answer"
@@ -209,7 +207,6 @@ def turn_stats(
 
 
 def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: PartTotals) -> TurnStats:
-    """The figures of the turn so far."""
     return TurnStats(
         steps=totals.steps,
         tokens=totals.tokens + len(prefill.tokens),

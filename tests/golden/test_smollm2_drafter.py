@@ -12,8 +12,7 @@ from gguf.quants import dequantize
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.config import DraftConfig
-from dflash_core.demo import demo_target_path
-from dflash_core.demo.smollm2 import smollm2_draft_path
+from dflash_core.demo import demo_target_path, smollm2_draft_path
 from dflash_core.engine import load_pair
 from dflash_core.errors import MismatchError
 from dflash_core.events import StepEvent

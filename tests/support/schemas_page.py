@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -71,6 +71,8 @@ def table(kind: type) -> str:
 def fields(kind: type) -> Iterator[tuple[str, Any, str]]:
     """Each field's name, type and default, "" where there is none that could be shown."""
     hints = get_type_hints(kind)
+    for base in getattr(kind, "__orig_bases__", ()):  # of a generic one: what stands for its variable
+        hints |= {name: get_args(base)[0] for name, hint in hints.items() if isinstance(hint, TypeVar)}
     known = msgspec.structs.fields(kind) if issubclass(kind, msgspec.Struct) else dataclasses.fields(kind)
     for field in known:
         plain = field.default is None or isinstance(field.default, str | int | float | tuple)

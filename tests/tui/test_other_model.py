@@ -12,8 +12,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
-from dflash_core.demo import demo_target_path
-from dflash_core.demo.smollm2 import smollm2_draft_path
+from dflash_core.demo import demo_target_path, smollm2_draft_path
 from dflash_core.errors import DeviceError, FormatError
 from dflash_core.memory import HostMemory
 from dflash_tui.app import DFlashApp

@@ -13,8 +13,7 @@ import gguf
 import numpy as np
 import pytest
 
-from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.demo.smollm2 import smollm2_draft_path
+from dflash_core.demo import demo_draft_path, demo_target_path, smollm2_draft_path
 from dflash_core.errors import UnsupportedError
 from dflash_core.fits import MemoryEstimator
 from dflash_tui.application.hub import header as headers

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.cpu.dflash import CpuDFlash
-from dflash_core.demo.pair import demo_draft, demo_target_path
+from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
 from dflash_core.messages import Message

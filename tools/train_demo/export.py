@@ -11,7 +11,7 @@ import torch
 from gguf.quants import dequantize, quantize
 
 from dflash_core.arch.qwen35 import ARCHITECTURE
-from dflash_core.demo.pair import WEIGHTS
+from dflash_core.demo import WEIGHTS
 
 from . import packing
 from . import tokenizer as tok

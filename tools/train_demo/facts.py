@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_core.demo.pair import WEIGHTS
+from dflash_core.demo import WEIGHTS
 
 from . import bench_prompts, data
 from . import tokenizer as tok

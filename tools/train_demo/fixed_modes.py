@@ -21,7 +21,7 @@ import torch
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.bench.prompts import read_prompts, sample
-from dflash_core.demo.pair import demo_draft, demo_target_path
+from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.lab.schedule import interleave
 from dflash_core.messages import Message
 from dflash_core.policy.saved import SavedValues, shipped_beside

@@ -11,7 +11,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from dflash_core.demo.pair import demo_target_path
+from dflash_core.demo import demo_target_path
 
 from .loop import Log
 from .pieces import prepare_card

@@ -33,7 +33,7 @@ from dflash_core.backends.cuda.activations import HEADS, OUTPUTS
 from dflash_core.backends.cuda.repack import tile_type
 from dflash_core.backends.opened import Target
 from dflash_core.config import read_target
-from dflash_core.demo.pair import demo_target_path
+from dflash_core.demo import demo_target_path
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.quants import BY_NAME, FLOATS
 from dflash_core.formats.weights import WeightFile

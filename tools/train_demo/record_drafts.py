@@ -22,7 +22,7 @@ import torch
 from dflash_core import load_target
 from dflash_core.backends.opened import Target
 from dflash_core.bench.prompts import read_prompts
-from dflash_core.demo.pair import WEIGHTS, demo_draft_path, demo_target_path
+from dflash_core.demo import WEIGHTS, demo_draft_path, demo_target_path
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
 from dflash_core.sampling import probability

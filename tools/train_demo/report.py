@@ -20,7 +20,7 @@ import torch
 
 from dflash_core import Engine, Knobs, load_draft, load_target
 from dflash_core.backends.opened import Target
-from dflash_core.demo.pair import WEIGHTS, demo_dflash2_path, demo_draft_path, demo_mtp_path, demo_target_path
+from dflash_core.demo import WEIGHTS, demo_dflash2_path, demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.events import PrefillEvent, StepEvent
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt

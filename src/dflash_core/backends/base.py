@@ -77,29 +77,12 @@ class Backend(Protocol):
     def set_attention_window(self, window: AttentionWindow) -> None:
         """What the target's layers of full attention see, of all rows from here on."""
 
-    def checkpoint(self) -> Checkpoint:
-        """Copy what cannot be rewound."""
-
-    def restore(self, checkpoint: Checkpoint | None) -> None:
-        """Return to a checkpoint at or before the committed length, or to the empty state."""
-
-    def cut(self, length: int) -> bool:
-        """Return to the first `length` positions (0 < length <= committed) without a checkpoint.
-
-        False, with nothing done, if some of the state cannot be cut, such as a recurrent state.
-        """
-
-    @property
-    def cuts_anywhere(self) -> bool:
-        """Whether `cut` succeeds for every length: all layers hold all positions."""
-
 
 class StepDecoder(Protocol):
     """What a runner needs of a decoder: one answer after the prompt that its backend has just read."""
 
     @property
-    def decision(self) -> Decision:
-        """The decision about the next step."""
+    def decision(self) -> Decision: ...
 
     @property
     def answer(self) -> Sequence[int]:
@@ -155,6 +138,10 @@ class Session(Backend, Resumable, Protocol):
     @property
     def nbytes(self) -> Mapping[str, int]:
         """Bytes in use now, by component of the memory breakdown."""
+
+    @property
+    def cuts_anywhere(self) -> bool:
+        """Whether `cut` succeeds for every length: all layers store all positions."""
 
     @property
     def max_drafted(self) -> int:

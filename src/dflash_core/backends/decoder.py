@@ -222,7 +222,6 @@ class Decoder:
         return logits if self.constraint is None else masked(logits, self.constraint.allowed(path))
 
     def _decided(self) -> Decision:
-        """What the next step runs."""
         return self._with_note(self.policy.next(self.knobs))
 
     def _with_note(self, decision: Decision) -> Decision:

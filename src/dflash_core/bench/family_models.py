@@ -83,7 +83,6 @@ def gemma4_assistant(target: Mapping[str, Any], hidden: int, ffn: int) -> dict[s
 
 
 def gpt_oss(layers: int, experts: int) -> dict[str, Any]:
-    """Settings of GPT-OSS."""
     return sizes(layers, 2880, 64, 8, 2880, experts, 4, 2880) | {
         "context_length": 131_072, "attention.key_length": 64, EPS: 1e-5, "rope.freq_base": 150_000.0,
         "attention.sliding_window": 128, "rope.scaling.type": "yarn", "rope.scaling.factor": 32.0,

@@ -81,7 +81,6 @@ def estimator_of_shapes(
 def card_estimator(
     spec: ModelSpec, target: Any, drafter: Any, found: PlannedCard, card: CardOptions = DEFAULT_CARD
 ) -> CardMemoryEstimator:
-    """The estimator of these headers on a card."""
     on_host = card.embedding == ON_HOST
     footprint = Footprint(target, spec, found.layout, activations(card.activations), embedding_on_host=on_host)
     layers = possible_layers(card.experts, spec)

@@ -60,7 +60,6 @@ class Model:
     assistant: Mapping[str, Any] = field(default_factory=dict)
 
     def target(self) -> ModelSpec:
-        """The target that the settings describe."""
         return self._read(self.settings)
 
     @property
@@ -109,7 +108,6 @@ class Model:
 
 
 def is_float(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor is never quantised."""
     return len(shape) == 1 or name.endswith(("conv1d.weight", "_conv_base", ROUTER, SHARED_GATE, ".bias"))
 
 
@@ -178,25 +176,11 @@ def block_drafter(
 ) -> DraftConfig:
     """A drafter with blocks of 16, whose layers all see the whole context."""
     return DraftConfig(
-        name="synthetic DFlash drafter",
-        flavour="dflash",
-        block_count=layers,
-        embedding_length=hidden,
-        feed_forward_length=width,
-        head_count=32,
-        head_count_kv=kv_heads,
-        key_length=128,
-        rms_eps=1e-6,
-        rope_freq_base=base,
-        block_size=16,
-        target_layers=captured,
-        mask_token_id=mask,
-        vocab_size=None,
-        target_block_count=None,
-        sliding_window=0,
-        sliding=(False,) * layers,
-        causal=(False,) * layers,
-    )
+        name="synthetic DFlash drafter", flavour="dflash", block_count=layers, embedding_length=hidden,
+        feed_forward_length=width, head_count=32, head_count_kv=kv_heads, key_length=128, rms_eps=1e-6,
+        rope_freq_base=base, block_size=16, target_layers=captured, mask_token_id=mask, vocab_size=None,
+        target_block_count=None, sliding_window=0, sliding=(False,) * layers, causal=(False,) * layers,
+    )  # fmt: skip
 
 
 def _sliding(config: DraftConfig, window: int) -> DraftConfig:
@@ -205,39 +189,22 @@ def _sliding(config: DraftConfig, window: int) -> DraftConfig:
 
 
 _HYBRID: dict[str, Any] = {
-    "context_length": 262_144,
-    "attention.key_length": 256,
-    "attention.layer_norm_rms_epsilon": 1e-6,
-    "rope.freq_base": 1e7,
-    "rope.dimension_count": 64,
-    "rope.dimension_sections": [11, 11, 10, 0],
-    "ssm.conv_kernel": 4,
-    "ssm.state_size": 128,
-    "ssm.group_count": 16,
-    "full_attention_interval": 4,
-}
+    "context_length": 262_144, "attention.key_length": 256, "attention.layer_norm_rms_epsilon": 1e-6,
+    "rope.freq_base": 1e7, "rope.dimension_count": 64, "rope.dimension_sections": [11, 11, 10, 0],
+    "ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 16, "full_attention_interval": 4,
+}  # fmt: skip
 _QWEN3: dict[str, Any] = {
-    "block_count": 36,
-    "context_length": 40_960,
-    "attention.head_count": 32,
-    "attention.head_count_kv": 8,
-    "attention.key_length": 128,
-    "attention.layer_norm_rms_epsilon": 1e-6,
-    "rope.freq_base": 1e6,
-}
+    "block_count": 36, "context_length": 40_960, "attention.head_count": 32, "attention.head_count_kv": 8,
+    "attention.key_length": 128, "attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6,
+}  # fmt: skip
 _QWEN3_TAPS = (1, 9, 17, 25, 33)
 
 SIZE_27B = Model(
     "27b",
     "qwen35",
     _HYBRID | {
-        "block_count": 64,
-        "embedding_length": 5120,
-        "feed_forward_length": 17_408,
-        "attention.head_count": 24,
-        "attention.head_count_kv": 4,
-        "ssm.time_step_rank": 48,
-        "ssm.inner_size": 6144,
+        "block_count": 64, "embedding_length": 5120, "feed_forward_length": 17_408, "attention.head_count": 24,
+        "attention.head_count_kv": 4, "ssm.time_step_rank": 48, "ssm.inner_size": 6144,
     },
     QWEN35,
     _sliding(block_drafter(5, 5120, 17_408, 8, (1, 16, 31, 46, 61), 248_070, 1e7), 2048),
@@ -247,16 +214,9 @@ SIZE_35B_A3B = Model(
     "35b-a3b",
     "qwen35moe",
     _HYBRID | {
-        "block_count": 40,
-        "embedding_length": 2048,
-        "attention.head_count": 16,
-        "attention.head_count_kv": 2,
-        "ssm.time_step_rank": 32,
-        "ssm.inner_size": 4096,
-        "expert_count": 256,
-        "expert_used_count": 8,
-        "expert_feed_forward_length": 512,
-        "expert_shared_feed_forward_length": 512,
+        "block_count": 40, "embedding_length": 2048, "attention.head_count": 16, "attention.head_count_kv": 2,
+        "ssm.time_step_rank": 32, "ssm.inner_size": 4096, "expert_count": 256, "expert_used_count": 8,
+        "expert_feed_forward_length": 512, "expert_shared_feed_forward_length": 512,
     },
     QWEN35,
     _sliding(block_drafter(6, 2048, 6144, 4, (1, 6, 11, 16, 22, 27, 32, 37), 248_077, 1e7), 4096),

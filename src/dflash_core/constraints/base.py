@@ -49,5 +49,4 @@ def masked(logits: Row, allowed: Mask | None) -> Row:
 
 
 def allowed_count(mask: Mask) -> int:
-    """How many ids a mask allows."""
     return int(_SET[mask.view(np.uint8)].sum(dtype=np.int64))

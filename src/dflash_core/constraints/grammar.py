@@ -118,7 +118,6 @@ class Grammar:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
         return "grammar" if self.kind == "lark" else self.kind
 
     @classmethod
@@ -203,7 +202,6 @@ class Grammars:
             ) from None
 
     def _load(self) -> None:
-        """Build the tables of the vocabulary."""
         try:
             import llguidance
         except ImportError:

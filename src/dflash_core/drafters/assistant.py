@@ -27,13 +27,11 @@ HARMLESS = frozenset({"nextn_predict_layers", "attention.shared_kv_layers", "emb
 
 
 def capabilities(config: AssistantConfig, *, on_device: bool = False) -> Capabilities:
-    """What an assistant can do."""
     knobs = FOLLOWED | ON_DEVICE if on_device else FOLLOWED
     return Capabilities(KIND, 1 + MAX_MTP_DEPTH, on_device, (config.target_layers - 1,), knobs)
 
 
 def holds_assistant(path: Path) -> bool:
-    """Whether a file or a folder is an assistant."""
     if path.is_dir():
         return is_assistant(path)
     return path.suffix == ".gguf" and architecture_of(path) == ASSISTANT_ARCHITECTURE

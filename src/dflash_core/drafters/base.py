@@ -98,8 +98,7 @@ class DraftModel(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def block_count(self) -> int:
-        """Its layers."""
+    def block_count(self) -> int: ...
 
     def position_bytes(self, kv: CachePair) -> int:
         """Bytes that it stores per position, with keys and values of the types `kv`."""

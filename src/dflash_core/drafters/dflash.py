@@ -325,7 +325,6 @@ def _zlab_window(keys: Settings, blocks: int) -> tuple[int, tuple[bool, ...]]:
 
 
 def capabilities(config: DraftConfig, *, on_device: bool = False) -> Capabilities:
-    """The capabilities of a drafter with this config."""
     knobs = BLOCK_KNOBS | {"by_parent"} if config.heads.conditional else BLOCK_KNOBS
     knobs |= ON_DEVICE if on_device else frozenset()
     return Capabilities(config.kind, 1 + config.depths, on_device, tuple(config.target_layers), knobs)

@@ -29,7 +29,6 @@ OWN_HEAD = "the MTP head in the target's own file drafts, mtp_depth tokens at a 
 
 
 def capabilities(config: MtpConfig, *, on_device: bool = False) -> Capabilities:
-    """What a head can do."""
     knobs = FOLLOWED | ON_DEVICE if on_device else FOLLOWED
     return Capabilities(KIND, 1 + MAX_MTP_DEPTH, on_device, (config.index - 1,), knobs)
 

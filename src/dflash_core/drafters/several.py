@@ -77,7 +77,6 @@ class SeveralDrafters:
             part.begin()
 
     def use_keys(self, states: Sequence[LayerState]) -> None:
-        """See `drafters.base.ReadsKeys`."""
         for part in self.parts:
             if isinstance(part, ReadsKeys):
                 part.use_keys(states)

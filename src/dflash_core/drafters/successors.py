@@ -63,7 +63,6 @@ class Successors:
             ids.append(token)
 
     def cut(self, length: int) -> None:
-        """Truncate to the first `length` tokens."""
         ids = self.tokens
         while len(ids) > length:
             ids.pop()

@@ -47,12 +47,10 @@ class Settings:
         return next((key for key in keys if self.values.get(key) is not None), None)
 
     def get(self, *names: str) -> Any:
-        """The raw value, or None."""
         key = self.find(*names)
         return None if key is None else self.values[key]
 
     def integer(self, *names: str, low: int = 1, high: int = 1 << 24, default: int | None = None) -> int:
-        """A whole number from `low` to `high`."""
         return int(self._checked(names, self._whole(low, high), f"a whole number from {low:,} to {high:,}", default))
 
     def number(self, *names: str, high: float = 1e30, default: float | None = None) -> float:

@@ -28,7 +28,6 @@ class Laboratory:
 
     @property
     def limits(self) -> Limits:
-        """The engine's limits."""
         return replace(self._engine.limits, reasoning=self._template.reasoning)
 
     def experiment(self, design: Design, others: Sequence[Runner] = ()) -> Experiment:

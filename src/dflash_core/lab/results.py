@@ -26,8 +26,6 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A prompt that was left out, and why."""
-
     name: str
     reason: str
 

@@ -82,7 +82,6 @@ class Schedule:
         return self._waiting
 
     def done(self, slot: Slot, tokens: int) -> None:
-        """A run is complete."""
         self._ran[slot] = tokens
         self._waiting.remove(slot)
 

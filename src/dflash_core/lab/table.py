@@ -84,7 +84,6 @@ def rows(result: Result) -> tuple[ArmRow, ...]:
 
 
 def best(table: Sequence[ArmRow]) -> ArmRow | None:
-    """The row of the fastest arm."""
     return next((row for row in table if row.best), None)
 
 

@@ -97,8 +97,6 @@ def _output(x: Tensor, around: Around | None) -> Tensor:
 
 
 class DFlash:
-    """The whole drafter."""
-
     def __init__(self, weights: Weights, config: DraftConfig) -> None:
         self.config = config
         self.fc: Matrix = weights.matrix("fc.weight")

@@ -97,7 +97,6 @@ class Experts:
         return out if self.shared is None else out + self.shared(x)
 
     def _scored(self, x: Tensor, inputs: Inputs | None) -> Tensor:
-        """The rows that the router scores."""
         if self.router_scale is None:
             return x
         assert inputs is not None, "a router that reads the residual stream, without it"
@@ -109,7 +108,6 @@ class Experts:
 
 
 def _stack(weights: Weights, name: str, spec: kinds.Experts) -> Sequence[Matrix]:
-    """The matrices of all experts."""
     slabs = weights.stack(name)
     if not spec.biases:
         return slabs

@@ -30,8 +30,6 @@ class Matrix(Protocol):
 
 
 class DenseMatrix:
-    """Floats in memory."""
-
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight
         self.shape = (weight.shape[0], weight.shape[1])

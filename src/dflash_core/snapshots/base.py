@@ -69,11 +69,12 @@ class Resumable(Protocol):
     def checkpoint(self) -> State:
         """Copy the state that cannot be truncated, after all committed positions."""
 
-    def restore(self, checkpoint: None) -> None:
-        """Become an empty sequence."""
+    def restore(self, checkpoint: State | None) -> None:
+        """Return to a checkpoint at or before the committed length, or to the empty sequence."""
 
     def cut(self, length: int) -> bool:
-        """Truncate to the first `length` positions; False, without any change, if that is not possible."""
+        """Truncate to the first `length` positions (0 < length <= committed); False, without any change, if some of the
+        state cannot be cut, such as a recurrent state."""
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
         """Copies of the state of the committed positions begin..end, including a drafter's, in host memory."""

@@ -137,11 +137,9 @@ class SnapshotStore:
         return self._snapshot(key), length
 
     def drop(self, space: str, snapshot: Snapshot) -> None:
-        """Drop a snapshot that cannot be used."""
         self._remove((space, _hash(snapshot.tokens)))
 
     def clear(self) -> None:
-        """Forget all."""
         self._entries.clear()
         self._pages.clear()
         self.nbytes = 0

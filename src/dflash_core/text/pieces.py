@@ -196,14 +196,12 @@ class Pieces(Protocol):
     def prepare(self) -> None:
         """Build now what the first `encode` would build; any thread may call. Raises FormatError."""
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text."""
+    def encode(self, text: str) -> list[int]: ...
 
     def composed(self, text: str) -> str:
         """The text that is merged: composed where the model composes it."""
 
-    def bytes_of(self, token: str) -> bytes:
-        """The bytes that a token stands for."""
+    def bytes_of(self, token: str) -> bytes: ...
 
 
 class Kind(Protocol):

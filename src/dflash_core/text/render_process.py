@@ -9,26 +9,23 @@ A render through the worker takes 0.05 ms longer than in this process for a firs
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
 import subprocess
 import sys
 import time
 import weakref
 from collections.abc import Mapping
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash_core.errors import LateTemplateError, TemplateError
-from dflash_core.text.template_worker import HEAD, MAX_BYTES, packed, unpacked
+from dflash_core.text.template_worker import MAX_BYTES, packed, unpacked
 
 if TYPE_CHECKING:
     from dflash_core.text.template_values import Messages, Tools, Variables
 
 SECONDS = 3.0  # wall time of a render, including the compilation in a new worker
 START_SECONDS = 60.0  # for Python and Jinja themselves, on a machine that is busy with other things
-_CHUNK = 1 << 16
 _ROOT = str(Path(__file__).parents[2])
 # -P and the path: the worker imports this program's modules, not files of the current folder.
 _MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from dflash_core.text.template_worker import main; main()"
@@ -97,23 +94,17 @@ class _Worker:
     """
 
     def __init__(self) -> None:
+        none = subprocess.DEVNULL
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _MAIN, _ROOT],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                start_new_session=True,
-            )
+            self._link, theirs = Pipe()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _MAIN, _ROOT, str(theirs.fileno())],
+                    stdin=none, stdout=none, stderr=none, pass_fds=(theirs.fileno(),), start_new_session=True,
+                )  # fmt: skip
         except OSError as error:
             raise TemplateError(f"the chat template needs a process to render in: {error.strerror}") from None
-        self.end = weakref.finalize(self, _end, self._process)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
-        for fd in (self._in, self._out):
-            os.set_blocking(fd, False)
+        self.end = weakref.finalize(self, _end, self._process, self._link)
         try:
             self._receive(time.monotonic() + START_SECONDS)
         except (_LateError, _GoneError):
@@ -124,53 +115,30 @@ class _Worker:
 
     @property
     def runs(self) -> bool:
-        """Whether the process is still running."""
         return self._process.poll() is None
 
     def ask(self, request: bytes, deadline: float) -> str:
         """Send a request and return the text of the reply. Raises TemplateError if the reply is an error."""
-        left = memoryview(request)
-        while left:
-            self._wait(self._in, select.POLLOUT, deadline)
-            with contextlib.suppress(BlockingIOError):
-                try:
-                    left = left[os.write(self._in, left[:_CHUNK]) :]
-                except BrokenPipeError:
-                    raise _GoneError from None
+        try:
+            self._link.send_bytes(request)  # a worker that waits for a request reads it at once
+        except OSError:
+            raise _GoneError from None
         reply = self._receive(deadline)
         if "error" in reply:
             raise TemplateError(reply["error"])
         return str(reply.get("text", ""))
 
     def _receive(self, deadline: float) -> dict[str, Any]:
-        (length,) = HEAD.unpack(self._read(HEAD.size, deadline))
-        if length > MAX_BYTES:
-            raise _GoneError
-        return unpacked(self._read(length, deadline))
-
-    def _read(self, count: int, deadline: float) -> bytes:
-        data = bytearray()
-        while len(data) < count:
-            self._wait(self._out, select.POLLIN, deadline)
-            with contextlib.suppress(BlockingIOError):
-                part = os.read(self._out, min(count - len(data), _CHUNK))
-                if not part:
-                    raise _GoneError
-                data += part
-        return bytes(data)
-
-    def _wait(self, fd: int, for_what: int, deadline: float) -> None:
-        poll = select.poll()
-        poll.register(fd, for_what)
-        if not poll.poll(max(deadline - time.monotonic(), 0.0) * 1e3):
-            raise _LateError
+        try:
+            if not self._link.poll(max(deadline - time.monotonic(), 0.0)):
+                raise _LateError
+            return unpacked(self._link.recv_bytes(MAX_BYTES))
+        except (EOFError, OSError):
+            raise _GoneError from None
 
 
-def _end(process: subprocess.Popen[bytes]) -> str:
+def _end(process: subprocess.Popen[bytes], link: Connection) -> str:
     process.kill()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
+    link.close()
     code = process.wait()
     return f"with code {code}" if code >= 0 else f"by signal {-code}"

@@ -1,9 +1,8 @@
 """The worker of `render_process`: compiles and renders one chat template, and does nothing else.
 
-Messages are JSON objects, each after its length in eight bytes.
-
-`main` runs in a separate process, which has Jinja loaded and no model. The process ends when its input is closed,
-which also happens when the program that started it ends or is killed.
+Messages are JSON objects over a connection of `multiprocessing`. `main` runs in a separate process, which has Jinja
+loaded and no model. The process ends when the connection is closed, which also happens when the program that started it
+ends or is killed.
 """
 
 from __future__ import annotations
@@ -12,26 +11,24 @@ import contextlib
 import json
 import math
 import resource
-import struct
 import sys
 import time
-from typing import IO, Any
+from multiprocessing.connection import Connection
+from typing import Any
 
 from dflash_core.errors import TemplateError
 from dflash_core.text.sandbox import Compiled
 
-HEAD = struct.Struct(">Q")
 MAX_BYTES = 2**28  # of one message: a prompt at its limit has 2^24 characters, an escaped one up to six bytes each
 
 
 def packed(message: dict[str, Any]) -> bytes:
     """The bytes of a message. ASCII: lone surrogates, which UTF-8 has no bytes for, pass as escapes."""
-    body = json.dumps(message, ensure_ascii=True).encode("ascii")
-    return HEAD.pack(len(body)) + body
+    return json.dumps(message, ensure_ascii=True).encode("ascii")
 
 
 def unpacked(body: bytes) -> dict[str, Any]:
-    """The opposite of `packed`, without the head."""
+    """The opposite of `packed`."""
     message: dict[str, Any] = json.loads(body)
     return message
 
@@ -41,13 +38,18 @@ CPU_SECONDS = 5  # per request; the program kills a slow worker before that, unl
 
 
 def main() -> None:
-    """Answer requests until the input ends. The first has the `source` and its `variables`; the others render."""
+    """Answer requests on the connection whose descriptor is the second argument, until it is closed. The first request
+    has the `source` and its `variables`; the others render."""
     _limit(resource.RLIMIT_AS, MEMORY)
     _limit(resource.RLIMIT_CORE, 0)
-    requests, replies = sys.stdin.buffer, sys.stdout.buffer
-    _send(replies, {})  # ready: from here on time counts as the template's
+    link = Connection(int(sys.argv[2]))
+    link.send_bytes(packed({}))  # ready: from here on time counts as the template's
     compiled: Compiled | None = None
-    while (request := _receive(requests)) is not None:
+    while True:
+        try:
+            request = unpacked(link.recv_bytes(MAX_BYTES))
+        except (EOFError, OSError):
+            return
         _limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + CPU_SECONDS)
         try:
             if compiled is None:
@@ -57,7 +59,7 @@ def main() -> None:
                 reply = {"text": compiled.render(**request)}
         except TemplateError as error:
             reply = {"error": str(error)}
-        _send(replies, reply)
+        link.send_bytes(packed(reply))
 
 
 def _limit(what: int, limit: int) -> None:
@@ -65,17 +67,3 @@ def _limit(what: int, limit: int) -> None:
     with contextlib.suppress(ValueError, OSError):
         _, hard = resource.getrlimit(what)
         resource.setrlimit(what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
-def _receive(file: IO[bytes]) -> dict[str, Any] | None:
-    head = file.read(HEAD.size)
-    if len(head) < HEAD.size:
-        return None
-    (length,) = HEAD.unpack(head)
-    body = file.read(length)
-    return unpacked(body) if len(body) == length else None
-
-
-def _send(file: IO[bytes], message: dict[str, Any]) -> None:
-    file.write(packed(message))
-    file.flush()

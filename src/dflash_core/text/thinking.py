@@ -41,7 +41,6 @@ class ThinkingSplit:
 
     @property
     def inside(self) -> bool:
-        """Whether a think block is open."""
         return self._inside
 
     @property
@@ -160,7 +159,6 @@ class Channels:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """All of its tokens."""
         return tuple(filter(None, (self.opens, self.named, self.closes, self.begins)))
 
 

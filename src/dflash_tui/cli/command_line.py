@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash_core.clean import encodable, one_line
-from dflash_core.demo import DEMO_KINDS
-from dflash_core.demo.smollm2 import smollm2_draft_path
+from dflash_core.demo import DEMO_KINDS, smollm2_draft_path
 from dflash_core.drafters.registry import is_named, missing, parts
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.files import check_regular

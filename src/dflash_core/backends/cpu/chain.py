@@ -213,12 +213,10 @@ class CpuAssistant(LoadedModel[AssistantConfig]):
 
 
 def load_mtp(opened: OpenedModel[MtpConfig], weights: Weights, target: TargetModel, weight_bytes: int) -> CpuMtp:
-    """See `backends.cpu.target.Loader`."""
     return CpuMtp(opened, Mtp(weights, opened.config, target), weight_bytes)
 
 
 def load_assistant(
     opened: OpenedModel[AssistantConfig], weights: Weights, target: TargetModel, weight_bytes: int
 ) -> CpuAssistant:
-    """See `backends.cpu.target.Loader`."""
     return CpuAssistant(opened, Assistant(weights, opened.config, target), weight_bytes)

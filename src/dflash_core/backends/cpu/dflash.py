@@ -129,5 +129,4 @@ class CpuDFlash(LoadedModel[DraftConfig]):
 
 
 def load(opened: OpenedModel[DraftConfig], weights: Weights, target: TargetModel, weight_bytes: int) -> CpuDFlash:
-    """See `backends.cpu.target.Loader`."""
     return CpuDFlash(opened, DFlash(weights, opened.config), target, weight_bytes)

@@ -146,7 +146,6 @@ class AnswerShape:
 
     @property
     def stop_string(self) -> str:
-        """The stop string that ended it."""
         return self._stops.found
 
     @property

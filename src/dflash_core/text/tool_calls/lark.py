@@ -12,12 +12,10 @@ JSON_STYLE: Mapping[str, JSON] = {"whitespace_flexible": False, "item_separator"
 
 
 def literal(text: str) -> str:
-    """A text."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def either(bodies: Sequence[str]) -> str:
-    """One of these."""
     return f"({' | '.join(bodies)})"
 
 
@@ -51,5 +49,4 @@ class Lark:
         return self.rule(f"%json {json.dumps(whole, ensure_ascii=False)}")
 
     def source(self, start: str) -> str:
-        """The whole grammar."""
         return "\n".join([f"start: {start}", *(f"{name}{rest}" for rest, name in self._rules.items())])

@@ -27,14 +27,12 @@ class Reader:
         self._mark: int | None = None
 
     def put(self, text: str) -> None:
-        """More text has arrived."""
         begin = self._at if self._mark is None else self._mark
         self._text = self._text[begin:] + text
         self._at -= begin
         self._mark = None if self._mark is None else 0
 
     def end(self) -> None:
-        """No more text will arrive."""
         self.ended = True
 
     def mark(self) -> None:
@@ -64,7 +62,6 @@ class Reader:
         return text
 
     def comes(self, text: str) -> Reading[bool]:
-        """Whether `text` comes next."""
         for count in range(1, len(text) + 1):  # a first character decides without waiting for the others
             if (yield from self.peek(count)) != text[:count]:
                 return False
@@ -77,7 +74,6 @@ class Reader:
         return found
 
     def space(self) -> Reading[str]:
-        """Read white space."""
         begun = ""
         while (character := (yield from self.peek(1))) and character.isspace():
             begun += character
@@ -134,8 +130,7 @@ class Parser(abc.ABC):
         self._reading: Reading[None] | None = self.parse()
 
     @abc.abstractmethod
-    def parse(self) -> Reading[None]:
-        """Read to the end of the answer."""
+    def parse(self) -> Reading[None]: ...
 
     def push(self, text: str) -> list[Part]:
         """The parts that `text` makes certain."""
@@ -157,7 +152,6 @@ class Parser(abc.ABC):
         return parts
 
     def text(self, text: str) -> None:
-        """Text of the answer."""
         if text:
             self._parts.append(Text(text))
 
@@ -165,20 +159,17 @@ class Parser(abc.ABC):
         self._parts.append(part)
 
     def start(self, name: str) -> None:
-        """A call begins."""
         if not name.strip():
             raise BrokenCallError("a tool call without a name")
         self._open = self.calls
         self._parts.append(CallStart(self._open, name))
 
     def arguments(self, text: str) -> None:
-        """A piece of the call's arguments."""
         assert self._open is not None, "arguments of no call"
         if text:
             self._parts.append(CallArguments(self._open, text))
 
     def end(self, *, complete: bool = True) -> None:
-        """The call is over."""
         assert self._open is not None, "the end of no call"
         self._parts.append(CallEnd(self._open, complete))
         self.calls += 1

@@ -71,12 +71,10 @@ def retyped(value: str, kinds: Sequence[str]) -> str:
 
 
 def quoted(text: str) -> str:
-    """`text` as a JSON string."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def parses(text: str) -> bool:
-    """Whether `text` is JSON."""
     return _loaded(text) is not _NOTHING
 
 

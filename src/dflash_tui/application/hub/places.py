@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dflash_core.demo.smollm2 import smollm2_draft_path
+from dflash_core.demo import smollm2_draft_path
 from dflash_core.user_folders import user_folder
 from dflash_tui.application import smollm2
 from dflash_tui.application.new_file import here
