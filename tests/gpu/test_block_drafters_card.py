@@ -252,6 +252,7 @@ def test_auto_learns_from_what_was_built(tmp_path: Path, kind: str) -> None:
     classes, features, outcomes = shown(built[0], ())
     assert len(classes) == len(features) == len(outcomes) >= 1
     assert classes[0] == 0
+    policy._teach("answer")  # a few steps wait for the next answer
     assert not np.array_equal(policy.arm.state.parts["answer"].learned.weights, start_weights())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,19 +15,21 @@ from tools.bench.replay import GivenCosts
 from dflash_core import Knobs
 from dflash_core.backends.cuda.device_ngrams import DeviceNgrams
 from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.ngram_table import NgramTable
-from dflash_core.events import Choice, StageTimes, StepEvent, StepTree
+from dflash_core.events import Choice, StageTimes, StepEvent, StepTree, brings
 from dflash_core.knobs import Value
 from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.base import Decision, FixedPolicy
 from dflash_core.policy.costs import H200
-from dflash_core.policy.queued import BUILT, CHOICES, FIRST_STEPS, QueuedPolicy
+from dflash_core.policy.queued import CHOICES, QueuedPolicy
 from dflash_core.policy.values import COPIED, start_weights
 from dflash_core.policy.walked import walked
 from dflash_core.runner import Runner
 from dflash_core.turn_stats import StepTotals
-from support.device_pairs import CONTEXT, prompt
+from support.device_pairs import CONTEXT, close, prompt
 from support.drafted import proven
 from support.emulated_device import EmulatedDevice
 from support.planted_device import planted
@@ -130,6 +133,7 @@ def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
             totals.add(step)
         assert (totals.copied > 0) == from_text
         assert totals.copied_accepted == copied[-1]
+        policy._teach("answer")  # a few steps wait for the next answer
         assert (policy.arm.state.parts["answer"].learned.trials[COPIED:].sum() > 0) == from_text
     assert copied[0] > SAID / 2 > copied[1] == 0
     assert lengths[0] < lengths[1] / 2
@@ -163,6 +167,49 @@ def test_a_card_is_told_what_changed_and_not_why(monkeypatch: pytest.MonkeyPatch
     assert len(told) == 1, "the other budget"
 
 
+class Scripted(FixedPolicy):
+    """The steps numbered in `drafted` draft, each alone, the others are plain. `known[n]`: the results that were known
+    when step n was decided."""
+
+    def __init__(self, drafter: Capabilities, drafted: Collection[int]) -> None:
+        super().__init__(drafter)
+        self.drafted, self.known, self.results = drafted, list[int](), 0
+
+    def next(self, knobs: Knobs) -> Decision:
+        drafts = len(self.known) - 1 in self.drafted  # a decoder asks once more when it is made
+        self.known.append(self.results)
+        return Decision("tree", 4, "", alone=True) if drafts else Decision("plain", 0, "")
+
+    def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
+        self.results += 1
+
+
+@pytest.mark.emulator
+def test_a_draft_after_plain_steps_catches_up_by_itself_where_they_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, pair = planted(FILE, [], ())
+    vocab, knobs = pair.target.config.vocab_size, Knobs(max_tokens=50)
+    expected, _ = answered(Runner(session, frozenset(), CONTEXT, vocab), knobs.replace(mode="plain"))
+    block = session.device_block
+    session, pair = planted(FILE, expected, (0, 0))
+    drafted = (2, 4, 5, 8 + block, 12 + block)
+    policy, drains, draining = Scripted(session.capabilities, drafted), list[int](), session.steps.draining
+
+    def counted() -> Run:
+        drains.append(len(policy.known) - 2)
+        return draining()
+
+    monkeypatch.setattr(session.steps, "draining", counted)
+    found, steps = answered(Runner(session, frozenset(), CONTEXT, vocab, policy=policy), knobs)
+    assert found == expected
+    assert all(len(step.tokens) == 3 for at, step in enumerate(steps) if at in drafted)
+    assert drains == [8 + block], "only there were more positions pending than a block has"
+    assert [policy.known[1 + at + 1] for at in drafted] == [1 + at for at in drafted], "decided by the draft's result"
+    # The drafter's caches hold what they hold after a prompt of the same tokens.
+    fresh = pair.sessions()[0]
+    fresh.prefill([*prompt()[:7], *found[:-1]])
+    close(session.draft(found[-1], 0), fresh.draft(found[-1], 0))
+
+
 @pytest.mark.emulator
 def test_a_text_that_grows_and_is_cut_is_on_the_device_as_it_is_here() -> None:
     """Only what was added is copied, if that is little and nothing was removed; else the whole text."""
@@ -187,11 +234,10 @@ def _step(rows: int, taken: int, mode: str = "tree") -> StepEvent:
     """A chain step that brought `taken` tokens, by a drafter that states p = 0.7 for each."""
     count = rows if mode == "tree" else 1
     tokens = tuple(range(count))
-    values = tuple(0.7**node for node in range(BUILT + 1))
-    brings = tuple(sum(values[:shown]) for shown in (1, 2, 4, 8, 16, 24))
+    values = tuple(0.7**node for node in range(count))
     tree = StepTree(tokens, tuple(range(-1, count - 1)), tokens, (0.7,) * count, values[:count], tuple(range(taken)),
                     values[:count] if mode == "tree" else ())  # fmt: skip
-    choice = Choice(brings, rows) if mode == "tree" else None
+    choice = Choice(brings(values), rows) if mode == "tree" else None
     return StepEvent(
         tuple(range(1, taken + 1)), tree, count - 1, taken - 1, 9, StageTimes(), mode, "", choice=choice,  # type: ignore[arg-type]
         knobs=Knobs(learn=False),
@@ -213,8 +259,7 @@ def driven(taken: int, steps: int) -> tuple[QueuedPolicy, list[str], list[int]]:
 
 def test_the_width_follows_what_it_brings() -> None:
     policy, modes, rows = driven(taken=3, steps=60)
-    assert rows[: 1 + FIRST_STEPS] == [1] + [16] * FIRST_STEPS
-    assert set(modes[1:]) == {"tree"}
+    assert modes == ["plain", *["tree"] * 59]
     assert set(rows[-20:]) == {8}, "with chances of 0.7 a step, nodes past the eighth bring too little"
     assert "rows pay; the next 8 cost" in policy.next(Knobs()).reason
 

@@ -17,12 +17,12 @@ from dflash_core.policy.base import Decision
 from dflash_core.policy.best_first import ValueTree, build
 from dflash_core.policy.choosing import QUEUED, Found
 from dflash_core.policy.costs import CPU, H200, CostTable, StepCosts
-from dflash_core.policy.queued import BUILT, QueuedPolicy
+from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.policy.values import Learned, Stated
 from dflash_core.tree import Candidates, Tree
 
 DEPTHS, RANKS, AHEAD = 7, 8, 2
-AFTER = 2  # steps after a draft that wait for the host
+AFTER = 2  # plain steps after a draft that wait for the host
 KNOBS = Knobs(from_text=False)
 THINK = (8, 9)
 
@@ -84,14 +84,14 @@ def run(
     """`answers` answers of `tokens` tokens on a machine of `shape`; drafts are right for `right(position)` tokens.
     Steps of a late policy are queued ahead. `thinking`: how many tokens of each answer are reasoning."""
     ran, curve, late = Ran(shape.plain), shape.curve(), isinstance(policy, QueuedPolicy)
-    since = AFTER + 1  # steps since the last draft
+    since = AFTER  # plain steps since the last draft
     for answer in range(answers):
         policy.next(KNOBS)  # a decoder asks before its answer begins
         policy.begin([1, THINK[0] if thinking else 2], frozenset())
         queue: deque[Decision] = deque()
         at, said = answer * tokens, 0
         while said < tokens:
-            while len(queue) < (AHEAD if late else 1):
+            while len(queue) < (AHEAD if late else 1) and not (queue and queue[-1].alone):
                 queue.append(policy.next(KNOBS))
             policy.spare()
             event = step(policy, queue.popleft(), curve, shape, at, right(at))
@@ -111,7 +111,7 @@ def run(
 def _wait(waits: Waits, event: StepEvent, since: int, drafts: int) -> tuple[float, int]:
     """The wait in front of a step, and the steps since the last draft after it."""
     if event.mode == "plain":
-        return waits.after if 0 < since <= AFTER else 0.0, since + 1
+        return waits.after if since < AFTER else 0.0, since + 1
     return (waits.draft if since == 0 else waits.before) + (0.0 if drafts else waits.first), 0
 
 
@@ -131,8 +131,8 @@ def step(
         assert plan is not None
         tree, choice = plan.tree, plan.choice
     else:
-        built = value_tree(policy, ids, log_probs, root)
-        tree = built.first(min(decision.budget, len(built) - 1))
+        built = value_tree(policy, ids, log_probs, root, decision.budget)
+        tree = built.first(len(built) - 1)
         choice = Choice(brings(built.values), len(tree))
     path = [0]
     while (child := next((node for node in range(1, len(tree)) if tree.parents[node] == path[-1]
@@ -146,9 +146,9 @@ def step(
                      knobs=KNOBS, choice=choice)  # fmt: skip
 
 
-def value_tree(policy: AutoPolicy, ids: np.ndarray, log_probs: np.ndarray, root: int) -> ValueTree:
+def value_tree(policy: AutoPolicy, ids: np.ndarray, log_probs: np.ndarray, root: int, nodes: int) -> ValueTree:
     weights = policy.weights(KNOBS)
-    return build(Stated(ids, log_probs), Learned(weights), None, root, (), BUILT)
+    return build(Stated(ids, log_probs), Learned(weights), None, root, (), nodes)
 
 
 def _described(tree: Tree, path: tuple[int, ...]) -> StepTree:

@@ -116,7 +116,7 @@ class Recorded:
             for part, launches in zip(("pass", "draws"), steps.constrained_launches(reported)):
                 yield f"step within a grammar with log-probabilities, {part}", self.device.lines(launches)
             steps.force(None)
-            yield "drain", self._ran(steps.drain)
+            yield "drain", self._ran(lambda: steps.draining()())
 
     def _calls(self) -> Iterator[tuple[str, list[str]]]:
         session = self.session

@@ -7,8 +7,8 @@ import pytest
 from tools.bench.replay import CONSUMER
 
 from dflash_core.policy.choosing import MAX_CREDIT, SHARE, START_SPARE, Allowance
-from dflash_core.policy.costs import CPU, H200, CostTable
-from dflash_core.policy.queued import START
+from dflash_core.policy.costs import CPU, H200, MIN_STEPS, CostTable
+from dflash_core.policy.queued import CHOICES, START
 from support.drafted import DEPTHS, Waits, policy_for, run
 
 SHAPES = {
@@ -118,6 +118,17 @@ def test_one_that_is_right_is_used_from_the_start(name: str, late: bool) -> None
     ran = run(policy_for(late), SHAPES[name], lambda position: int(right[position]))
     assert ran.lost(100) < -0.1
     assert ran.modes.count("tree") > 0.8 * len(ran.modes)
+
+
+def test_a_card_times_every_width_before_it_chooses() -> None:
+    """By the shape of the curve that is known beforehand, 24 rows would take 10 % longer than 16."""
+    shape = CostTable({1: 0.8, 8: 0.9, 16: 1.5, 24: 1.52, 64: 3}, plain=0.5, draft=0.2)
+    policy, rows = policy_for(late=True), list[int]()
+    observe = policy.observe
+    policy.observe = lambda step, certain=(): (rows.append(len(step.tree.tokens)), observe(step, certain))  # type: ignore[method-assign]
+    run(policy, shape, lambda position: 5, 500)
+    assert all(rows.count(width) >= MIN_STEPS for width in CHOICES)
+    assert set(rows[-20:]) == {8}
 
 
 def test_an_allowance_counts_what_was_lost() -> None:

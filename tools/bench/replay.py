@@ -46,6 +46,9 @@ class GivenCosts(StepCosts):
         """Nothing is measured."""
         return self.cost(len(step.tree.tokens), drafted=drafted)
 
+    def knows(self, rows: int) -> bool:
+        return True
+
     @property
     def knows_plain(self) -> bool:
         return True

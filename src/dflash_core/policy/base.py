@@ -36,7 +36,8 @@ SET = "drafting is set"
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a step really runs, and the reason. `budget`: the most nodes below the root; `drafts`: whether a drafter is
-    used; `drafter`: which one of several; `depth`: tokens to draft where each costs a pass, 0 for the knobs' value."""
+    used; `drafter`: which one of several; `depth`: tokens to draft where each costs a pass, 0 for the knobs' value;
+    `alone`: the next step is decided by its result, so none is queued behind it."""
 
     mode: EffectiveMode
     budget: int
@@ -44,6 +45,7 @@ class Decision:
     drafts: bool = True
     drafter: str = ""
     depth: int = 0
+    alone: bool = False
 
     def drafting(self, knobs: Knobs) -> Knobs:
         """The knobs with which it drafts."""

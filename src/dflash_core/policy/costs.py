@@ -151,6 +151,10 @@ class StepCosts:
         times = self._drafted.get(self._shape.filled(rows))
         return statistics.median(times) if times and len(times) < MIN_STEPS else self.curve()[rows]
 
+    def knows(self, rows: int) -> bool:
+        """Whether steps that draft and verify `rows` rows were measured."""
+        return len(self._drafted.get(self._shape.filled(rows), ())) >= MIN_STEPS
+
     @property
     def knows_plain(self) -> bool:
         """Whether steps without drafts were measured."""

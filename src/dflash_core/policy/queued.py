@@ -15,7 +15,7 @@ from dataclasses import replace
 from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.policy.arm import PARTS, START_ROWS, Arm, PairState, Part
+from dflash_core.policy.arm import PARTS, Arm, PairState, Part
 from dflash_core.policy.auto import AutoPolicy, Step, free, max_nodes
 from dflash_core.policy.base import Decision
 from dflash_core.policy.best_first import Trials
@@ -24,16 +24,14 @@ from dflash_core.policy.costs import MIN_STEPS
 from dflash_core.policy.values import Array
 from dflash_core.policy.walked import shown, walk_trials
 
-BUILT = 23
-"""Nodes below the root that are built at every width, so that the tokens of each width are known."""
 CHOICES = (8, 16, 24)
 """The possible numbers of rows: those that a session has memory for from the start. 32 would be chosen in 2 of 100
 steps."""
-MIN_WEIGHT = 0.05  # weight of a step in the mean of a width
-FIRST_STEPS = 4  # before anything is known
-PROVEN = 2.0  # tokens of a draft: with so many, drafts need not wait for results
+START_BEYOND = (1.0, 1.2, 1.3)
+"""Drafts accepted in trees of CHOICES rows over those of the narrowest, before any was seen. It hardly differs between
+texts (docs/notes/policy.md), so no tree needs more nodes than it verifies."""
+MIN_WEIGHT = 0.05  # weight of a step in the expectations
 MIN_TRY_LOSS = 0.1  # plain steps that a try is taken to lose at least
-LAG = 4  # results after which a step that was decided has been reported: a card queues two, and a halt drops some
 START = 5.0  # plain steps: a try has waits, so it is worth more than one draft
 WAITING = 3  # plain steps after a draft whose waits are the draft's: those that are queued while it is counted
 WAIT_WEIGHT = 0.5  # of a try in the mean of what tries wait
@@ -60,13 +58,13 @@ class QueuedPolicy(AutoPolicy):
         """An answer begins."""
         self._batch = 1  # results of plain steps for which the decision stands
         self._plain: list[StepEvent] = []  # those of them that are not counted yet
-        self._trying = 0  # results until a try that was decided must have been reported
         self._begun = False  # a step of the present answer was counted
         self._since = WAITING  # plain steps since the last draft
         self._waited = 0.0  # of a try: its waits so far, in plain steps
 
     def _forget(self) -> None:
-        self._means = dict.fromkeys(CHOICES, 0.0)
+        self._more = START_TOKENS - 1  # drafts that the narrowest tree is expected to bring
+        self._beyond = dict(zip(CHOICES, START_BEYOND))
         self._steps = 0
         self._waits = 0.0  # mean of what the card waits for the host because of a try, in plain steps
 
@@ -80,8 +78,7 @@ class QueuedPolicy(AutoPolicy):
 
     def end(self) -> None:
         self._count_plain()
-        for part in PARTS:
-            self._teach(part)
+        self.spare()  # a few steps that are left wait for the next answer: the end of this one does not wait for them
         super().end()
 
     def weights(self, knobs: Knobs) -> Array | None:
@@ -124,33 +121,32 @@ class QueuedPolicy(AutoPolicy):
 
     def _free(self, knobs: Knobs) -> Decision:
         arm, costs, most = self.arm, self.arm.costs, max_nodes(knobs) + 1
-        known = self._drafts(arm).get(QUEUED, Found())
-        tokens = self._expected(arm).tokens
-        proven = known.steps > 0 and tokens >= PROVEN
-        if not proven and not (costs.knows_plain and self._begun):
+        known, tokens = self._drafts(arm).get(QUEUED, Found()), self._expected(arm).tokens
+        if not (costs.knows_plain and (known.steps or self._begun)):
             self._batch = 1 if costs.knows_plain else MIN_STEPS
             return Decision("plain", 0, "a plain step, to see what it costs")
         allowance, rate, curve, plain = self._allowance, self._rate(arm), costs.curve(), costs.plain
         widths = [rows for rows in CHOICES if rows <= most] or [most]
-        net = {rows: self._means.get(rows, self._means[CHOICES[0]]) - rate * curve[rows] for rows in widths}
+        net = {rows: self._brings(rows) - rate * curve[rows] for rows in widths}
         best = max(widths, key=lambda rows: net[rows])
         depth = arm.depth(knobs, self._part)
         decision = Decision("tree", best - 1, self._why(best, widths, curve, rate), depth=depth)
-        if self._steps < FIRST_STEPS:
-            decision = replace(decision, budget=min(START_ROWS, most) - 1, reason="nothing is known yet")
+        if allowance.credit and (untimed := [rows for rows in widths if not costs.knows(rows)]):
+            why = f"{untimed[0]} rows, to see what they cost"
+            decision = replace(decision, budget=untimed[0] - 1, reason=why)
         takes = curve[best] / plain
-        pays = tokens - rate * curve[best] > 1 - rate * plain if known.steps else takes < START_TOKENS
-        if (good := proven and pays) and allowance.left > 0:
+        pays = (tokens if known.steps else START_TOKENS) > takes
+        if known.steps and pays and allowance.left > takes - 1:
             return decision
-        # A drafter that is not known to pay drafts one step at a time, and the next one when its result is known.
-        # Right after a draft another one waits for the host only as long as the return to plain steps would.
+        # A drafter that is not known to pay drafts one step at a time. Right after a draft another one waits for the
+        # host only as long as the return to plain steps would.
         risk = max(takes + (self._waits if self._since else 0.0) - 1, MIN_TRY_LOSS)
-        missing = (MIN_TRY_LOSS if good else risk) - (allowance.left if pays else allowance.spare)
-        if not self._trying and missing <= 0:
-            self._trying, self._waited = LAG, 0.0
+        missing = risk - (allowance.left if pays else allowance.spare)
+        if missing <= 0:
+            self._waited = 0.0
             why = decision.reason if pays else f"drafts are tried again; {risk:.1f} plain steps may be lost"
-            return replace(decision, reason=why)
-        self._batch = self._trying or min(max(math.floor(missing / SHARE), 1), MAX_PLAIN_BATCH)
+            return replace(decision, reason=why, alone=True)
+        self._batch = min(max(math.floor(missing / SHARE), 1), MAX_PLAIN_BATCH)
         brought = f"{tokens:.1f} tokens for {takes:.1f} plain steps"
         return Decision("plain", 0, f"drafts bring {brought}; they are tried again")
 
@@ -158,11 +154,15 @@ class QueuedPolicy(AutoPolicy):
         more = next((width for width in widths if width > rows), None)
         if more is None:
             return f"{rows} rows pay"
-        ms, brings = curve[more] - curve[rows], self._means[more] - self._means[rows]
+        ms, brings = curve[more] - curve[rows], self._brings(more) - self._brings(rows)
         return (
             f"{rows} rows pay; the next {more - rows} cost {ms:.2f} ms = {rate * ms:.2f} tokens, "
             f"would bring {brings:.2f}"
         )
+
+    def _brings(self, rows: int) -> float:
+        """Tokens expected from a tree of `rows` rows."""
+        return 1 + self._more * self._beyond.get(rows, 1.0)
 
     # ---- Results ---------------------------------------------------------------------------------------------------
 
@@ -176,8 +176,7 @@ class QueuedPolicy(AutoPolicy):
         for step in some if count <= SAMPLES else some[len(some) // 2 :][:1]:
             spent = costs.add(step, False)
         arm.state.pace.add(1, spent, arm.unit, drafted=False, steps=count)
-        arm.news = self._begun = True
-        self._trying = max(self._trying - count, 0)
+        self._begun = True
         self._allowance.earn(count)
         if self._since < WAITING:
             self._count_waits(steps[: WAITING - self._since])
@@ -201,7 +200,7 @@ class QueuedPolicy(AutoPolicy):
         if better:
             drafts.pop(QUEUED, None)
         arm.news = self._begun = True
-        self._trying = self._since = 0
+        self._since = 0
         arm.count_depth(step, self._part, anew=better)
         usual, unit = costs.typical(len(step.tree.tokens)) if spent else 0.0, costs.unit
         wait = _wait(step, usual) / unit
@@ -213,10 +212,12 @@ class QueuedPolicy(AutoPolicy):
             return
         self._steps += 1
         weight = max(MIN_WEIGHT, 1 / self._steps)
-        shown_rows = dict(zip(SHOWN_ROWS, step.choice.brings))
-        most = step.choice.brings[-1] if step.choice.brings else 1.0
-        for rows in CHOICES:
-            self._means[rows] += weight * (shown_rows.get(rows, most) - self._means[rows])
+        brings = dict(zip(SHOWN_ROWS, step.choice.brings))
+        least = brings.get(CHOICES[0], step.choice.brings[-1]) - 1
+        self._more += weight * (least - self._more)
+        for rows in CHOICES[1:]:
+            if rows in brings and self._more > 0:
+                self._beyond[rows] += weight * (brings[rows] - 1 - self._beyond[rows] * least) / self._more
         if step.knobs.learn:
             self._untaught[self._part].append(self._trials(step))
 

@@ -13,7 +13,7 @@ import numpy as np
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.layers.draws import all_listed
 from dflash_core.backends.cuda.sequence_passes import SequencePasses
-from dflash_core.backends.cuda.state import PASS_ROWS, STEP_SLOTS
+from dflash_core.backends.cuda.state import STEP_SLOTS
 from dflash_core.backends.cuda.step import CudaDecoder, Queued
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps, widths_of
 from dflash_core.backends.decoder import NOTE, SPARE, constrained, tokens_left
@@ -66,7 +66,6 @@ class ConstrainedCudaDecoder(CudaDecoder):
         super().__init__(session, steps, knobs.replace(ignore_eos=False), stop_ids, context_length, policy, log_probs)
         self.constraint = constraint
         self._ahead = 1
-        self._pending = 0  # as many committed positions at most does the drafter on the card not know yet
         self._started: Started | None = None
         self._open = False  # see `_is_open`, when it was last asked; the next tree is built for that
         self._taken: Knobs | None = None
@@ -109,7 +108,6 @@ class ConstrainedCudaDecoder(CudaDecoder):
     def _begin(self) -> None:
         self._open = self._is_open()
         super()._begin()
-        self._pending = 0
 
     def _enqueue(self) -> None:
         self._complete(self._started or self._start())
@@ -131,13 +129,7 @@ class ConstrainedCudaDecoder(CudaDecoder):
         with session.device.stream():
             if kind.text and session.memory.text is not None and (text := self._text) is not None:
                 session.memory.text.follow(text)
-            session.before_step(len(self._queue))
-            if (drafter := session.drafter) is not None:
-                if self._pending > (drafter.block if kind.drafts else drafter.max_pending - PASS_ROWS):
-                    steps.drain()
-                    self._pending = 0
-                if kind.drafts:
-                    self._pending = 0
+            self._catch_up(kind)
             steps.drafting(kind)()
             whole = self._open or self._weights is not None  # by value, only the best of those built are verified
             passed = self.knobs.mode == "plain" or (self._open and self.decision.mode == "plain" and proposal is None)

@@ -331,13 +331,15 @@ class CudaSession(SequencePasses):
             launches += self.pass_launches(width, 0) + self.commit_launches(width)
         launches += self._last_launches() + self._flush_launches()
         if self.drafter is not None:
-            launches += self.drafter.update_launches(PASS_ROWS)
+            launches += self.drafter.drain_launches()
         if self.chunk_pass is not None:
             launches += self.chunk_pass.launches()
         with self.device.stream():
             self.device.bind(launches, progress)
             for kind in kinds:  # in the middle of an answer, the first draft would wait for it
                 self.steps.graph(kind)
+            if self.drafter is not None:
+                self.steps.draining()
             for width in widths:
                 self._bound_pass(width, 0, windowed=False)
             if self.chunk_pass is not None:

@@ -4,6 +4,7 @@ memory. The card never waits for the host.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -39,7 +40,6 @@ from dflash_core.events import EffectiveMode, GuardEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.log_probs import LogProbs
 from dflash_core.policy.base import Decision, FixedPolicy, Policy
-from dflash_core.policy.queued import BUILT
 from dflash_core.sampling import Sampler, check_finite
 from dflash_core.tree import Candidates
 
@@ -63,7 +63,8 @@ def _followed(knobs: Knobs, decision: Decision, most: int) -> tuple[Knobs, Decis
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A queued step: how to wait for its end, its settings, and what the host proposed for it."""
+    """A queued step: how to wait for its end, its settings, and what the host proposed for it. `longest`: the most
+    positions that it commits."""
 
     wait: Run
     knobs: Knobs
@@ -71,6 +72,7 @@ class Queued:
     proposal: Candidates | None = None
     proposing_ms: float = 0.0
     text: bool = False
+    longest: int = 0
 
 
 class CudaDecoder:
@@ -110,7 +112,8 @@ class CudaDecoder:
         self._queue: deque[Queued] = deque()
         self._read = 0
         self._last: npt.NDArray[np.void] | None = None
-        self._undrained = 0  # pending rows that steps without drafts have left for the drafter
+        self._pending = 0  # committed positions that the drafter on the card does not know, of steps that were read
+        self._unknown = 0  # queued steps, the newest ones, whose positions it does not know either
         self._begun = self._over = False
         self._prompt_length = session.length  # `first` sets it again; timed steps do not call `first`
         self._halt: int | None = None
@@ -171,7 +174,7 @@ class CudaDecoder:
         """Go on after a halt: queued steps do nothing, and the next step begins like the first of a turn."""
         self.finish()
         self._halt, self._halted, self._over = None, False, False
-        self._read, self._last, self._undrained = 0, None, 0
+        self._read, self._last = 0, None
 
     def first(self, logits: Logits) -> tuple[int, Stop | None]:
         """Draw the answer's first token from the logits (vocab,) after the prompt."""
@@ -199,7 +202,7 @@ class CudaDecoder:
         """The next finished step."""
         if not self._begun:
             self._begin()
-        while len(self._queue) < self._ahead:
+        while len(self._queue) < self._ahead and not (self._queue and self._queue[-1].decision.alone):
             self._enqueue()
         self.policy.spare()
         event = self._collect(self._queue.popleft())
@@ -247,7 +250,7 @@ class CudaDecoder:
             if session.target.cache is not None:
                 session.target.cache.before_turn()
             session.state.push()
-        self._begun = True
+        self._begun, self._pending, self._unknown = True, 0, 0
 
     def _decide(self, knobs: Knobs) -> None:
         """Get the decision for the next step. If it has changed, write it to the card, after the queued steps."""
@@ -276,7 +279,7 @@ class CudaDecoder:
 
     def _write_knobs(self) -> None:
         knobs, weights, rows = self._drafting, self._weights, self.decision.budget + 1
-        budget = self._fixed_budget if weights is None else max(self.decision.budget, BUILT)
+        budget = self._fixed_budget if weights is None else self.decision.budget
         block = 1 + self.session.drafted(knobs)
         write_knobs(self.session.state.host, knobs, self.decision.mode, block, budget, weights, rows)
 
@@ -340,16 +343,25 @@ class CudaDecoder:
             there = self.session.memory.text
             if kind.text and there is not None and (text := self._text) is not None:
                 there.follow(text)
-            self.session.before_step(len(self._queue))
-            if (drafter := self.session.drafter) is not None:
-                full = self._undrained + 1 >= drafter.max_pending - PASS_ROWS
-                if self._undrained and (kind.drafts or full):
-                    self.steps.drain()
-                    self._undrained = 0
-                self._undrained += not kind.drafts
+            self._catch_up(kind)
             graph()
             mark = self.session.device.mark()
-            self._queue.append(Queued(mark, self.knobs, self.decision, proposal, proposing_ms, kind.text))
+            longest = self.steps.longest(kind)
+            self._queue.append(Queued(mark, self.knobs, self.decision, proposal, proposing_ms, kind.text, longest))
+            self._unknown += 1
+
+    def _catch_up(self, kind: StepKind) -> None:
+        """Before a step of that kind: bring the drafter's cache up to date where the step cannot. A draft takes in a
+        block of pending positions itself."""
+        self.session.before_step(len(self._queue))
+        if (drafter := self.session.drafter) is None:
+            return
+        newest = itertools.islice(reversed(self._queue), self._unknown)
+        pending = self._pending + sum(queued.longest for queued in newest)
+        if drains := pending > (drafter.block if kind.drafts else drafter.max_pending - PASS_ROWS):
+            self.steps.draining()()
+        if drains or kind.drafts:
+            self._pending = self._unknown = 0
 
     def _collect(self, queued: Queued) -> StepEvent | None:
         """Wait for a step and read its slot; None if it ran after the end of the answer and did nothing."""
@@ -378,6 +390,8 @@ class CudaDecoder:
             nodes = self.steps.log_probs.array[self._read % STEP_SLOTS, list(event.tree.accepted)]
             for place, one in enumerate(drawn(nodes, event.tokens, record.top)):
                 record.see(event.tokens[:place], one)
+        if self._unknown > len(self._queue):
+            self._pending, self._unknown = self._pending + len(event.tokens), len(self._queue)
         self._read, self._last = self._read + 1, slot
         self._halted = int(slot["stop"]) == StopCode.HALTED
         self._over = event.stop is not None or self._halted

@@ -97,7 +97,6 @@ class Steps:
         self.copied = self.device.pinned(STEP_SLOTS, np.uint64)  # per slot, a bit for each node copied from the text
         self.trace: Tensor | None = None
         self._graphs: dict[object, Run] = {}
-        self._drain: Run | None = None
         self._masks: PinnedMemory | None = None
         self._log_probs: PinnedMemory | None = None
 
@@ -144,13 +143,11 @@ class Steps:
             self._log_probs = self.device.pinned((STEP_SLOTS, self.session.memory.capacity), NODE_LOG_PROBS)
         return self._log_probs
 
-    def drain(self) -> None:
-        """Add everything pending to the drafter's cache, after the queued steps."""
-        if self._drain is None:
-            drafter = self.session.drafter
-            assert drafter is not None, "the session has no drafter on the card"
-            self._drain = self.device.bind(drafter.drain_launches())
-        self._drain()
+    def draining(self) -> Run:
+        """The graph that adds everything pending to the drafter's cache, after the queued steps."""
+        drafter = self.session.drafter
+        assert drafter is not None, "the session has no drafter on the card"
+        return self._recorded("drain", "drain", drafter.drain_launches)
 
     # A constrained step is three graphs: before the second the host edits the tree, before the third it writes masks.
 
@@ -196,8 +193,12 @@ class Steps:
             *self._draft(kind),
             *(launch for one in passes for launch in (*self._pass(kind, *one), *self._draws(kind, *one))),
             self._accept(kind),
-            *session.commit_launches(min(kind.nodes, max(session.device_block, 1)) if kind.drafts else 1),
+            *session.commit_launches(self.longest(kind)),
         ]
+
+    def longest(self, kind: StepKind) -> int:
+        """The most positions that a step of a kind commits."""
+        return min(kind.nodes, max(self.session.device_block, 1)) if kind.drafts else 1
 
     def _draft(self, kind: StepKind) -> list[Launch]:
         """From the newest token to the tree."""
