@@ -22,7 +22,6 @@ from dflash_core.backends.cuda.step import CudaDecoder
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.bench.plain_loop import plain_loop_ms
 from dflash_core.bench.statistics import Summary, summary
-from dflash_core.constraints.base import Constraint
 from dflash_core.engine import Engine
 from dflash_core.errors import Code, UnsupportedError
 from dflash_core.events import STAGES, StepEvent
@@ -48,7 +47,7 @@ MAX_TOKENS = 1 << 20
 class StepCase:
     """One kind of step. `trace`: the nodes that every walk takes, step by step; `depth`: positions after it. `policy`:
     what picks the steps, without one the knobs do. `top`: log-probabilities are recorded, with those of so many of the
-    likeliest tokens. `constraint`: what the answer conforms to."""
+    likeliest tokens."""
 
     name: str
     knobs: Knobs
@@ -56,7 +55,6 @@ class StepCase:
     trace: tuple[tuple[int, ...], ...] | None = None
     policy: Callable[[CudaSession], Policy] | None = None
     top: int | None = None
-    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +215,8 @@ class StepBench:
         self.session.steps.force(case.trace)
         policy = case.policy(self.session) if case.policy else None
         record = None if case.top is None else LogProbs(case.top)
-        context, more = self.engine.context_length, (policy, case.constraint, record)
-        decoder = self.session.decoder(case.knobs, frozenset(), context, *more)
-        assert isinstance(decoder, CudaDecoder), "a session on a card"
+        session, context = self.session, self.engine.context_length
+        decoder = CudaDecoder(session, session.steps, case.knobs, frozenset(), context, policy, record)
         decoder.answer.append(100)
         try:
             for _ in range(WARM_STEPS):
