@@ -53,6 +53,7 @@ MEASUREMENTS = (
     Measurement("llama-3.1-8b", 60, _steps("llama-3.1-8b"), compares=True),
     Measurement("gemma-4-31b", 120, _steps("gemma-4-31b", "--contexts", "8192,32768"), compares=True),
     Measurement("smollm2", 240, SMOLLM2),
+    Measurement("log-probabilities", 90, ("-m", "tools.bench.sampled", "--rounds", "3", "--only", "log-probabilities")),
     Measurement("serving", 120, ("-m", "tools.bench.serving", "--device", "cuda")),
     Measurement("experts", 150, ("-m", "tools.bench.experts", "--folder", "build/synthetic", "--seconds", "120")),
     Measurement("types", 60, ("-m", "tools.bench.types")),

@@ -49,7 +49,7 @@ def cases(drafting: str, only: str) -> list[StepCase]:
         for name in (GREEDY, "temperature")
         for top in TOPS
     ]
-    return [case for case in found if only in case.name or case.name in (GREEDY, "temperature")]
+    return [case for case in found if case.name in (GREEDY, "temperature") or only in case.name]
 
 
 def compare(engine: Engine, wanted: Sequence[StepCase], rounds: int, steps: int) -> Iterator[str]:

@@ -214,8 +214,8 @@ class StepBench:
         self._begin_at(case.depth)
         self.session.steps.force(case.trace)
         policy = case.policy(self.session) if case.policy else None
-        session, context = self.session, self.engine.context_length
         record = None if case.top is None else LogProbs(case.top)
+        session, context = self.session, self.engine.context_length
         decoder = CudaDecoder(session, session.steps, case.knobs, frozenset(), context, policy, record)
         decoder.answer.append(100)
         try:

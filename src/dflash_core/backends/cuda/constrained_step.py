@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dflash_core.backends.base import Logits
+from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.layers.draws import all_listed
 from dflash_core.backends.cuda.sequence_passes import SequencePasses
 from dflash_core.backends.cuda.state import STEP_SLOTS
@@ -31,10 +32,12 @@ ALL = np.uint32(0xFFFFFFFF)
 @dataclass(frozen=True, slots=True)
 class Started:
     """A step whose draft the card has begun, with its settings. `whole`: its tree has as many nodes as are verified,
-    none of which to take out. `passed`: its pass has begun too; the tree is the root alone, and stays so."""
+    none of which to take out. `passed`: its pass has begun too; the tree is the root alone, and stays so. `arrived`
+    waits for a copy of the tree; None where that is the root alone."""
 
     kind: StepKind
     whole: bool
+    arrived: Run | None
     knobs: Knobs
     decision: Decision
     proposal: Candidates | None
@@ -131,9 +134,13 @@ class ConstrainedCudaDecoder(CudaDecoder):
                 session.memory.text.follow(text)
             self._catch_up(kind)
             steps.drafting(kind)()
+            arrived = None
+            if self.decision.mode != "plain":
+                session.state.fetch()
+                arrived = session.device.mark()
             whole = self._open or self._weights is not None  # by value, only the best of those built are verified
             passed = self.knobs.mode == "plain" or (self._open and self.decision.mode == "plain" and proposal is None)
-            started = Started(kind, whole, self.knobs, self.decision, proposal, proposing_ms, passed)
+            started = Started(kind, whole, arrived, self.knobs, self.decision, proposal, proposing_ms, passed)
             if passed:
                 steps.passing(started.drawn((1,), session.head.vocab))()
         return started
@@ -150,12 +157,8 @@ class ConstrainedCudaDecoder(CudaDecoder):
                 widths = widths_of(1)
                 tree = self._drafted(started)
             elif self._open and started.whole:
-                session.state.fetch()
-                arrived = session.device.mark()
                 steps.passing(started.drawn(widths, vocab))()
-                arrived()
-                session.state.receive()
-                tree = session.state.built_tree(self._copied(started), live=True)
+                tree = self._drafted(started, live=True)
             else:
                 tree, decision = self._edited(started)
                 widths = widths_of(len(tree))
@@ -182,22 +185,20 @@ class ConstrainedCudaDecoder(CudaDecoder):
         limits = deepest, session.max_drafted
         tree, decision = constrained(drafted, self.constraint, knobs, started.decision, *limits)
         if tree != drafted:
-            if started.decision.mode == "plain":
+            if started.arrived is None:
                 session.state.pull()
             session.state.send_tree(tree)
             self.steps.copied.array[self._read % STEP_SLOTS] = sum(1 << node for node in tree.copied)
         return tree, decision
 
-    def _drafted(self, started: Started) -> Tree:
-        """The tree that the card has built."""
-        if started.decision.mode == "plain":
+    def _drafted(self, started: Started, *, live: bool = False) -> Tree:
+        """The tree that the card has built; `live`: the nodes that passes run, without what was built beside them."""
+        if started.arrived is None:
             return Tree((self.answer[-1],), (-1,), (0,), (0.0,), (0.0,))
-        self.session.state.pull()
-        return self.session.state.built_tree(self._copied(started))
-
-    def _copied(self, started: Started) -> int:
-        """A bit for each node of this step's tree that came from the text."""
-        return int(self.steps.copied.array[self._read % STEP_SLOTS]) if started.kind.text else 0
+        started.arrived()
+        self.session.state.receive()
+        copied = int(self.steps.copied.array[self._read % STEP_SLOTS]) if started.kind.text else 0
+        return self.session.state.built_tree(copied, live=live)
 
     def _write_masks(self, tree: Tree) -> bool:
         """Write what may be drawn after each node. False, and nothing, where that is anything after all of them."""
@@ -213,9 +214,8 @@ class ConstrainedCudaDecoder(CudaDecoder):
         depth_first(tree, write)
         if masks:
             rows = self.steps.masks.array
-            rows[: len(tree)] = ALL
-            for node, mask in masks.items():
-                rows[node] = mask[: rows.shape[1]]
+            for node in range(len(tree)):
+                rows[node] = masks[node][: rows.shape[1]] if node in masks else ALL
         return bool(masks)
 
     def _collect(self, queued: Queued) -> StepEvent | None:

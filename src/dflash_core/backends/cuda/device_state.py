@@ -78,7 +78,7 @@ class DeviceState:
         return Tree(tokens, parents, depths, log_probs, paths, copied=from_text)
 
     def send_tree(self, tree: Tree) -> None:
-        """Make `tree` that of the next pass, in stream order. The host's copy must be fresh: see `pull`."""
+        """Make `tree` that of the next pass, in stream order. The host's copy must be fresh: `pull`, `receive`."""
         n = len(tree)
         self.stage_tree(tree.tokens, tree.parents)
         self.host["log_prob"][:n], self.host["path_log_prob"][:n] = tree.log_probs, tree.path_log_probs
