@@ -96,13 +96,7 @@ def _serve_options(parser: argparse.ArgumentParser) -> None:
     add("--no-api-key", action="store_true", help="no key, although other machines can reach the server")
     add("--alias", default="", metavar="NAME", help="the name of the model in requests and answers (its file's)")
     add("--queue", type=positive, default=32, metavar="N", help="how many requests may wait (32)")
-    add(
-        "--max-body",
-        type=memory_size,
-        default=0,
-        metavar="SIZE",
-        help="the largest body of a request (32MiB)",
-    )
+    add("--max-body", type=memory_size, default=0, metavar="SIZE", help="the largest body of a request (32MiB)")
     add(
         "--client",
         action="append",
