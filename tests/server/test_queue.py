@@ -13,7 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
+from dflash_core.messages import Message
+from dflash_core.record import End, Read, Start
+from dflash_core.record import Step as StepLine
+from dflash_core.text.tool_calls.parts import Text
+from dflash_tui.server.asked import Asked
+from dflash_tui.server.job import Job
 from dflash_tui.server.settings import ServerSettings
+from dflash_tui.server.updates import Recorded, Step, Update
 from support import demo_pair
 from support.scripted import ScriptedEngine, Steps
 from support.serving import LONG, WAIT_S, Running, place, place_of, raw_request, running, wait_for
@@ -172,3 +179,36 @@ def test_the_demo_engine_is_freed_in_mid_prompt_and_answers_the_next() -> None:
             model="demo", messages=[{"role": "user", "content": "What is 2 plus 2?"}]
         )
         assert answer.choices[0].finish_reason == "stop"
+
+
+async def updates_of(*, streamed: bool, events: bool = False) -> list[Update]:
+    """All updates of an answer of four words."""
+    with running(ScriptedEngine(lambda prompt: "one two three four", width=1)) as server:
+        service = server.service
+        prepared = service.preparer.prepare(Asked(messages=(Message("user", "Hello"),)), service.served.defaults)
+        request = service.requests.add("a client", "/v1/chat/completions", "demo")
+        job = Job(prepared, request, service.requests, streamed=streamed, events=events)
+        last = job.run(service.engine)
+        found = job.updates.now()
+    assert "".join(part.text for part in job.parts if isinstance(part, Text)) == "one two three four"
+    assert found[-1] is last
+    return found
+
+
+async def test_a_whole_answer_wakes_the_loop_at_its_end_alone() -> None:
+    assert len(await updates_of(streamed=False)) == 1
+
+
+async def test_a_line_of_a_record_follows_the_text_of_its_step() -> None:
+    found = await updates_of(streamed=True, events=True)
+    lines = [one.line for one in found if isinstance(one, Recorded)]
+    assert isinstance(lines[0], Start)
+    assert isinstance(lines[-1], End)
+    text = ""
+    for update in found:
+        if isinstance(update, Step):
+            text += "".join(part.text for part in update.parts if isinstance(part, Text))
+        elif isinstance(update, Recorded) and isinstance(update.line, (Read, StepLine)):
+            assert text.endswith(update.line.text)
+            text = text.removesuffix(update.line.text)
+    assert text == ""

@@ -13,7 +13,7 @@ from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart,
 from dflash_tui.server.asked import GRAMMAR, Asked, ThinkingSwitch
 from dflash_tui.server.exchange import event
 from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
-from dflash_tui.server.parts import Function, at_least_one, new_id, stops_of, string_of, text_of, tools_of
+from dflash_tui.server.parts import Function, at_least_one, new_id, role_of, stops_of, string_of, text_of, tools_of
 from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.updates import Block, Ended, Reading, Why, blocks_of
 from dflash_tui.server.usage import anthropic_counts, anthropic_usage, figures
@@ -140,12 +140,9 @@ def _thinking(asked: Thinks | None) -> ThinkingSwitch:
 
 def _messages(one: AnthropicMessage, place: str) -> list[Message]:
     """A message may hold results of tools and a question at once, which are several for a template."""
-    if one.role not in ("user", "assistant", "system"):
-        raise invalid(
-            f"the role {one.role[:40]!r} at {place}.role, expected user, assistant or system", f"{place}.role"
-        )
+    role = role_of(one.role, place)
     if isinstance(one.content, str):
-        return [_plain(one.role, one.content)]
+        return [Message(role, one.content)]
     found: list[Message] = []
     texts: list[object] = []
     thinking = ""
@@ -162,15 +159,9 @@ def _messages(one: AnthropicMessage, place: str) -> list[Message]:
         elif kind != "redacted_thinking":
             texts.append(block)
     text = text_of(texts, f"{place}.content")
-    if one.role == "assistant":
-        return [Message("assistant", text, thinking, calls=tuple(calls))]
-    return [*found, *([_plain(one.role, text)] if text or not found else [])]
-
-
-def _plain(role: str, text: str) -> Message:
-    if role == "system":
-        return Message("system", text)
-    return Message("user", text) if role == "user" else Message("assistant", text)
+    if role == "assistant":
+        return [Message(role, text, thinking, calls=tuple(calls))]
+    return [*found, *([Message(role, text)] if text or not found else [])]
 
 
 def _result(block: dict[str, Any], place: str) -> Message:

@@ -20,6 +20,7 @@ from dflash_tui.server.parts import (
     Function,
     at_least_one,
     new_id,
+    role_of,
     stops_of,
     text_of,
     tools_of,
@@ -179,17 +180,13 @@ def _functions(tools: list[ChatTool] | None) -> list[Function]:
 def _message(one: ChatMessage, place: str) -> Message:
     thinking = one.reasoning_content or (one.reasoning if isinstance(one.reasoning, str) else "")
     text = text_of(one.content, f"{place}.content", results=one.role == "tool")
-    if one.role in ("system", "developer"):
-        return Message("system", text)
-    if one.role == "user":
-        return Message("user", text)
-    if one.role == "assistant":
-        calls = tuple(Call(call.id or "", call.function.name, _arguments(call)) for call in one.tool_calls or ())
-        return Message("assistant", text, thinking, calls=calls)
-    if one.role in ("tool", "function"):
-        return Message("tool", text, call_id=one.tool_call_id or "", name=one.name or "")
-    known = "system, developer, user, assistant, tool"
-    raise invalid(f"the role {one.role[:40]!r} at {place}.role, expected one of {known}", f"{place}.role")
+    role = role_of(one.role, place, "developer", "tool", "function")
+    if role == "tool":
+        return Message(role, text, call_id=one.tool_call_id or "", name=one.name or "")
+    if role != "assistant":
+        return Message(role, text)
+    calls = tuple(Call(call.id or "", call.function.name, _arguments(call)) for call in one.tool_calls or ())
+    return Message(role, text, thinking, calls=calls)
 
 
 def _arguments(call: ToolCall) -> Any:

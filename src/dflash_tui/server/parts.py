@@ -9,12 +9,18 @@ from typing import Any
 
 import msgspec
 
+from dflash_core.messages import Role
 from dflash_core.text.template_values import JSON, Tools
 from dflash_tui.server.request_error import RequestError, invalid
 
 BILLING = "x-anthropic-billing-header:"
 """A block that begins so differs in each request; it would end the reuse of all that follows."""
 TEXT_KINDS = ("text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text")
+ROLES: Mapping[str, Role] = {
+    "system": "system", "user": "user", "assistant": "assistant", "tool": "tool", "developer": "system",
+    "function": "tool",
+}  # fmt: skip
+"""Roles as templates know them."""
 _LETTERS = string.ascii_letters + string.digits
 MAX_STOPS, MAX_STOP = 16, 256
 
@@ -67,6 +73,16 @@ def string_of(item: Mapping[str, Any], key: str, place: str) -> str:
     if not isinstance(value, str):
         raise invalid(f"expected a string at {place}.{key}", f"{place}.{key}")
     return value
+
+
+def role_of(role: object, place: str, *more: str) -> Role:
+    """The role of the message at `place`: that of the system, the user or the assistant, or one of `more`. Raises
+    RequestError for another one."""
+    known = ("system", "user", "assistant", *more)
+    if not isinstance(role, str) or role not in known:
+        expected = ", ".join(known)
+        raise invalid(f"the role {str(role)[:40]!r} at {place}.role, expected one of {expected}", f"{place}.role")
+    return ROLES[role]
 
 
 def tools_of(functions: Sequence[Function]) -> Tools:

@@ -11,7 +11,7 @@ import msgspec
 from dflash_core.messages import Call, Message, arguments_of
 from dflash_tui.server.asked import GRAMMAR, Asked
 from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
-from dflash_tui.server.parts import Function, at_least_one, string_of, text_of, tools_of
+from dflash_tui.server.parts import Function, at_least_one, role_of, string_of, text_of, tools_of
 from dflash_tui.server.request_error import RequestError, invalid
 
 HOSTED = (
@@ -176,12 +176,4 @@ def _message(item: object, place: str, notes: list[str]) -> Message | None:
 
 def _plain(item: Mapping[str, Any], place: str) -> Message:
     text = text_of(item.get("content"), f"{place}.content")
-    role = item.get("role")
-    if role in ("system", "developer"):
-        return Message("system", text)
-    if role == "user":
-        return Message("user", text)
-    if role == "assistant":
-        return Message("assistant", text)
-    known = "system, developer, user, assistant"
-    raise invalid(f"the role {str(role)[:40]!r} at {place}.role, expected one of {known}", f"{place}.role")
+    return Message(role_of(item.get("role"), place, "developer"), text)

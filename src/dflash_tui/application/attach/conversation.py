@@ -98,7 +98,15 @@ class SentConversation:
 class WithoutDecoder:
     """The part of a session that needs the decoder in this process."""
 
+    conversation: SentConversation
     missing: Mapping[str, str] = {}
+
+    @property
+    def turns(self) -> Turns:
+        return self.conversation.turns
+
+    def clear(self) -> None:
+        self.conversation.clear()
 
     def forget_learned(self) -> NoReturn:
         raise AttachError(NOT_HERE)

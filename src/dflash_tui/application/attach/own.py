@@ -16,7 +16,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
-from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, Turns, assemble, decode
+from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, assemble, decode
 from dflash_core.turn_stats import FoundRow
 from dflash_tui.application.attach.conversation import SentConversation, StreamedTurn, WithoutDecoder, sent
 from dflash_tui.application.attach.engine import objects, part, text
@@ -156,7 +156,7 @@ class AttachedSession(WithoutDecoder):
 
     def __init__(self, server: AttachedServer, state: SessionState) -> None:
         self._server, self._state = server, state
-        self.conversation = AttachedConversation(server, state.model, state.limits)
+        self.conversation: AttachedConversation = AttachedConversation(server, state.model, state.limits)
         self.title = f"{state.title} at {server.url}"
         self.context_length = state.context_length
         said = NOTE.format(url=server.url, program=f"dflash-tui {state.program}")
@@ -168,10 +168,6 @@ class AttachedSession(WithoutDecoder):
     @property
     def limits(self) -> Limits:
         return self._state.limits
-
-    @property
-    def turns(self) -> Turns:
-        return self.conversation.turns
 
     def memory(self) -> MemoryBreakdown:
         """That of the other machine, as it is now; the last known where it does not answer."""
@@ -186,9 +182,6 @@ class AttachedSession(WithoutDecoder):
 
     def token_text(self, token: int) -> str:
         return self.conversation.texts.get(token, f"<id {token}>")
-
-    def clear(self) -> None:
-        self.conversation.clear()
 
     def watch(self, requests: Requests) -> bool:
         self._watching = Watching(self._server, requests, self._seen)

@@ -16,7 +16,7 @@ from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
-from dflash_core.record import End, Start, TurnRecord, Turns, line_of
+from dflash_core.record import End, Start, TurnRecord, line_of
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.turn_stats import FoundRow
 from dflash_tui.application.attach.conversation import SentConversation, StreamedTurn, WithoutDecoder
@@ -219,7 +219,7 @@ class RemoteSession(WithoutDecoder):
 
     def __init__(self, server: AttachedServer, engine: Engine, model: RemoteModel) -> None:
         self._server, self._engine, self._model = server, engine, model
-        self.conversation = RemoteConversation(server, engine, model.name)
+        self.conversation: RemoteConversation = RemoteConversation(server, engine, model.name)
         shown = model.name.rsplit("/", 1)[-1]
         self.title = f"{shown} at {server.url}"
         self.context_length = model.context
@@ -234,10 +234,6 @@ class RemoteSession(WithoutDecoder):
             "change": f"{engine.name} cannot change an answer while it writes it; stop it, and ask again",
         }
         self.count = lru_cache(256)(self._tokens)
-
-    @property
-    def turns(self) -> Turns:
-        return self.conversation.turns
 
     def memory(self) -> MemoryBreakdown:
         """What the engine tells of it."""
@@ -255,9 +251,6 @@ class RemoteSession(WithoutDecoder):
 
     def token_text(self, token: int) -> str:
         return f"<id {token}>"
-
-    def clear(self) -> None:
-        self.conversation.clear()
 
     def learned(self) -> Sequence[FoundRow]:
         """Nothing is learned of another engine."""
