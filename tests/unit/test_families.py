@@ -98,8 +98,9 @@ def test_numbers_may_be_lists_with_an_entry_per_layer() -> None:
     plain = spec(LLAMA)
     more = {"attention.head_count": [6] * 3, "attention.head_count_kv": [2] * 3, "feed_forward_length": [96] * 3}
     assert spec(LLAMA, more) == plain
-    with pytest.raises(FormatError, match=r"head_count is \[6, 6, 4\], expected one whole number, the same for all"):
-        spec(LLAMA, {"attention.head_count": [6, 6, 4]})
+    for odd in ([6, 6, 4], [6, 6], [6] * 4):
+        with pytest.raises(FormatError, match=r"head_count is \[6, 6.*\], expected one whole number, the same for all"):
+            spec(LLAMA, {"attention.head_count": odd})
     assert [layer.heads for layer in spec(LAGUNA).of(Attention)] == [4, 6, 6, 6, 4]
     widths = [layer.ffn.width for layer in spec(GEMMA4).layers if isinstance(layer.ffn, SwiGLU)]
     assert widths == [64, 64, 64, 128, 128, 128]
