@@ -123,6 +123,12 @@ def test_lists_with_and_without_the_mtp_blocks(fewer: int) -> None:
     assert spec(MTP, more) == plain
 
 
+@pytest.mark.parametrize("name", [LLAMA, GEMMA3, GEMMA4, GPT_OSS, LAGUNA])
+def test_mtp_blocks_of_a_family_without_any(name: str) -> None:
+    with pytest.raises(UnsupportedError, match="nextn_predict_layers is 1, expected a file without it"):
+        spec(name, {"nextn_predict_layers": 1})
+
+
 def test_what_llama_files_leave_out() -> None:
     """The key length where heads fill a row, the base and the heads of keys of Llama 2."""
     found = spec(LLAMA, without=("rope.freq_base",)).of(Attention)[0]
