@@ -209,8 +209,9 @@ class _Random:
             out[:, 0:2], out[:, 2:4] = _half(d), _half(d * (levels - 1) / 2)
             out[:, 4:12], out[:, 12:16] = 32 | 2 << 6, 0
             out[:, 16:] = self._quants(count * (block.size - 16)).reshape(count, -1)
-        elif kind == "Q4_1":  # d, the smallest value, 16 bytes of quants; 4 bits deviate by 4.61
-            out[:, :2], out[:, 2:4] = _half(deviation / 4.61), _half(-7.5 * deviation / 4.61)
+        elif kind == "Q4_1":  # d, the least weight, 16 bytes of quants; 4 bits deviate by 4.6
+            d = deviation / 4.61
+            out[:, :2], out[:, 2:4] = _half(d), _half(-7.5 * d)
             out[:, 4:] = self._quants(count * 16).reshape(count, 16)
         elif kind == "Q5_0":  # d, 32 upper bits, 16 bytes of quants; 5 bits deviate by 9.2
             out[:, :2] = _half(deviation / 9.23)

@@ -17,6 +17,7 @@ LLAMA3 = replace(QWEN3, size=128_256, end_of_text=128_001, im_start=128_006, im_
 LLAMA3 = replace(LLAMA3, think=128_010, end_think=128_011)
 GEMMA = replace(QWEN3, size=262_144)
 GPT_OSS = replace(QWEN3, size=201_088)
+SMOLLM2 = replace(QWEN3, size=49_152, end_of_text=0, im_start=1, im_end=2, think=3, end_think=4)
 MASK = 151_669  # after the special tokens of the synthetic vocabulary, as in Qwen3's
 
 
@@ -103,9 +104,27 @@ def _mxfp4(part: str, generous: bool, generous_attention: bool) -> str:
 
 
 def _q4_1(part: str, generous: bool, generous_attention: bool) -> str:
+    """As published: the embedding, which is the head too, in Q8_0, and the rest in Q4_1."""
     return "Q8_0" if part == "token_embd.weight" else "Q4_1"
 
 
+SMOLLM2_135M = Model(
+    "smollm2-135m",
+    "llama",
+    llama(30, 576, 9, 3, 1536, 8192) | {"rope.freq_base": 1e5},
+    SMOLLM2,
+    replace(
+        block_drafter(3, 576, 1536, 3, (1, 8, 14, 20, 27), 16, 1e5),
+        head_count=9,
+        key_length=64,
+        block_size=8,
+        vocab_size=49_152,
+        heads=Heads(Convolution(2, 16), Selector(32, 16)),
+    ),
+    _q4_1,
+    tied=True,
+    mix="Q4_1",
+)
 LLAMA_8B = Model(
     "llama-3.1-8b",
     "llama",
@@ -151,19 +170,6 @@ GPT_OSS_20B = Model(
     _mxfp4,
     mix="MXFP4",
 )
-SMOLLM2_135M = Model(
-    "smollm2-135m",
-    "llama",
-    llama(30, 576, 9, 3, 1536, 8192),
-    replace(QWEN3, size=49_152),
-    replace(
-        block_drafter(3, 576, 1536, 3, (2, 9, 15, 21, 28), 16, 1e5), head_count=9, key_length=64, block_size=8,
-        heads=Heads(Convolution(2, 16), Selector(32, 16)), vocab_size=49_152,
-    ),
-    _q4_1,
-    tied=True,
-    mix="Q4_1",
-)  # fmt: skip
-FAMILIES = {model.name: model for model in (LLAMA_8B, GEMMA_31B, GEMMA_26B, GPT_OSS_20B, SMOLLM2_135M)}
+FAMILIES = {model.name: model for model in (SMOLLM2_135M, LLAMA_8B, GEMMA_31B, GEMMA_26B, GPT_OSS_20B)}
 MODELS = QWEN | FAMILIES
 """Every model that files can be made of, by name."""
