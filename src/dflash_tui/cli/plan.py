@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from dflash_core.bench.family_models import MODELS
 from dflash_core.fits import DESKTOP, MemoryPlan, plan, with_desktop
 from dflash_core.fits_notes import cut_note
 from dflash_core.memory import gib
@@ -55,7 +56,7 @@ def lines(plan: MemoryPlan, desktop: Mapping[str, int] | None = None) -> Iterato
 
 ALONE = f"nothing else on the card; beside a desktop: {gib(DESKTOP)} used by other programs, 0.5 to 1.5 GiB are usual"
 FREE = "what is free on this machine now"
-SHAPED = "weights as Q4_K_M, of the published shapes: files that mix types are 4 to 8 % larger"
+SHAPED = "weights as {}, of the published shapes: files that mix types are 4 to 8 % larger"
 
 
 def run(call: Invocation) -> int:
@@ -68,7 +69,10 @@ def run(call: Invocation) -> int:
         write_json({**facts(found), "context_beside_a_desktop": desktop})
         return 0
     holders = holders_for(request, memory)
-    assumed = [*([SHAPED] if request.shapes[0] else []), ALONE if memory else FREE]
+    assumed = [
+        *([SHAPED.format(MODELS[request.shapes[0]].mix)] if request.shapes[0] else []),
+        ALONE if memory else FREE,
+    ]
     assumed += [f"the rest is held by other programs: {holders}"] if holders else []
     page = [*cut_note(request.context, found.setup.context), *lines(found, desktop), "", "assumed"]
     write_out("".join(f"{line}\n" for line in (*page, *(f"  {one}" for one in assumed))))
