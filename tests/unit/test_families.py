@@ -98,8 +98,9 @@ def test_numbers_may_be_lists_with_an_entry_per_layer() -> None:
     plain = spec(LLAMA)
     more = {"attention.head_count": [6] * 3, "attention.head_count_kv": [2] * 3, "feed_forward_length": [96] * 3}
     assert spec(LLAMA, more) == plain
-    with pytest.raises(FormatError, match=r"head_count is \[6, 6, 4\], expected one whole number, the same for all"):
-        spec(LLAMA, {"attention.head_count": [6, 6, 4]})
+    for odd in ([6, 6, 4], [6, 6], [6] * 4):
+        with pytest.raises(FormatError, match=r"head_count is \[6, 6.*\], expected one whole number, the same for all"):
+            spec(LLAMA, {"attention.head_count": odd})
     assert [layer.heads for layer in spec(LAGUNA).of(Attention)] == [4, 6, 6, 6, 4]
     widths = [layer.ffn.width for layer in spec(GEMMA4).layers if isinstance(layer.ffn, SwiGLU)]
     assert widths == [64, 64, 64, 128, 128, 128]
@@ -120,6 +121,12 @@ def test_lists_with_and_without_the_mtp_blocks(fewer: int) -> None:
     more: dict[str, Any] = {"attention.head_count": [heads] * count, "feed_forward_length": [64] * count}
     more["attention.head_count_kv"] = [key_heads if (at + 1) % 4 == 0 else 0 for at in range(count)]
     assert spec(MTP, more) == plain
+
+
+@pytest.mark.parametrize("name", [LLAMA, GEMMA3, GEMMA4, GPT_OSS, LAGUNA])
+def test_mtp_blocks_of_a_family_without_any(name: str) -> None:
+    with pytest.raises(UnsupportedError, match="nextn_predict_layers is 1, expected a file without it"):
+        spec(name, {"nextn_predict_layers": 1})
 
 
 def test_what_llama_files_leave_out() -> None:

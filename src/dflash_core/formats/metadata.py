@@ -109,16 +109,20 @@ class Settings:
         return tuple(value) if isinstance(value, list) else (value,) * count
 
     def uniform(self, *names: str, low: int = 1, default: int | None = None) -> int:
-        """A whole number, or a per-layer list of it. Layers that do not use it may hold 0."""
+        """A whole number, or a list of it for each layer, with or without the MTP blocks. Layers that do not use it may
+        hold 0."""
         whole = self._whole(low, 1 << 24)
+        # Not looked up: an architecture without MTP blocks refuses a file that says it has some.
+        blocks, nextn = (self.values.get(self.prefix + one, 0) for one in ("block_count", "nextn_predict_layers"))
+        counts = range(blocks - nextn, blocks + 1) if blocks and type(blocks) is type(nextn) is int else range(1025)
 
         def fits(value: Any) -> bool:
             if not _is_list(value):
                 return bool(whole(value))
             used = [item for item in value if item != 0]
-            return bool(used) and all(whole(item) and item == used[0] for item in used)
+            return len(value) in counts and bool(used) and all(whole(item) and item == used[0] for item in used)
 
-        value = self._checked(names, fits, "one whole number, the same for all layers", default)
+        value = self._checked(names, fits, "one whole number, the same for all layers, or a list of it", default)
         return max(value) if isinstance(value, list) else int(value)
 
     def check_divides(self, small_name: str, small: int, name: str, value: int) -> None:
