@@ -149,9 +149,9 @@ template <class Type> __device__ __forceinline__ void unpack_values(half* tile, 
 
 // The fragments of a warp's rows of queries. Those of one tile of rows stay in registers where they fit next to the
 // sums: in a block of few threads that has a multiprocessor to itself, unless warps that do not attend are CROWDED into
-// it. Others are read wherever they are needed.
+// it, or a kernel has two forms of tiles. Others are read wherever they are needed.
 template <int TILES> struct Queries {
-#if defined(NEAR) && !defined(CROWDED)
+#if defined(NEAR) && !defined(CROWDED) && !defined(RECENT)
     static constexpr bool KEPT = TILES == 1 && THREADS <= 256 && DIM_TILES <= 8;
 #else
     static constexpr bool KEPT = false;

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 MIN_SINKS = 64
 """First positions that every window keeps visible: a softmax puts much of its weight on them."""
-MAX_RUNS = 2  # of visible positions: the first ones and the last ones
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,11 +95,14 @@ class CachePair:
         read the same."""
         return max(position + 1 - self.recent, 0) // RECENT_STEP * RECENT_STEP
 
-    def runs(self, runs: Sequence[slice], begin: int, end: int) -> tuple[list[slice], list[slice]]:
-        """Of these runs of positions, what rows of positions begin..end read packed, and what as halves."""
-        first, last = self.border(begin), self.border(end - 1)
-        past = [slice(run.start, min(run.stop, last)) for run in runs if run.start < last]
-        return past, [slice(max(run.start, first), run.stop) for run in runs if run.stop > first]
+    def groups(self, begin: int, end: int) -> list[range]:
+        """Positions begin..end in runs with one border each; all of them without a recent window."""
+        found = []
+        while begin < end:
+            last = self.border(begin) + self.recent + RECENT_STEP - 1 if self.recent else end
+            found.append(range(begin, min(last, end)))
+            begin = found[-1].stop
+        return found
 
     @property
     def most_recent(self) -> int:

@@ -55,11 +55,11 @@ def dflash2(how: dict[str, Any], folder: Path) -> CudaSession:
     return CudaSession(one.device_target, one.device_draft, **how)
 
 
-NARROW = [(dflash, "f16", 128), (mtp, "q8_0/q4_0", 256), (alone, "q8_0/q4_0", 256)]
+NARROW = [(dflash, "f16", 128), (mtp, "q8_0/q4_0", 256), (alone, "q8_0/q4_0", 256), (alone, "q4_0+384", 256)]
 FULL = [
     (make, kv, rows)
     for make in (dflash, alone, text, mtp, dflash2)
-    for kv in ("f16", "bf16/q8_0", "f16/q4_0", "tq3_0")
+    for kv in ("f16", "bf16/q8_0", "f16/q4_0", "tq3_0", "q4_0/q5_0+512")
     for rows in (128, 256, 512)
 ]
 
@@ -91,15 +91,17 @@ def test_turns_take_no_more_than_was_there(
     monkeypatch.setattr(EmulatedDevice, "multiply", by_the_library)
     monkeypatch.setattr("torch.nn.attention.bias.causal_lower_right", lower_right)
     make({"context": 8}, tmp_path)  # loads the weights beforehand
+    more = 2 * CachePair.parse(kv).recent - 200 if "+" in kv else 0
+    context = CONTEXT + more
     with held:
-        session = make({"context": CONTEXT, "kv": CachePair.parse(kv), "rows": rows}, tmp_path)
+        session = make({"context": context, "kv": CachePair.parse(kv), "rows": rows}, tmp_path)
         assert session.chunk_pass is not None
         drafter = session.capabilities
         policy = QueuedPolicy(Arm(drafter, PairState(), GivenCosts(H200))) if session.drafter else None
-        runner = Runner(session, frozenset(), CONTEXT, session.target.output.rows, policy=policy)
+        runner = Runner(session, frozenset(), context, session.target.output.rows, policy=policy)
         begun = held.live
         held.most = 0
-        for changes, tokens in turns():
+        for changes, tokens in turns(more):
             if drafter is None and changes["mode"] != "plain":
                 continue
             knobs = Knobs(max_tokens=3, ignore_eos=True).replace(**changes)
@@ -114,11 +116,11 @@ def test_turns_take_no_more_than_was_there(
         assert held.most <= before + copies < before + copies + reserved
 
 
-def turns() -> Iterator[tuple[dict[str, Any], int]]:
-    """What is set for a turn, and the tokens of its prompt."""
+def turns(more: int) -> Iterator[tuple[dict[str, Any], int]]:
+    """What is set for a turn, and the tokens of its prompt; `more` in the longest."""
     for order in ((22, 64, 255), (255, 22, 64)):
         for budget, mode in zip(order, ("tree", "chain", "tree")):
             yield {"mode": mode, "budget": budget, "temperature": 0.9 * (budget > 22)}, 8
-    for window, length in ((0, PROMPT), (WINDOW, PROMPT), (3 * WINDOW, 130), (0, 30)):
+    for window, length in ((0, PROMPT + more), (WINDOW, PROMPT + more), (3 * WINDOW, 130), (0, 30)):
         for mode, top_k in (("auto", 0), ("plain", 40)):
             yield {"mode": mode, "temperature": 0.9, "top_k": top_k, "attention_window": window}, length

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from dflash_core import load_target
-from dflash_core.attention_window import AttentionWindow
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import PrefillCancelled
+from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.session import CudaSession
@@ -21,6 +22,7 @@ from dflash_core.errors import UnsupportedError
 from dflash_core.models.cache_rows import CODECS
 from dflash_core.snapshots.base import Rows, Snapshot
 from support.bits import Plain, check_walk
+from support.device_pairs import close, pair, prompt
 from support.engines import Engine
 from support.golden import golden
 from support.heads import RING, Cache, attention, queries
@@ -102,6 +104,35 @@ def test_prompts_and_trees_are_those_of_the_cpu(device_name: str, name: str, rng
     assert ours < wrong / 5
 
 
+@pytest.mark.parametrize("window", [EVERYTHING, AttentionWindow(500, 70)])
+def test_a_chunk_with_several_borders(device_name: str, window: AttentionWindow, rng: np.random.Generator) -> None:
+    """Borders at positions 128, 256 and 384. Under a window the first positions are read packed."""
+    kv, ids = CachePair.parse(KV), rng.integers(3, 250, 860).tolist()
+    session = CudaSession(target_on(device_name, NAME), context=CONTEXT, kv=kv, chunks_from=ROWS)
+    target = load_target(golden(f"targets/{NAME}.gguf"))
+    references = [target.session(kv=one) for one in (kv, replace(kv, recent=512))]
+    for one in (session, *references):
+        one.set_attention_window(window)
+    session.prefill(ids[:100])
+    found = session.prefill(ids[100:])
+    ours, wrong = (float(divergences(found[None], one.prefill(ids)[None])[0]) for one in references)
+    assert ours < 3e-4
+    assert ours < wrong / 5
+
+
+def test_a_drafter_has_no_halves(device_name: str) -> None:
+    one, kv = pair(device_name, "tiny-F16.gguf"), CachePair.parse(KV)
+    session, other = (
+        CudaSession(one.device_target, DFlashOnDevice(one.device_draft), context=500, kv=kind) for kind in (kv, kv.past)
+    )
+    assert session.nbytes["drafter KV"] == other.nbytes["drafter KV"]
+    assert session.nbytes["target KV"] > other.nbytes["target KV"]
+    reference = one.target.session(one.draft, kv=kv)
+    for some in (session, reference):
+        some.prefill(prompt()[:40])
+    close(session.draft(5, 0), reference.draft(5, 0), 0.2)
+
+
 @pytest.mark.parametrize("length", [504, pytest.param(640, marks=pytest.mark.full)])
 def test_trees_have_the_bits_of_single_steps(device_name: str, length: int, rng: np.random.Generator) -> None:
     """Positions 511 and 639 are the first behind a border. A tree has rows on both sides."""
@@ -131,6 +162,7 @@ def test_checkpoints_and_cuts(device_name: str, rng: np.random.Generator) -> Non
     both.step(rng, bushy)
 
 
+@pytest.mark.full
 def test_a_checkpoint_without_the_halves_would_be_seen(device_name: str, rng: np.random.Generator) -> None:
     both = both_of(device_name)
     both.read(rng, 420)
@@ -171,16 +203,14 @@ def test_a_snapshot_has_the_halves(device_name: str, rng: np.random.Generator) -
     again.read(rng, 70)
 
 
+@pytest.mark.full
 def test_an_attention_window_over_both_forms(device_name: str, rng: np.random.Generator) -> None:
-    """The first positions are read packed, the last ones as halves."""
-    both, window = both_of(device_name), AttentionWindow(450, 70)
-    reference = load_target(golden(f"targets/{NAME}.gguf")).session(kv=CachePair.parse(KV))
-    for session in (*both, reference):
-        session.set_attention_window(window)
+    """In trees, behind chunks in rings that wrap."""
+    both = both_of(device_name)
+    for session in both:
+        session.set_attention_window(AttentionWindow(450, 70))
     both.read(rng, 700)
     both.step(rng, bushy)
-    found = both.same(lambda session: session.prefill(list(range(40))))
-    assert divergences(found[None], reference.prefill([*both.tokens, *range(40)])[None])[0] < 1e-4
 
 
 def test_what_has_no_kernel_is_refused(device_name: str) -> None:

@@ -40,6 +40,7 @@ from dflash_core.bench.synthetic_models import (
     mtp_types,
     target_types,
 )
+from dflash_core.cache_types import F16, CachePair
 from dflash_core.config import target_config
 from dflash_core.demo import demo_dflash2_path, demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.drafters.assistant import open_assistant
@@ -69,12 +70,13 @@ PREFILL_TYPES = tuple(TILE_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target and a drafter to build a session from, or a target alone."""
+    """A target and a drafter to build a session from, or a target alone. `kv`: the types of its keys and values."""
 
     target: Any
     target_config: ModelSpec
     draft: Any = None
     draft_config: DraftModel | None = None
+    kv: CachePair = F16
 
 
 def large() -> Pair:
@@ -206,6 +208,11 @@ def tiny() -> Pair:
     return Pair(target, target_config(target), draft, draft_config)
 
 
+def recent(pair: Pair) -> Pair:
+    """The target alone, with a recent window."""
+    return Pair(pair.target, pair.target_config, kv=CachePair.parse("q4_0+1024"))
+
+
 class PlanningDevice(MetaDevice):
     """A device on which sessions can be built, but not run."""
 
@@ -219,9 +226,9 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
     found = [Variant.of(file) for file in BESIDE]
     families = [side_by_side(), cells(), *(alone(f"{name}.gguf") for name in ("gptoss-MXFP4", "laguna-Q8_0"))]
     quick_pairs = [*families, demo(), demo_mtp(), demo_dflash2(), small_dspark(), small_laguna(), tiny_experts()]
-    for pair in (
-        quick_pairs if quick else [large(), large_mtp(), large_dflash2(), large_dspark(), experts(), *quick_pairs]
-    ):
+    quick_pairs.append(recent(demo()))
+    large_pairs = [large(), large_mtp(), large_dflash2(), large_dspark(), experts(), recent(large())]
+    for pair in quick_pairs if quick else [*large_pairs, *quick_pairs]:
         for launch in _launches(pair, arch, widths):
             here = launch.clustered if launch.clustered and arch in CLUSTERS else launch
             found.append(Variant.of(here.file, here.defines))
@@ -236,7 +243,7 @@ def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
     if pair.draft_config is not None:
         draft = on_device(pair.draft_config, MetaUpload(pair.draft), target, DEFAULT)
     try:
-        session = CudaSession(target, draft, context=2048)
+        session = CudaSession(target, draft, context=2048, kv=pair.kv)
     except UnsupportedError:
         if arch != OLDEST:  # whose shared memory is too small for heads of 512
             raise

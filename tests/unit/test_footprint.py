@@ -86,14 +86,15 @@ class Way:
     on_host: bool = False
 
 
-KINDS, ROWS = ("f16", "bf16", "q8_0", "q8_0/q4_0", "q5_0/f16", "tq3_0"), CHUNK_ROWS
+KINDS, ROWS = ("f16", "bf16", "q8_0", "q8_0/q4_0", "q5_0/f16", "tq3_0", "q4_0+1024"), CHUNK_ROWS
 EVERY = [  # all of these three with each other, the rest in turn
     Way((4000, 320)[n % 4 == 0], kv, rows, nodes, bool(n % 2))
     for n, (kv, rows, nodes) in enumerate(itertools.product(KINDS, ROWS, CAPACITIES))
 ]
 NARROW = [
     Way(), Way(4000), Way(4000, "q8_0/q4_0", ROWS[-1], 64, True), Way(4000, "f16", ROWS[1]),
-    Way(4000, "q5_0/f16", ROWS[2], 256), Way(320, "tq3_0", ROWS[-1], 128),
+    Way(4000, "q5_0/f16", ROWS[2], 256), Way(320, "tq3_0", ROWS[-1], 128), Way(4000, "q4_0+1024", nodes=64),
+    Way(1000, "q5_0/q4_0+384", ROWS[2]),
 ]  # fmt: skip
 
 

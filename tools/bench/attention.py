@@ -36,10 +36,11 @@ from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLau
 from dflash_core.backends.cuda.layers.splits import Splits
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.repack import GROUP
+from dflash_core.backends.cuda.rings import ring_slots
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.bench.family_models import MODELS
-from dflash_core.cache_types import CachePair
+from dflash_core.cache_types import RECENT_STEP, CachePair
 from dflash_core.errors import DFlashError
 from tools.bench.tool import run_tool
 
@@ -56,7 +57,8 @@ class Layers:
         spec, self.device, self.count = mixers[0], device, len(mixers)
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
         self.slots, on = slots_of(depth), device.torch_device
-        self.kv = KVCache(self.count, spec.kv_heads, self.slots, spec.head_dim, on, kv)
+        recent = ring_slots(kv.recent + RECENT_STEP, PASS_ROWS, self.slots)
+        self.kv = KVCache(self.count, spec.kv_heads, self.slots, spec.head_dim, on, kv, recent_slots=recent)
         self.kv.fill(0, depth)
         card = device.card
         self.order = SplitOrder.of(self.heads, self.slots, card.multiprocessors, card.shared_bytes, trees=True, kv=kv)
@@ -80,7 +82,7 @@ class Layers:
             yield Launch(
                 "attention.cu", "attn_split", {**options, **windowed}, launch.grid, launch.block,
                 [self.state.pointer, zero, count, np.int32(order.splits), splits.q, *self.kv.layer(layer), splits.out,
-                 splits.stats, *shown],
+                 splits.stats, *self.kv.recent(layer), *shown],
                 launch.shared,
             )  # fmt: skip
             yield Launch(

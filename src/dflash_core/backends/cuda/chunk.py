@@ -5,12 +5,12 @@ Branches of layers and the drafter use the arena one after the other: none needs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from dflash_core.attention_window import EVERYTHING, MAX_RUNS, AttentionWindow
+from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda.launch import At, Device
 from dflash_core.backends.cuda.products import WEIGHT_BYTES, Arena, Ops, Products, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
@@ -18,39 +18,76 @@ from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
 from dflash_core.backends.cuda.rings import slot_runs
 from dflash_core.cache_types import F16, CachePair
 
+MAX_FILLS = 256  # of a View: for each stage two, and two for a ring that wraps
+
 # Values that may exceed the range of f16 are multiplied by this before they are rounded.
 HEADROOM = 1 / 16
 
 
-class View:
-    """What the layers of one kind see of a chunk: where their `window` hides positions, `runs` are the slots of those
-    that some row sees, and `run_counts` (runs, 2) holds for each the number of its positions and 0. `slots`: of a ring;
-    0 where all positions have slots of their own.
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """`slots` of a cache, or of its `newest` halves, that are copied to a chunk's keys from `to` on. `counts`: their
+    number and 0, on the card."""
 
-    Where `kv` has a recent window, `slots` are those of its halves: `recent` are the slots that some row reads there,
-    and `runs` what some row reads packed. `masked`: whether a row does not see all keys before it.
+    slots: slice
+    to: int
+    counts: At
+    newest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Rows of a chunk that read the same form of each key: the first `keys` ones, after `fills`."""
+
+    rows: slice
+    keys: int
+    fills: Sequence[Fill]
+
+
+class View:
+    """What the layers of one kind see of a chunk: the positions `shown`, all up to its end, or if the `window` hides
+    some of them (`masked`), those that some row sees. `slots`: of a ring; 0 where all positions have their own.
+
+    With a recent window of `kv`, `slots` are those of its halves. The first stage reads keys before its border packed,
+    the others as halves; each further stage has more of them packed. Other chunks have one stage.
     """
 
     def __init__(self, device: torch.device, window: AttentionWindow, slots: int, kv: CachePair = F16) -> None:
         self.window, self.slots, self.kv = window, slots, kv
-        self.runs, self.recent, self.masked = list[slice](), list[slice](), False
-        self.run_counts = torch.zeros(2 * MAX_RUNS, 2, dtype=torch.int32, device=device)
+        self.shown, self.masked, self.stages = list[slice](), False, list[Stage]()
+        self._counts = torch.zeros(MAX_FILLS, 2, dtype=torch.int32, device=device)
+        self._sizes: list[int] = []
 
     def begin(self, window: AttentionWindow, first: int, end: int) -> None:
         """Of the positions from `first` to `end`."""
-        self.window, self.runs = window, window.runs(first, end) if window.hides(end) else []
-        if self.kv.recent:
-            self.runs, recent = self.kv.runs(window.runs(first, end), first, end)
-            self.recent = [run for part in recent for run in self._in_ring(part)]
-        elif self.runs and self.slots:
-            self.runs = self._in_ring(*self.runs)
-        self.masked = bool(self.runs) or window.hides(end)
-        sizes = [(run.stop - run.start, 0) for run in (*self.runs, *self.recent)]
-        if sizes:
-            self.run_counts[: len(sizes)] = torch.tensor(sizes, dtype=torch.int32)
+        self.window, self.masked, self._sizes = window, window.hides(end), []
+        self.shown = window.runs(first, end) if self.masked else [slice(0, end)]
+        groups, copied, self.stages = self.kv.groups(first, end), 0, []
+        for group in groups:
+            fills = list[Fill]()
+            if self.kv.recent:
+                border = self.kv.border(group.start)
+                fills += self._fills(copied, border)
+                fills += self._fills(border, end, newest=True) if not self.stages else []
+                copied = border
+            elif self.masked:
+                fills += self._fills(0, end)
+            hidden = end - sum(run.stop - run.start for run in self.shown)
+            self.stages.append(Stage(slice(group.start - first, group.stop - first), group.stop - hidden, fills))
+        if self._sizes:
+            sizes = [(size, 0) for size in self._sizes]
+            self._counts[: len(sizes)] = torch.tensor(sizes, dtype=torch.int32)
 
-    def _in_ring(self, run: slice) -> list[slice]:
-        return [slice(part.start, part.stop) for _, part in slot_runs(run.start, run.stop, self.slots)]
+    def _fills(self, begin: int, end: int, *, newest: bool = False) -> Iterator[Fill]:
+        """Of what is shown of the positions begin..end."""
+        to, ring = 0, self.slots and newest == bool(self.kv.recent)
+        for run in self.shown:
+            low, high = max(run.start, begin), min(run.stop, end)
+            for place, slots in slot_runs(low, high, self.slots if ring else max(high, 1)):
+                counts = At(self._counts, 2 * len(self._sizes))
+                yield Fill(slice(slots.start, slots.stop), to + low - run.start + place, counts, newest)
+                self._sizes.append(len(slots))
+            to += run.stop - run.start
 
 
 class Chunk:

@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention, softplus
 
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
-from dflash_core.backends.cuda.chunk import Chunk
+from dflash_core.backends.cuda.chunk import Chunk, Stage
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, Device, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention_weights import (
@@ -41,7 +41,7 @@ from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES
-from dflash_core.cache_types import F16, RECENT_STEP, CachePair
+from dflash_core.cache_types import F16, CachePair
 from dflash_core.errors import cpu_only
 
 COMBINE_THREADS = 4 * WARP  # threads of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
@@ -131,24 +131,21 @@ class AttentionLayers(MixerLayers):
         projected = ((rows, columns), torch.float32)
         gates = [((rows, heads.heads), torch.float32)] if self.spec.gate == "softplus" else []
         queries = ((together, rows * heads.group, heads.head_dim), torch.float16)
-        unpacked = ((together, self._shown(rows, slots_of(context), kv), heads.head_dim), torch.float16)
+        unpacked = ((together, self._shown(rows, slots_of(context)), heads.head_dim), torch.float16)
         return ((*gates, projected, queries, *(unpacked for kind in (kv.k, kv.v) if kind != F16.k)),)
 
     def chunk_results(self, rows: int, context: int, kv: CachePair = F16) -> int:
         dim = self.heads.head_dim + SINK_DIMS * self.spec.sinks
         q, kv = (len(self.turns(kv)[0]), self.heads.group, rows, dim), self.stored(kv)
         copies = sum(kind == F16.k for kind in (kv.k, kv.v))  # the other types are unpacked into the arena
-        seen = self._shown(rows, context, kv)
+        seen = self._shown(rows, context)
         if not self.spec.sinks:
             return windowed_results(q, seen, copies)
         return windowed_results(q, seen + 1, copies + 2, more_queries=True)
 
-    def _shown(self, rows: int, positions: int, kv: CachePair) -> int:
-        """How many of so many positions a chunk of `rows` rows sees at most. With a recent window, its rows see those
-        between the first one's border and the last one's in both forms."""
-        if self.spec.window:
-            return min(positions, self.spec.window + rows)
-        return positions + rows + RECENT_STEP if kv.recent else positions
+    def _shown(self, rows: int, positions: int) -> int:
+        """How many of so many positions a chunk of `rows` rows sees at most."""
+        return min(positions, self.spec.window + rows) if self.spec.window else positions
 
 
 class AttentionMemory(CacheMemory):
@@ -309,6 +306,21 @@ class AttentionBranch:
 
         visible = VisibleRows.pair(self.layers.device, chunk, together, kv, place, unpacked, defines)
 
+        def attend(q: Tensor, stage: Stage, length: int) -> Tensor:
+            """The rows of one stage."""
+            k, v = (rows.seen(view, stage) for rows in visible)
+            q, first, length = q[:, :, stage.rows], int(sinks is not None), length + stage.rows.start
+            if sinks is not None:
+                q, k, v = with_sinks(q, k, v, sinks, spec.score_scale)
+            if view.masked:
+                mixed = windowed_attention(q, k, v, view.window, length, LIBRARY, scale, first, view.shown)
+            else:
+                k, v = (rows[:, None].expand(-1, heads.group, -1, -1) for rows in (k, v))
+                with sdpa_kernel(LIBRARY):
+                    mask = causal_lower_right(q.shape[2], k.shape[2])
+                    mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+            return mixed[..., :dim]
+
         def run(n: int, length: int) -> None:
             products.multiply_all(chunk.x[:n], inputs, projected[:n])
             if gates is not None and together.start == 0:  # of all heads: later turns find them here
@@ -316,18 +328,8 @@ class AttentionBranch:
                 gates[:n] = softplus(gates[:n])
             prepare()
             q = queries.view(count, chunk.rows, heads.group, dim)[:, :n].transpose(1, 2)
-            k, v = (rows.seen(view, length + n) for rows in visible)
-            if sinks is not None:
-                q, k, v = with_sinks(q, k, v, sinks, spec.score_scale)
-            first = int(sinks is not None)
-            if view.masked:
-                mixed = windowed_attention(q, k, v, view.window, length, LIBRARY, scale, first, kv.kv)
-            else:
-                k, v = (rows[:, None].expand(-1, heads.group, -1, -1) for rows in (k, v))
-                with sdpa_kernel(LIBRARY):
-                    mask = causal_lower_right(n, first + length + n)
-                    mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-            mixed = mixed[..., :dim]
+            parts = [attend(q, stage, length) for stage in view.stages]
+            mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
             # The queries are no longer needed: rows with all heads side by side overwrite them.
             rows = queries.view(-1)[: mixed.numel()].view(n, count, heads.group, dim)
             if spec.gate == "sigmoid":

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.chunk import Chunk, View
+from dflash_core.backends.cuda.chunk import Chunk, Stage, View
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, Argument, At, Device, Launch
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS
@@ -57,28 +57,23 @@ class VisibleRows:
         keys = of(kv.k[place], "attn_unpack_keys", kv.kv.k, newest.k[place] if newest else None)
         return keys, of(kv.v[place], "attn_unpack_values", kv.kv.v, newest.v[place] if newest else None)
 
-    def seen(self, view: View, end: int) -> Tensor:
-        """What rows before `end` see, (kv heads, keys, head_dim) f16: positions of the view's runs, or all."""
-        if view.runs or view.recent:
-            return self._runs(view)
-        if self.unpack is not None:
-            self.unpack()
-        return self.halves[:, :end]
-
-    def _runs(self, view: View) -> Tensor:
+    def seen(self, view: View, stage: Stage) -> Tensor:
+        """What the rows of a stage read, (kv heads, keys, head_dim) f16; stages are taken in order."""
         halves = self.halves
         if self.unpack is None:
-            return torch.cat([halves[:, run] for run in view.runs], dim=1)
-        launch, count, end = self.unpack.launch, np.int32(len(self.together)), 0
-        parts = [(self.rows, run, launch.name) for run in view.runs]
-        if self.recent is not None:
-            parts += [(self.recent, run, launch.name.replace("unpack", "newest")) for run in view.recent]
-        for place, (rows, run, name) in enumerate(parts):
-            begin, slots = self.together.start * rows.shape[1] + run.start, np.int32(rows.shape[1])
+            shown = [halves[:, fill.slots] for fill in stage.fills]
+            return torch.cat(shown, dim=1) if shown else halves[:, : stage.keys]
+        if not stage.fills and stage is view.stages[0]:
+            self.unpack()
+        for fill in stage.fills:
+            launch, rows, name = self.unpack.launch, self.rows, self.unpack.launch.name
+            if fill.newest:
+                assert self.recent is not None, "halves of a cache without any"
+                rows, name = self.recent, name.replace("unpack", "newest")
+            begin = self.together.start * rows.shape[1] + fill.slots.start
             some: list[Argument] = [
-                At(view.run_counts, 2 * place), At(rows, begin * rows.shape[-1]), count, slots,
-                At(halves, end * halves.shape[-1]),
+                fill.counts, At(rows, begin * rows.shape[-1]), np.int32(len(self.together)), np.int32(rows.shape[1]),
+                At(halves, fill.to * halves.shape[-1]),
             ]  # fmt: skip
             self.device.bind([replace(launch, name=name, args=some)])()
-            end += run.stop - run.start
-        return halves[:, :end]
+        return halves[:, : stage.keys]

@@ -1,5 +1,4 @@
-"""Attention of a prompt's rows with a window, or with a recent window of halves: it reads only keys and values that at
-least one row sees."""
+"""Attention of a prompt's rows with a window: it reads only keys and values that at least one row sees."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.allocator import BLOCK
 from dflash_core.backends.cuda.launch import ceil_div
-from dflash_core.cache_types import F16, RECENT_STEP, CachePair
 
 MAX_PAIRS = 4 << 20  # pairs of rows and keys per mask: 8 MiB, and twice 4 MiB while it is built
 ALIGNED = 8  # a mask's rows have a multiple of this many numbers: otherwise the library copies the mask
@@ -40,20 +38,14 @@ def _step(seen: int) -> int:
 
 def windowed_attention(
     q: Tensor, k: Tensor, v: Tensor, window: AttentionWindow, length: int, library: Sequence[SDPBackend],
-    scale: float | None = None, sinks: int = 0, kv: CachePair = F16,
+    scale: float | None = None, sinks: int = 0, runs: Sequence[slice] = (),
 ) -> Tensor:  # fmt: skip
     """Queries (kv heads, group, n, head_dim) of positions from `length` on, keys and values (kv heads, keys, head_dim)
-    of `sinks` keys that every row sees and of `window.runs(length, length + n)` -> (kv heads, group, n, head_dim).
-
-    Where `kv` has a recent window, keys are those of `kv.runs`: each row sees a position in one of its forms.
-    """
+    of `sinks` keys that every row sees and of the positions in `runs`, if not given `window.runs(length, length + n)`
+    -> (kv heads, group, n, head_dim)."""
     (group, n), seen = q.shape[1:3], k.shape[1]
-    runs, recent = window.runs(length, length + n), list[slice]()
-    if kv.recent:
-        runs, recent = kv.runs(runs, length, length + n)
-    packed = sinks + sum(run.stop - run.start for run in runs) if recent else seen
     keys, at, end = torch.arange(-sinks, seen - sinks, dtype=torch.int32, device=q.device), sinks, 0
-    for run in (*runs, *recent):
+    for run in runs or window.runs(length, length + n):
         keys[at:] += run.start - end
         at, end = at + run.stop - run.start, run.stop
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -61,33 +53,20 @@ def windowed_attention(
     step = _step(seen)
     for begin in range(0, n, step):
         some = q[:, :, begin : begin + step]
-        rows = torch.arange(length + begin, length + begin + some.shape[2], dtype=torch.int32, device=q.device)[:, None]
-        mask = _mask(_hidden(keys, rows, window, kv, packed), q.dtype)
+        mask = _mask(keys, length + begin, some.shape[2], window, q.dtype)
         with sdpa_kernel(list(library)):
             out[:, :, begin : begin + step] = scaled_dot_product_attention(some, k, v, attn_mask=mask, scale=scale)
     return out
 
 
-def _hidden(keys: Tensor, at: Tensor, window: AttentionWindow, kv: CachePair, packed: int) -> Tensor:
-    """Whether rows of positions `at` (rows, 1) do not see keys of positions `keys`, the first `packed` of them packed,
-    the others as halves."""
-    hidden = keys > at
-    if window.size:
-        hidden = keys <= at - window.size
-        hidden &= keys >= window.sinks
-        hidden |= keys > at
-    if kv.recent:
-        border = (at + 1 - kv.recent).clamp_(min=0) // RECENT_STEP * RECENT_STEP
-        hidden[:, :packed] |= keys[:packed] >= border
-        hidden[:, packed:] |= keys[packed:] < border
-    return hidden
-
-
-def _mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores (rows, keys): 0, or minus infinity for a hidden key.
+def _mask(keys: Tensor, first: int, rows: int, window: AttentionWindow, dtype: torch.dtype) -> Tensor:
+    """What is added to scores (rows, keys) of positions from `first` on: 0, or minus infinity for a hidden key.
 
     The mask has the form that the library uses: from a mask of bools the library would make two more masks.
     """
-    rows, keys = hidden.shape
-    mask = torch.zeros(rows, ceil_div(keys, ALIGNED) * ALIGNED, dtype=dtype, device=hidden.device)
-    return mask[:, :keys].masked_fill_(hidden, -torch.inf)
+    at = torch.arange(first, first + rows, dtype=torch.int32, device=keys.device)[:, None]
+    hidden = keys <= at - window.size
+    hidden &= keys >= window.sinks
+    hidden |= keys > at
+    mask = torch.zeros(rows, ceil_div(len(keys), ALIGNED) * ALIGNED, dtype=dtype, device=keys.device)
+    return mask[:, : len(keys)].masked_fill_(hidden, -torch.inf)
