@@ -208,31 +208,15 @@ def turn_stats(
 
 def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: PartTotals) -> TurnStats:
     return TurnStats(
-        steps=totals.steps,
-        tokens=totals.tokens + len(prefill.tokens),
-        acceptance_length=totals.acceptance_length,
-        accept_rate_by_depth=totals.accept_rates,
-        drafted_by_depth=tuple(totals.drafted),
-        tokens_per_second=totals.tokens / decode_s if decode_s > 0 else 0.0,
-        ttft_ms=prefill.elapsed_ms,
-        decode_s=decode_s,
-        prompt_tokens=prefill.prompt_tokens,
-        reused_tokens=prefill.reused_tokens,
-        stage_ms=totals.stage_ms,
-        drafted=totals.positions,
-        verified=totals.verified,
-        accepted=totals.accepted,
-        lengths=tuple(totals.lengths),
-        thinking=parts.stats("thinking"),
-        answer=parts.stats("answer"),
-        copied=totals.copied,
-        copied_accepted=totals.copied_accepted,
-        nodes=tuple(totals.nodes),
-        drafters=totals.drafters,
-        kv=prefill.kv,
-        read_again=prefill.read_again,
-        read_why=prefill.read_why,
-    )
+        steps=totals.steps, tokens=totals.tokens + len(prefill.tokens), acceptance_length=totals.acceptance_length,
+        accept_rate_by_depth=totals.accept_rates, drafted_by_depth=tuple(totals.drafted),
+        tokens_per_second=totals.tokens / decode_s if decode_s > 0 else 0.0, ttft_ms=prefill.elapsed_ms,
+        decode_s=decode_s, prompt_tokens=prefill.prompt_tokens, reused_tokens=prefill.reused_tokens,
+        stage_ms=totals.stage_ms, drafted=totals.positions, verified=totals.verified, accepted=totals.accepted,
+        lengths=tuple(totals.lengths), thinking=parts.stats("thinking"), answer=parts.stats("answer"),
+        copied=totals.copied, copied_accepted=totals.copied_accepted, nodes=tuple(totals.nodes),
+        drafters=totals.drafters, kv=prefill.kv, read_again=prefill.read_again, read_why=prefill.read_why,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,32 +276,20 @@ class TurnReport:
         stats = self.stats
         read, predicted = stats.prompt_tokens - stats.reused_tokens, stats.tokens
         return {
-            "prompt_n": read,
-            "prompt_ms": stats.ttft_ms,
-            "prompt_per_second": stats.prefill_tokens_per_second,
-            "predicted_n": predicted,
-            "predicted_ms": stats.decode_s * 1e3,
-            "predicted_per_second": stats.tokens_per_second,
-            "draft_n": stats.verified,
+            "prompt_n": read, "prompt_ms": stats.ttft_ms, "prompt_per_second": stats.prefill_tokens_per_second,
+            "predicted_n": predicted, "predicted_ms": stats.decode_s * 1e3,
+            "predicted_per_second": stats.tokens_per_second, "draft_n": stats.verified,
             "draft_n_accepted": stats.accepted,
-        }
+        }  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """The object that `ask --json` prints."""
         stats = dataclasses.asdict(self.stats)
         return {
-            "text": self.text,
-            "thinking": self.thinking,
-            "tokens": list(self.tokens),
-            "mode": self.mode,
-            "reason": self.reason,
-            "stop": self.stop,
-            "seed": self.knobs.seed,
-            "seed_source": self.seed_source,
-            "knobs": self.knobs.to_dict(),
-            "effort": self.effort,
+            "text": self.text, "thinking": self.thinking, "tokens": list(self.tokens), "mode": self.mode,
+            "reason": self.reason, "stop": self.stop, "seed": self.knobs.seed, "seed_source": self.seed_source,
+            "knobs": self.knobs.to_dict(), "effort": self.effort,
             "stats": stats | {"accepted_per_verified": self.stats.accepted_per_verified},
-            "timings": self.timings(),
-            "notes": list(self.notes),
+            "timings": self.timings(), "notes": list(self.notes),
             "guards": [dataclasses.asdict(one) for one in self.guards],
-        }
+        }  # fmt: skip

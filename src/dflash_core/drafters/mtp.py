@@ -46,10 +46,12 @@ def open_mtp(path: str | Path, target: DraftTarget) -> OpenedModel[MtpConfig]:
 def find_head(path: str | Path, own: GGUFFile, target: ModelSpec) -> tuple[MtpConfig, WeightFile]:
     """Like `open_mtp`, for a target of which only the file `own` is known."""
     file = own if str(path) == KIND else open_gguf(path)
-    spec = target if file is own else _spec(file)
-    layer = _layer(str(file.path), spec)
+    spec, source = target, str(file.path)
+    if file is not own:  # it may hold nothing else of its model
+        spec = ARCHITECTURES[Settings(source, file.metadata).text("general.architecture")].spec(file)
+    layer = _layer(source, spec)
     if file is not own:
-        _check_fit(str(file.path), spec, target)
+        _check_fit(source, spec, target)
         file = apart(file, spec)
     return _head(file, layer, target)
 
@@ -70,34 +72,25 @@ def holds_mtp(path: Path) -> bool:
     return isinstance(nextn, int) and nextn > 0
 
 
-def _spec(file: GGUFFile) -> ModelSpec:
-    """The model to which a file with MTP blocks belongs; the file may hold nothing else."""
-    return ARCHITECTURES[Settings(str(file.path), file.metadata).text("general.architecture")].spec(file)
-
-
 def _layer(source: str, spec: ModelSpec) -> LayerSpec:
     """The layer of a file's MTP head, as that file stores the layer: experts may be fused in one file and separate in
     the other."""
-    found = f"{source} has {spec.block_count} layers and {_counted(spec.nextn_predict_layers)} after them"
-    instead = "draft with a DFlash drafter made for it, or from the text"
-    if spec.nextn_predict_layers != 1 or spec.nextn is None:
-        raise UnsupportedError(f"{found}, expected one to draft with; {instead}")
+    blocks = spec.nextn_predict_layers
+    if blocks != 1 or spec.nextn is None:
+        counted = f"{blocks} MTP blocks" if blocks else "no MTP block (nextn tensors)"
+        raise UnsupportedError(
+            f"{source} has {spec.block_count} layers and {counted} after them, expected one to draft with; draft with a"
+            " DFlash drafter made for it, or from the text"
+        )
     return spec.nextn
 
 
-def _counted(blocks: int) -> str:
-    return f"{blocks} MTP blocks" if blocks else "no MTP block (nextn tensors)"
-
-
 def _check_fit(source: str, spec: ModelSpec, target: ModelSpec) -> None:
-    wrong = [
-        f"{what} {found:,}, expected {expected:,}"
-        for what, found, expected in (
-            ("its head stands after layer", spec.block_count, target.block_count),
-            ("hidden size", spec.embedding_length, target.embedding_length),
-        )
-        if found != expected
-    ]
+    sizes = (
+        ("its head stands after layer", spec.block_count, target.block_count),
+        ("hidden size", spec.embedding_length, target.embedding_length),
+    )
+    wrong = [f"{what} {found:,}, expected {expected:,}" for what, found, expected in sizes if found != expected]
     if spec.architecture != target.architecture:
         wrong.append(f"architecture {spec.architecture}, expected {target.architecture}")
     if wrong:

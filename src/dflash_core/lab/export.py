@@ -126,34 +126,22 @@ def to_json(result: Result) -> dict[str, Any]:
         "against": result.base if result.base is not None or top is None else top.index,
         "rows": [
             {
-                "setting": row.index,
-                "label": row.arm.label,
-                "mode": row.mode,
-                "runs": row.runs,
-                "tokens_per_second": dataclasses.asdict(row.tok_s),
-                "acceptance_length": row.acceptance,
-                "step_ms": row.step_ms,
-                "accept_rate_by_depth": list(row.accepted),
-                "right": row.right[0],
-                "scored": row.right[1],
-                "other_text": row.other_text,
+                "setting": row.index, "label": row.arm.label, "mode": row.mode, "runs": row.runs,
+                "tokens_per_second": dataclasses.asdict(row.tok_s), "acceptance_length": row.acceptance,
+                "step_ms": row.step_ms, "accept_rate_by_depth": list(row.accepted), "right": row.right[0],
+                "scored": row.right[1], "other_text": row.other_text,
                 "versus": None if row.versus is None else dataclasses.asdict(row.versus),
             }
             for row in table
         ],
         "trials": [
             {
-                "setting": trial.setting,
-                "prompt": trial.prompt,
-                "repeat": trial.repeat,
-                "mode": trial.report.mode,
-                "stop": trial.report.stop,
-                "right": trial.right,
-                "stats": dataclasses.asdict(trial.report.stats),
+                "setting": trial.setting, "prompt": trial.prompt, "repeat": trial.repeat, "mode": trial.report.mode,
+                "stop": trial.report.stop, "right": trial.right, "stats": dataclasses.asdict(trial.report.stats),
             }
             for trial in result.trials
         ],
-    }
+    }  # fmt: skip
 
 
 def to_csv(result: Result) -> str:

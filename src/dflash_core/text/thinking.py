@@ -7,7 +7,7 @@ models write it, and loses the names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -81,7 +81,7 @@ class ThinkingSplit:
             self._started = bool(self._pending)
         head, tag, rest = self._pending.partition(CLOSE)
         # Line breaks stay pending too: if the tag comes next, they are not part of the reasoning.
-        part = head[: len(head) - (0 if tag else _tag_start(head, CLOSE))].rstrip("\n")
+        part = head[: len(head) - (0 if tag else partial_match_length(head, (CLOSE,)))].rstrip("\n")
         joint = "\n\n" if part and self._joins else ""
         self._thought |= bool(part)
         self._joins &= not part
@@ -136,9 +136,10 @@ class ThinkingSplit:
             self._after_block = True
 
 
-def _tag_start(text: str, tag: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `tag`."""
-    return next((n for n in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:n])), 0)
+def partial_match_length(text: str, ends: Sequence[str]) -> int:
+    """How many characters at the end of `text` may be the beginning of one of `ends`."""
+    begins = range(max(len(text) - max(map(len, ends), default=0) + 1, 0), len(text))
+    return len(text) - next((n for n in begins if any(end.startswith(text[n:]) for end in ends)), len(text))
 
 
 @dataclass(frozen=True, slots=True)

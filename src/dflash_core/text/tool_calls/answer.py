@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dflash_core.text.template_values import Tools
+from dflash_core.text.thinking import partial_match_length
 from dflash_core.text.tool_calls.forms import Form
-from dflash_core.text.tool_calls.parser import Parser, partial_match_length
+from dflash_core.text.tool_calls.parser import Parser
 from dflash_core.text.tool_calls.parts import CallEnd, CallStart, Malformed, Part, Text, Thinking
 from dflash_core.text.tool_calls.schemas import Schemas
 

@@ -7,9 +7,10 @@ there is more. What it reads does not depend on where the text was cut.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
+from dflash_core.text.thinking import partial_match_length
 from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart, Malformed, Part, Text
 from dflash_core.text.tool_calls.schemas import Schemas
 
@@ -106,12 +107,6 @@ class Reader:
     def rest(self) -> str:
         """All that has arrived and was not read."""
         return self._text[self._at :]
-
-
-def partial_match_length(text: str, ends: Sequence[str]) -> int:
-    """How many characters at the end of `text` may be the beginning of one of `ends`."""
-    begins = range(max(len(text) - max(map(len, ends), default=0) + 1, 0), len(text))
-    return len(text) - next((n for n in begins if any(end.startswith(text[n:]) for end in ends)), len(text))
 
 
 class BrokenCallError(Exception):
