@@ -165,9 +165,8 @@ class ExperimentScreen(LabScreen):
             return
         if past is not None:
             past.add(self.WHAT, self.finding(result), _rows(result))
-        if (
-            plain := of_result(result, "timed separately" if self.WHAT == "plain" else f"among others, /{self.WHAT}")
-        ) is not None:
+        how = "timed separately" if self.WHAT == "plain" else f"among others, /{self.WHAT}"
+        if (plain := of_result(result, how)) is not None:
             self.chat.gauges.took_plain_speed(plain)
         if experiment.error is None and not result.complete:
             self.say(f"cut short after {counted(len(result.trials), 'run')}")

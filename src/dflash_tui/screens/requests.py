@@ -58,7 +58,7 @@ class RequestsScreen(LabScreen):
             self.query_one(_List).clear(columns=True)
             self.query_one(_List).add_headings(_without_model(HEADINGS) if narrow else HEADINGS)
         listed = state.requests.newest_first
-        where = f"Programs use the model at {state.serving}, /serve off ends that." if state.serving else OFF
+        where = f"Programs use the model at {state.serving}; /serve off ends that." if state.serving else OFF
         where = f"What other programs ask of {state.model}, from when the app was attached." if state.watched else where
         prompts = STORES_PROMPTS if state.requests.keeps_prompts else ""
         words = filter(None, (where, "" if listed else NONE_YET, prompts))
