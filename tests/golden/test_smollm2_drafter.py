@@ -22,6 +22,7 @@ from support.chosen import chosen_path
 from support.compare import Comparison, generated
 from support.draft_files import behind_ends
 from support.draft_twin import Arrays, drafted, greedy_path
+from support.grids import full
 from support.real_models import smollm2
 
 QUESTIONS = (
@@ -95,10 +96,19 @@ def test_another_target_refuses_it() -> None:
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("drafting", "heat"), [("tree 22", 1.0), ("auto", 0.0)])
-def test_text_is_plain_decodings(drafting: str, heat: float) -> None:
+@pytest.mark.parametrize(
+    ("drafting", "heat", "questions"),
+    [
+        ("tree 22", 1.0, QUESTIONS[:1]),
+        ("auto", 0.0, QUESTIONS[1:]),
+        full("tree 22", 1.0, QUESTIONS),
+        full("auto", 0.0, QUESTIONS),
+    ],
+    ids=["tree", "auto", "tree, each question", "auto, each question"],
+)
+def test_text_is_plain_decodings(drafting: str, heat: float, questions: tuple[str, ...]) -> None:
     compared = Comparison()
-    for question in QUESTIONS:
+    for question in questions:
         knobs = Knobs(drafting=drafting, max_tokens=TOKENS, temperature=heat, seed=3)
         compared.add(engine(), prompt(question), plain(question, heat), knobs)
     compared.check()

@@ -84,10 +84,11 @@ async def test_arrows_stay_in_the_parameters(make_app: MakeApp) -> None:
         await loaded(pilot)
         await pilot.press("f2", *["up"] * 6)
         assert isinstance(app.focused, PresetRow)
-        await pilot.press(*["down"] * 40)
-        assert app.focused is not None
-        assert app.focused.id == "params-more"
-        await pilot.press("enter", *["down"] * 60)
+        burst(app, *["down"] * 40)
+        await wait_until(pilot, lambda: app.focused is not None and app.focused.id == "params-more")
+        await pilot.press("enter")
+        burst(app, *["down"] * 60)
+        await pilot.press("down")
         assert isinstance(app.focused, KnobRow)
         assert app.focused.spec.name == "context"
         await pilot.press("4", "0")

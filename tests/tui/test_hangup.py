@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import pty
@@ -22,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.application.conversations.current import CurrentConversation
+from dflash_tui.terminal import ends
 
 PATIENCE_S = 600.0  # loading torch on a busy machine
 LIMIT_S = 600.0  # for an end that takes 3 s at most; more only where others have the processor
@@ -225,6 +227,30 @@ def test_a_signal_before_the_first_frame_leaves_the_terminal_as_it_was(open_term
     terminal.wait("\x1b[?1049l")
     ended(terminal.program())
     assert terminal.process.wait(LIMIT_S) == 128 + number
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+async def test_each_signal_leaves_with_its_code_and_saves_at_once(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    left: list[int] = []
+    limits: list[int] = []
+    saved: list[bool] = []
+    before = {one: signal.getsignal(one) for one in ends.ENDS}
+    monkeypatch.setattr(ends, "end_later", limits.append)
+    signals = ends.EndSignals()
+    signals.handle(left.append, lambda: saved.append(not left))
+    try:
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)  # a second one changes nothing
+        await asyncio.sleep(0)
+        assert left == limits == [128 + number]
+        assert saved == [True]
+        signals.restore()
+        assert signal.getsignal(number) is signal.SIG_IGN, "the exit has begun"
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def test_while_the_main_thread_waits_for_ever(open_terminal: Open, tmp_path: Path) -> None:

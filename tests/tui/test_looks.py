@@ -29,7 +29,7 @@ from .test_themes import READABLE, SOURCES, contrast
 
 MakeApp = Callable[..., DFlashApp]
 THEMES = ("dflash-night", "dflash-paper")
-BLOCK = 7  # screens one after the other in the same theme
+BLOCK = 24  # screens one after the other in the same theme
 DRAWN = re.compile(r"[\u2500-\u259f\u25a0-\u25ff\s]+")  # lines, bars, marks of a plot: no text
 # As no key is written: Ctrl+R, Esc, Enter, F8, ← are.
 KEY = re.compile(

@@ -53,7 +53,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that is planned for a card of 24 GiB, whatever this machine has."""
     monkeypatch.setattr(screen, "estimator_of", lambda request: estimator(24 * GIB, "Q8_0"))
     monkeypatch.setattr(models, "machine", lambda: "a machine")
-    monkeypatch.setattr(ProgramController, "given_back", 0)
+    monkeypatch.setattr(ProgramController, "releasable", 0)
     monkeypatch.chdir(tmp_path)
     file = Path("model.gguf")
     file.write_bytes(b"GGUF")
@@ -91,7 +91,7 @@ async def test_what_the_present_pair_holds_is_room(
     """The present pair is unloaded before another one is loaded. Without its memory a full card had room for
     nothing."""
     monkeypatch.setattr(screen, "estimator_of", lambda request: estimator(10 * GIB, "Q8_0"))
-    monkeypatch.setattr(ProgramController, "given_back", 14 * GIB)
+    monkeypatch.setattr(ProgramController, "releasable", 14 * GIB)
     app = app_of(make_app, [])
     async with app.run_test(size=(100, 30)) as pilot:
         await opened(pilot, app, path)

@@ -98,6 +98,7 @@ def test_esc_keeps_the_text_and_the_terminal_is_left_clean(open_app: Callable[..
     assert terminal.exit_code() == 0
 
 
+@pytest.mark.full  # as test_failed_load does without a terminal
 def test_a_wrong_file_says_so_in_the_app(open_app: Callable[..., Terminal], tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.gguf"
     wrong.write_bytes(b"PK\x03\x04 this is no model")
@@ -120,7 +121,8 @@ def in_mid_answer(open_app: Callable[..., Terminal]) -> Terminal:
     return terminal
 
 
-@pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
+# That each of the three ends the app is tested in test_hangup without a program; here is the way from one to its end.
+@pytest.mark.parametrize("name", ["TERM", full("INT"), full("HUP")])
 def test_a_signal_ends_the_app_as_ctrl_q_does(open_app: Callable[..., Terminal], tmp_path: Path, name: str) -> None:
     terminal = in_mid_answer(open_app)
     terminal.tmux("set-option", "remain-on-exit", "on")
@@ -130,6 +132,7 @@ def test_a_signal_ends_the_app_as_ctrl_q_does(open_app: Callable[..., Terminal],
     assert kept(tmp_path) == ("half a thought", ["hi"])
 
 
+@pytest.mark.full  # as test_hangup does in mid-answer, with other processes between the program and the terminal
 def test_a_terminal_that_closes_in_mid_answer_ends_the_app_and_loses_nothing(
     open_app: Callable[..., Terminal], tmp_path: Path
 ) -> None:
@@ -227,8 +230,14 @@ def test_a_paste_with_colours_is_neither_cut_nor_sent(open_app: Callable[..., Te
 
 @pytest.mark.parametrize(
     "environment",
-    [full({"NO_COLOR": "1"}), {"LC_ALL": "C", "PYTHONUTF8": "0"}, {"TERM": "vt100"}, {"SSH_TTY": "/dev/pts/0"}],
-    ids=["no colour", "no unicode", "vt100", "ssh"],
+    [
+        full({"NO_COLOR": "1"}),
+        {"LC_ALL": "C", "PYTHONUTF8": "0"},
+        {"TERM": "vt100", "SSH_TTY": "/dev/pts/0"},
+        full({"TERM": "vt100"}),
+        full({"SSH_TTY": "/dev/pts/0"}),
+    ],
+    ids=["no colour", "no unicode", "vt100 over ssh", "vt100", "ssh"],
 )
 def test_poor_terminals(open_app: Callable[..., Terminal], environment: dict[str, str]) -> None:
     terminal = open_app("--demo", "--no-mouse", environment=environment)
@@ -250,22 +259,6 @@ def test_poor_terminals(open_app: Callable[..., Terminal], environment: dict[str
         assert all(max(map(int, colour)) - min(map(int, colour)) <= 2 for colour in colours), "greys only"
     terminal.keys("C-q")
     assert terminal.exit_code() == 0
-
-
-def test_the_first_start_asks_for_a_model_once(open_app: Callable[..., Terminal]) -> None:
-    terminal = open_app()
-    terminal.wait(lambda screen: "Welcome" in screen and "demo pair" in screen, "the first screen")
-    terminal.keys("Enter")
-    terminal.wait(lambda screen: "Welcome" not in screen and "ctx" in screen, "the chat")
-    terminal.keys("C-q")
-    assert terminal.exit_code() == 0
-    terminal.close()
-    terminal.code.unlink()
-    again = open_app()
-    screen = again.wait(lambda screen: "ctx" in screen, "the loaded model")
-    assert "Welcome" not in screen
-    again.keys("C-q")
-    assert again.exit_code() == 0
 
 
 FAULTY = """

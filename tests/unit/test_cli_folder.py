@@ -10,7 +10,7 @@ import pytest
 
 from dflash_tui.application.hub.find import look
 from dflash_tui.application.hub.found import Found
-from dflash_tui.application.hub.header import Shelf
+from dflash_tui.application.hub.header import HeaderCache
 from dflash_tui.application.hub.places import Place
 from dflash_tui.cli.command_line import main
 from support.folders import in_shards, quantised, saved, wide
@@ -58,7 +58,11 @@ def test_ask(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_list_of_models_has_it(folder: Path, tmp_path: Path) -> None:
-    found = [one for one in look([Place("here", folder.parent)], Shelf(tmp_path / "shelf")) if isinstance(one, Found)]
+    found = [
+        one
+        for one in look([Place("here", folder.parent)], HeaderCache(tmp_path / "headers.json"))
+        if isinstance(one, Found)
+    ]
     names = {(one.name, one.header.kind, one.header.architecture) for one in found}
     assert names == {("Small-INT4", "target", "qwen3")}
     read = [path for path in folder.iterdir() if path.suffix == ".safetensors" or path.name == "config.json"]

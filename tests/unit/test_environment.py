@@ -16,6 +16,7 @@ THEIRS = {
     "COLUMNS": "37", "LINES": "9", "FORCE_COLOR": "1", "NO_COLOR": "1", "EDITOR": "false", "TMUX": "/tmp/x,1,0",
     "SSH_CONNECTION": "1 2 3 4", "DFLASH_TUI_THEME": "light", "HF_HUB_OFFLINE": "1", "HF_HOME": "/x", "TERM": "dumb",
     "TZ": "Pacific/Kiritimati", "no_proxy": "", "LLAMA_CACHE": "/x", "TEXTUAL_ANIMATIONS": "full",
+    "PYTHONDONTWRITEBYTECODE": "1",
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from dflash_tui.application.hub import pairing
 from dflash_tui.application.hub.find import look
 from dflash_tui.application.hub.fitting import fit_check
 from dflash_tui.application.hub.found import Found, PassedOver
-from dflash_tui.application.hub.header import Shelf
+from dflash_tui.application.hub.header import HeaderCache
 from dflash_tui.application.hub.pairing import likeness
 from dflash_tui.application.hub.places import Place, places
 from dflash_tui.application.hub.walk import of_name, walk
@@ -64,7 +64,7 @@ def small(path: Path, architecture: str, **keys: object) -> Path:
 
 def found(folder: Path, **options: object) -> tuple[dict[str, Found], list[PassedOver]]:
     """What one folder holds: models by name, in their final state, and the files that were passed over."""
-    seen = list(look([Place("there", folder, **options)], Shelf()))  # type: ignore[arg-type]
+    seen = list(look([Place("there", folder, **options)], HeaderCache()))  # type: ignore[arg-type]
     models = {one.name: one for one in seen if isinstance(one, Found)}
     return models, [one for one in seen if isinstance(one, PassedOver)]
 
@@ -80,7 +80,7 @@ def test_the_places_of_other_programs(home: Path) -> None:
     named = places([home / "mine", home / "not-there"], {"XDG_CACHE_HOME": str(cache)}, home)
     others = ["Hugging Face", "llama.cpp", "LM Studio", "dflash-tui"]
     assert [one.name for one in named] == ["here", str(home / "mine"), *others]
-    [one] = {one.path: one for one in look(named, Shelf()) if isinstance(one, Found)}.values()
+    [one] = {one.path: one for one in look(named, HeaderCache()) if isinstance(one, Found)}.values()
     assert (one.where, one.name, one.header.architecture) == (str(home / "mine"), "own.gguf", "qwen35")
     assert one.size == TARGET.stat().st_size
     assert one.draft is None or "dflash" in one.draft.name
@@ -91,7 +91,7 @@ def test_the_places_of_other_programs(home: Path) -> None:
 def test_smollm2_has_the_drafter_that_comes_with_the_program(home: Path) -> None:
     named = [one for one in places([], {}, home) if one.keeps == "itself"]
     assert [one.folder for one in named] == [smollm2_draft_path()]
-    seen = list(look([Place("a package", smollm2().parent), *named], Shelf()))
+    seen = list(look([Place("a package", smollm2().parent), *named], HeaderCache()))
     last = [one for one in seen if isinstance(one, Found)][-1]
     assert (last.path, last.draft) == (smollm2(), smollm2_draft_path())
 
@@ -195,7 +195,9 @@ def test_names_choose_among_drafters_that_fit(home: Path, monkeypatch: pytest.Mo
         raise UnsupportedError("made for another target")
 
     monkeypatch.setattr(pairing, "_check", refuse)
-    [one] = [one for one in look([Place("there", folder)], Shelf(home / "another.json")) if isinstance(one, Found)][1:]
+    [one] = [
+        one for one in look([Place("there", folder)], HeaderCache(home / "another.json")) if isinstance(one, Found)
+    ][1:]
     assert one.drafters == (), "what does not fit by its header is none, whatever its name"
 
 
@@ -240,13 +242,13 @@ def test_an_unchanged_file_is_not_opened_again(home: Path, monkeypatch: pytest.M
     ],
 )
 def test_a_damaged_shelf_costs_time_and_nothing_else(home: Path, text: str) -> None:
-    path = home / "shelf.json"
+    path = home / "cache.json"
     path.write_text(text, errors="surrogateescape")
-    shelf = Shelf(path)
-    assert shelf.headers == {}
-    shelf.pairs["a"] = ""
-    shelf.keep()
-    assert Shelf(path).pairs == {"a": ""}
+    cache = HeaderCache(path)
+    assert cache.headers == {}
+    cache.pairs["a"] = ""
+    cache.save()
+    assert HeaderCache(path).pairs == {"a": ""}
 
 
 def test_looking_can_be_left(home: Path) -> None:
@@ -254,7 +256,7 @@ def test_looking_can_be_left(home: Path) -> None:
     put(home / "many" / "b.gguf")
     stop = threading.Event()
     seen = []
-    for one in look([Place("there", home / "many")], Shelf(), stop.is_set):
+    for one in look([Place("there", home / "many")], HeaderCache(), stop.is_set):
         seen.append(one)
         stop.set()
     assert len(seen) == 1

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from support.grids import full
+
 LIMIT_S = 600
 # Ctrl+C arrives while this module is being looked up, in the middle of the import.
 AT_IMPORT = """
@@ -43,16 +45,17 @@ MOMENTS = (
     "dflash_tui.cli",
     "msgspec._core",
     "dflash_tui.cli.ask",
-    "numpy",
+    full("numpy"),
     "numpy._core.multiarray",
-    "numpy.linalg",
+    full("numpy.linalg"),
     "torch._C",
-    "torch.nn",
+    full("torch.nn"),
     "tokenizers",
 )
+ASK = ("--demo", "ask", "hi", "--set", "ignore_eos=on", "--set", "max_tokens=3000")
 COMMANDS = (
-    ("--demo", "ask", "hi", "--set", "ignore_eos=on", "--set", "max_tokens=3000"),
-    ("--demo", "sweep", "budget=4..40", "--prompt", "hi", "--repeats", "9"),
+    ASK,
+    full(("--demo", "sweep", "budget=4..40", "--prompt", "hi", "--repeats", "9"), id="--demo sweep"),  # as test_sweep
     ("--demo", "bench", "--repeats", "9"),
     ("inspect",),
     ("doctor",),
@@ -75,13 +78,13 @@ def begin(program: str, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_during_imports(moment: str) -> None:
-    process = begin(AT_IMPORT.format(moment=moment), *COMMANDS[0])
+    process = begin(AT_IMPORT.format(moment=moment), *ASK)
     _, err = process.communicate(timeout=LIMIT_S)
     assert "Traceback" not in err
     assert (process.returncode, err.strip().splitlines()[-1:]) == (130, ["interrupted"]), err
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(command[:2]) for command in COMMANDS])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
 def test_at_random_moments(command: tuple[str, ...]) -> None:
     """A command may also complete before the signal arrives."""
     delay = random.Random(" ".join(command)).uniform(0, 3)

@@ -27,7 +27,7 @@ from dflash_tui import __version__
 from dflash_tui.application.memory_estimate import card_options
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.arguments import memory_size, positive
-from dflash_tui.terminal.output import Notes, check_file, keep_json
+from dflash_tui.terminal.output import Notes, check_file, write_json_file
 from tools.bench.share import shared
 from tools.bench.step_bench import DEEP, DEPTHS, ROOM, StepBench, StepReport, acceptance_pattern, default_cases
 from tools.bench.synthetic import synthetic_pair
@@ -58,7 +58,7 @@ def main() -> None:
     facts = _facts(f"{target.stem} + {draft.stem}", engine)
     text = "\n".join(step_lines(bench.report, facts))
     if args.share is not None:
-        keep_json(args.share, shared(bench.target, bench.report), notes)
+        write_json_file(args.share, shared(bench.target, bench.report), notes)
     report({"about": facts, **bench.report.to_json()}, text, args, notes)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs, parse_settings
 from dflash_tui.application.session import LoadRequest
-from dflash_tui.terminal.output import Notes, check_file, keep_json, write_json, write_out
+from dflash_tui.terminal.output import Notes, check_file, write_json, write_json_file, write_out
 
 
 def run_tool(main: Callable[[], None]) -> None:
@@ -50,4 +50,4 @@ def report(figures: Mapping[str, Any], text: str, args: argparse.Namespace, note
         write_json(figures)
     else:
         write_out(text + "\n")
-    keep_json(args.out, figures, notes)
+    write_json_file(args.out, figures, notes)

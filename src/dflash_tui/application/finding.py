@@ -46,7 +46,7 @@ class Finding(Background):
     def work(self) -> None:
         from dflash_tui.application.hub import find, header  # numpy, which the app's first frame does not need
 
-        for one in find.look(self._where(), header.Shelf(), lambda: self.stopping):
+        for one in find.look(self._where(), header.HeaderCache(), lambda: self.stopping):
             if isinstance(one, Found):
                 self.models[str(one.path)] = one
             else:

@@ -106,7 +106,7 @@ class ProgramController(Controller):
     # Requests
 
     @property
-    def given_back(self) -> int:
+    def releasable(self) -> int:
         """Bytes of device memory that the present pair uses, and releases before another one is loaded."""
         session = self.state.session
         if session is None:

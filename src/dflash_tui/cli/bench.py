@@ -17,7 +17,7 @@ from dflash_core.lab.grid import Arm, Axis, settings
 from dflash_core.lab.results import Result
 from dflash_tui.cli.options import Invocation
 from dflash_tui.cli.sweep import measure
-from dflash_tui.terminal.output import Notes, check_file, keep_json, write_json, write_out
+from dflash_tui.terminal.output import Notes, check_file, write_json, write_json_file, write_out
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.bars import clip
 
@@ -62,7 +62,7 @@ def run(call: Invocation) -> int:
         lines = [lab_text.finding(result), *lab_text.notes(result)]
         parts = (lab_text.table(result), lab_text.depths(result), stage_lines(result, loop_ms), lines)
         write_out("\n\n".join("\n".join(part) for part in parts if part) + "\n")
-    keep_json(args.out, found, notes)
+    write_json_file(args.out, found, notes)
     if fault is not None:
         raise fault
     return code

@@ -16,7 +16,7 @@ from dflash_tui.application.conversations.exchange import from_file, import_file
 from dflash_tui.application.conversations.history import data_folder
 from dflash_tui.application.conversations.store import Card, Entry, Store
 from dflash_tui.cli.options import Invocation
-from dflash_tui.terminal.output import Notes, keep, write_err, write_json, write_out
+from dflash_tui.terminal.output import Notes, write_err, write_file, write_json, write_out
 from dflash_tui.text.pages import KINDS, render
 
 
@@ -86,7 +86,7 @@ def _export(store: Store, args: argparse.Namespace) -> int:
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
         return 0
-    keep(args.output, data)
+    write_file(args.output, data)
     if args.json:
         write_json({"written": str(args.output), "bytes": len(data), "conversations": [_about(card) for card in cards]})
     else:

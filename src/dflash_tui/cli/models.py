@@ -13,7 +13,7 @@ from dflash_tui.application.hub.files import begun, begun_words
 from dflash_tui.application.hub.find import look
 from dflash_tui.application.hub.fitting import FitCheck, fit_check
 from dflash_tui.application.hub.found import Found, PassedOver, counted_others
-from dflash_tui.application.hub.header import Shelf
+from dflash_tui.application.hub.header import HeaderCache
 from dflash_tui.application.hub.places import downloads, places
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Settings
@@ -26,7 +26,7 @@ def run(call: Invocation) -> int:
     """List profiles, targets with their drafters and whether they fit, and the catalogue. Returns the exit code."""
     settings = call.config.settings
     found, others = dict[Path, Found](), list[PassedOver]()
-    for one in look(places(settings.model_folders), Shelf()):
+    for one in look(places(settings.model_folders), HeaderCache()):
         if isinstance(one, Found):
             found[one.path] = one
         else:

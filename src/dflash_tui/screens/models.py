@@ -58,7 +58,7 @@ class ModelsScreen(Passing, Screen[None]):
         self._chat, self._first, self._only = chat, first, only
         self._profiles = chat.profiles
         self._catalogue: Catalogue = load_catalogue()
-        self._finding = Finding(lambda: places(chat.state.settings.model_folders), chat.program.given_back, fit_check)
+        self._finding = Finding(lambda: places(chat.state.settings.model_folders), chat.program.releasable, fit_check)
         self._offered = Offered(chat.program, self._catalogue, self._finding, chat.downloads)
         self._seen, self._present = -1, chat.state.present
         self._fetching = [one.words for one in chat.downloads]

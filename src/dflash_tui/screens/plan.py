@@ -93,8 +93,8 @@ class PlanScreen(ModalScreen[bool]):
             request = unfetched.planned(request)
         self._planning = Planning(
             make or (lambda: estimator_of(request)),
-            lambda estimator: request.setup(estimator, estimator.available + chat.program.given_back),
-            chat.program.given_back,
+            lambda estimator: request.setup(estimator, estimator.available + chat.program.releasable),
+            chat.program.releasable,
         )
         self._setup: Setup | None = None
         self._shown: MemoryPlan | None = None

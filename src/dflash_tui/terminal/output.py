@@ -63,12 +63,12 @@ def write_json(value: Mapping[str, Any], stream: TextIO | None = None) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a path that `keep` cannot write, as far as is known in advance. Raises DFlashError."""
+    """Refuse a path that `write_file` cannot write, as far as is known in advance. Raises DFlashError."""
     check_folder(path)
     check_regular(path)
 
 
-def keep(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
     """Write a result to a file, completely or not at all. Raises DFlashError."""
     check_file(path)
     try:
@@ -77,11 +77,11 @@ def keep(path: Path, data: bytes) -> None:
         raise DFlashError(f"{path} cannot be written: {error.strerror}; name another file") from None
 
 
-def keep_json(path: Path | None, value: Mapping[str, Any], notes: Notes) -> None:
+def write_json_file(path: Path | None, value: Mapping[str, Any], notes: Notes) -> None:
     """Write everything measured to a file, if one was requested. Called once it is printed, as a disk may refuse it.
     Raises DFlashError."""
     if path is not None:
-        keep(path, (json.dumps(value, indent=1) + "\n").encode())
+        write_file(path, (json.dumps(value, indent=1) + "\n").encode())
         notes.line(f"written: {path}")
 
 

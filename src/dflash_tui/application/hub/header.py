@@ -147,7 +147,7 @@ class _Cache(msgspec.Struct):
     pairs: dict[str, str]
 
 
-class Shelf:
+class HeaderCache:
     """The cache. `headers` by key of the file; `pairs` by both keys: why they are not compatible, "" if they are."""
 
     def __init__(self, path: Path | None = None) -> None:
@@ -161,7 +161,7 @@ class Shelf:
     def _sizes(self) -> tuple[int, int]:
         return len(self.headers), len(self.pairs)
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write new entries."""
         if self._sizes != self._before:
             headers, pairs = (dict([*one.items()][-MAX_ENTRIES:]) for one in (self.headers, self.pairs))

@@ -14,7 +14,7 @@ from dflash_core.drafters.base import TargetHeader
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import DFlashError
 from dflash_core.formats.gguf import GGUFFile
-from dflash_tui.application.hub.header import ModelHeader, Shelf
+from dflash_tui.application.hub.header import HeaderCache, ModelHeader
 
 # Words in names that do not identify the model: kinds of files, drafters and weights.
 _COMMON = re.compile(
@@ -41,21 +41,21 @@ class ReadHeader:
     key: str
 
 
-def drafters_of(target: ReadHeader, drafts: Iterable[ReadHeader], shelf: Shelf) -> tuple[DrafterFile, ...]:
+def drafters_of(target: ReadHeader, drafts: Iterable[ReadHeader], cache: HeaderCache) -> tuple[DrafterFile, ...]:
     """Compatible drafters, the one that belongs to the target first. The target is opened only for new pairs."""
     found, opened = list[tuple[tuple[bool, float, bool, str], DrafterFile]](), list[GGUFFile]()
     for draft in drafts:
         if draft.header.hidden and target.header.hidden and draft.header.hidden != target.header.hidden:
             continue
         both = f"{target.key}\n{draft.key}"
-        if both not in shelf.pairs:
+        if both not in cache.pairs:
             try:
                 opened = opened or [open_model(target.path)]
                 _check(opened[0], draft.path)
-                shelf.pairs[both] = ""
+                cache.pairs[both] = ""
             except (DFlashError, OSError) as error:
-                shelf.pairs[both] = one_line(str(error)) or type(error).__name__
-        if not shelf.pairs[both]:
+                cache.pairs[both] = one_line(str(error)) or type(error).__name__
+        if not cache.pairs[both]:
             made_for, here = (generation(f"{one.name} {one.header.title}") for one in (draft, target))
             sizes, own = (_sizes(f"{one.name} {one.header.title}") for one in (draft, target))
             foreign = bool((made_for and here and made_for != here) or (sizes and own and sizes.isdisjoint(own)))
