@@ -356,3 +356,20 @@ def test_a_drafter_has_to_be_faster_than_plain_decoding(brings: float, mode: str
     decision = policy.next(Knobs(from_text=False))
     assert decision.mode == mode
     assert "tried" not in decision.reason.split(";")[0]
+
+
+def test_chains_of_copied_text_are_worth_what_they_brought() -> None:
+    """Successors below right nodes are right; chains that begin a step are wrong."""
+    text, copies = Successors(), Copies()
+    text.become([7, 8, 9, 10, 11] * 3)
+    first = chain(text, copies, frozenset(), 4)
+    for _ in range(30):
+        for one in first.found:
+            copies.add(one.match, True)
+        copies.weigh(chain(text, copies, frozenset(), 4), 4, 0)
+    wrong = chain(text, copies, frozenset(), 4)
+    assert sum(wrong.values[1:]) < 0.4 * sum(first.values[1:])
+    assert wrong.values[2] / wrong.values[1] > first.values[2] / first.values[1], "only the first one is doubted"
+    for _ in range(60):
+        copies.weigh(chain(text, copies, frozenset(), 4), 4, 4)
+    assert sum(chain(text, copies, frozenset(), 4).values[1:]) > sum(first.values[1:])
