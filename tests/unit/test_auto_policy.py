@@ -20,6 +20,7 @@ from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.choosing import ALL, FIRST, Found
 from dflash_core.policy.copying import Copies, chain
 from dflash_core.policy.costs import CPU, H200, KEPT, MIN_STEPS, StepCosts, gains, min_slopes, paying, rising
+from dflash_core.policy.queued import LEARNED_AT_ONCE
 from dflash_core.policy.values import CLASSES, COPIED, Learned, Stated, start_weights
 from support import drafted
 from support.counting import CountingBackend
@@ -324,7 +325,7 @@ def test_a_value_is_a_chance() -> None:
     assert 0 <= learned.value(0, (1.0, -1e6, 0.0, 0.0, 0.0)) < 1e-9
 
 
-def test_a_card_learns_while_it_has_steps_to_run_and_less_often_the_more_it_knows() -> None:
+def test_a_card_learns_from_many_steps_at_once_while_it_has_others_to_run() -> None:
     policy = drafted.proven(drafted.policy_for(late=True))
     policy.begin([1, 2], frozenset())
     learned = []
@@ -340,9 +341,7 @@ def test_a_card_learns_while_it_has_steps_to_run_and_less_often_the_more_it_know
         policy.spare()
         if policy.weights(drafted.KNOBS) is not before:
             learned.append(number)
-    apart = np.diff(learned)
-    assert apart[0] == 4
-    assert apart[-1] == 16
+    assert set(np.diff([MIN_STEPS - 1, *learned])) == {LEARNED_AT_ONCE}
 
 
 @pytest.mark.parametrize(("brings", "mode"), [(2.9, "tree"), (2.5, "plain")])
@@ -357,3 +356,20 @@ def test_a_drafter_has_to_be_faster_than_plain_decoding(brings: float, mode: str
     decision = policy.next(Knobs(from_text=False))
     assert decision.mode == mode
     assert "tried" not in decision.reason.split(";")[0]
+
+
+def test_chains_of_copied_text_are_worth_what_they_brought() -> None:
+    """Successors below right nodes are right; chains that begin a step are wrong."""
+    text, copies = Successors(), Copies()
+    text.become([7, 8, 9, 10, 11] * 3)
+    first = chain(text, copies, frozenset(), 4)
+    for _ in range(30):
+        for one in first.found:
+            copies.add(one.match, True)
+        copies.weigh(chain(text, copies, frozenset(), 4), 4, 0)
+    wrong = chain(text, copies, frozenset(), 4)
+    assert sum(wrong.values[1:]) < 0.4 * sum(first.values[1:])
+    assert wrong.values[2] / wrong.values[1] > first.values[2] / first.values[1], "only the first one is doubted"
+    for _ in range(60):
+        copies.weigh(chain(text, copies, frozenset(), 4), 4, 4)
+    assert sum(chain(text, copies, frozenset(), 4).values[1:]) > sum(first.values[1:])

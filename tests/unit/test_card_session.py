@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from tools.bench import card_session
+from tools.bench import card_session, dead_drafter
 from tools.bench.card_session import Measurement, Run, run_in, session
+
+from dflash_core.demo import demo_draft_path, demo_mtp_path
+from dflash_core.formats.gguf import open_gguf
 
 
 def test_checkouts_take_turns_and_what_does_not_fit_is_named() -> None:
@@ -66,3 +69,18 @@ def test_every_command_names_a_module_of_the_checkout() -> None:
         module = card_session.HERE / (measurement.command[1].replace(".", "/"))
         assert module.with_suffix(".py").exists() or module.is_dir(), measurement.name
         json.dumps(measurement.command)
+
+
+def test_a_dead_drafter_differs_from_the_demo_s_in_one_tensor(tmp_path: Path) -> None:
+    sources = {"mtp": demo_mtp_path(), "dflash": demo_draft_path()}
+    for kind, path in dead_drafter.written(tmp_path).items():
+        before, after = sources[kind].read_bytes(), path.read_bytes()
+        infos = open_gguf(path).tensors.values()
+        (changed,) = [
+            info for info in infos
+            if before[info.offset : info.offset + info.n_bytes] != after[info.offset : info.offset + info.n_bytes]
+        ]  # fmt: skip
+        assert changed.name in ("blk.8.nextn.eh_proj.weight", "output_norm.weight")
+        assert before[: changed.offset] == after[: changed.offset]
+        assert before[changed.offset + changed.n_bytes :] == after[changed.offset + changed.n_bytes :]
+        assert any(after[changed.offset : changed.offset + changed.n_bytes]) == (kind == "dflash")

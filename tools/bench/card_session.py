@@ -44,7 +44,8 @@ CARRIED = Path("carried")
 SMOLLM2 = (
     *("-m", "tools.train_smollm", "measure", "--device", "cuda", "--target", str(CARRIED / "smollm2.gguf")),
     *("--draft", "src/dflash_core/demo/weights/smollm2-draft.gguf", "--bench", str(CARRIED / "prompts")),
-    *("--drafting", "plain", "tree 15", "tree 22", "auto", "--temperatures", "0", "1"),
+    *("--drafting", "plain", "tree 7", "tree 15", "tree 22", "auto", "--temperatures", "0", "1"),
+    *("--prompts", "12", "--tokens", "192"),
 )
 
 MEASUREMENTS = (
@@ -52,6 +53,7 @@ MEASUREMENTS = (
     Measurement("35b-a3b", 90, _steps("35b-a3b"), compares=True),
     Measurement("llama-3.1-8b", 60, _steps("llama-3.1-8b"), compares=True),
     Measurement("gemma-4-31b", 120, _steps("gemma-4-31b", "--contexts", "8192,32768"), compares=True),
+    Measurement("dead-drafter", 110, ("-m", "tools.bench.dead_drafter", "--device", "cuda", "--seconds", "90")),
     Measurement("smollm2", 240, SMOLLM2),
     Measurement("log-probabilities", 90, ("-m", "tools.bench.sampled", "--rounds", "3", "--only", "log-probabilities")),
     Measurement("serving", 120, ("-m", "tools.bench.serving", "--device", "cuda")),

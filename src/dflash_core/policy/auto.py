@@ -318,6 +318,8 @@ class AutoPolicy(Policy):
                 self._pace.add(len(step.tokens), spent, self._home.unit, drafted=done.picked.at is not None)
             self._weigh(arm, done.picked, step)
         if done.rest is not None:
+            if done.rest.nodes:
+                part.copies.weigh(done.rest.copied, done.rest.nodes, step.accepted_depth)
             for one, token in zip(done.rest.copied.found, step.tokens):
                 part.copies.add(one.match, one.token == token)
                 if one.token != token:

@@ -15,6 +15,10 @@ from dflash_core.policy.costs import paying
 from dflash_core.tree import Tree
 
 FORGET_AT = 200.0
+KEEP, PRIOR_TOKENS = (
+    0.98,
+    8.0,
+)  # of sums over chains at each further one, and the prior that they bring what is expected
 MIN_VALUE = 0.01  # least value of a node in a chain of copied text
 _PRIOR_TRIALS = 4.0
 
@@ -25,6 +29,8 @@ class Copies:
 
     trials: list[float] = field(default_factory=lambda: [_PRIOR_TRIALS] * MATCH_CLASSES)
     hits: list[float] = field(default_factory=lambda: [_PRIOR_TRIALS * rate for rate in HIT_RATES])
+    brought: float = PRIOR_TOKENS
+    expected: float = PRIOR_TOKENS
 
     def add(self, match: int, hit: bool) -> None:
         """Count one."""
@@ -36,6 +42,18 @@ class Copies:
 
     def rate(self, match: int) -> float:
         return self.hits[match] / self.trials[match]
+
+    @property
+    def trust(self) -> float:
+        """Tokens that chains brought, over those that their successors' rates promised. Most trials lie below a node
+        that was right. A chain begins where drafts are expected to be wrong, and there the text is wrong more often."""
+        return self.brought / self.expected
+
+    def weigh(self, copied: Chain, nodes: int, accepted: int) -> None:
+        """Count a step that verified the first `nodes` of a chain, of which `accepted` were right."""
+        promised = sum(copied.values[1 : nodes + 1]) / self.trust
+        self.brought = KEEP * self.brought + (1 - KEEP) * PRIOR_TOKENS + accepted
+        self.expected = KEEP * self.expected + (1 - KEEP) * PRIOR_TOKENS + promised
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +72,7 @@ def chain(text: Text, copies: Copies, stops: frozenset[int], most: int) -> Chain
         successor = text.after(tail)
         if successor is None:
             break
-        value = values[-1] * copies.rate(successor.match)
+        value = values[-1] * copies.rate(successor.match) * (1.0 if found else copies.trust)
         if value < MIN_VALUE:
             break
         found.append(successor)

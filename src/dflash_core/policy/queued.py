@@ -38,8 +38,7 @@ WAIT_WEIGHT = 0.5  # of a try in the mean of what tries wait
 MAX_PLAIN_BATCH = 128  # plain steps that are decided and counted at once: each by itself takes the host long
 SAMPLES = 16  # of such a batch, by which its time is known
 MAX_GAP = 8.0  # steps of a draft: a longer time before it is one that does not come again, such as recording a graph
-LEARNED_AT_ONCE = 4, 16  # steps, at first and at last: each update costs the host 0.3 ms, and a copy to the device
-LEARNED_SHARE = 1 / 8  # of all steps: the more are known, the less new ones move the weights
+LEARNED_AT_ONCE = 16  # steps: each update costs the host 0.3 ms, and a copy to the device
 
 
 class QueuedPolicy(AutoPolicy):
@@ -223,9 +222,8 @@ class QueuedPolicy(AutoPolicy):
 
     def spare(self) -> None:
         # Between a result and the next step's launch it would keep a card with short steps waiting.
-        few, many = LEARNED_AT_ONCE
         for part, steps in self._untaught.items():
-            if len(steps) >= min(max(few, self._steps * LEARNED_SHARE), many):
+            if len(steps) >= LEARNED_AT_ONCE:
                 self._teach(part)
 
     def _teach(self, part: Part) -> None:

@@ -1,0 +1,108 @@
+"""What `auto` loses by a drafter that is never right, against plain decoding, on the demo pair.
+
+    python -m tools.bench.dead_drafter [--device cuda] [--rounds 9] [--seconds 120]
+
+The MTP head gets a projection of zeros, the block drafter an output norm of noise. Each round is an answer by plain
+decoding and one by `auto` with nothing learned, the order turned from round to round; the losses are medians over the
+rounds, and the rate of plain decoding belongs to the same rounds. On a CPU the processor's time counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
+from dflash_core.events import StepEvent
+from dflash_core.formats.gguf import open_gguf
+from dflash_core.messages import Message
+from dflash_core.prompting import build_prompt
+from tools.bench.tool import run_tool
+
+QUESTION = "Why is the sky blue?"
+LENGTHS = (256, 2000)
+
+
+def written(folder: Path) -> dict[str, Path]:
+    """Copies of the demo's drafters that are never right, by kind."""
+    noise = np.random.default_rng(5).standard_normal(1 << 16).astype(np.float32)
+    found = dict[str, Path]()
+    for kind, source, tensor in (("mtp", demo_mtp_path(), "eh_proj"), ("dflash", demo_draft_path(), "output_norm")):
+        found[kind] = Path(shutil.copy(source, folder / f"{kind}.gguf"))
+        info = next(one for name, one in open_gguf(source).tensors.items() if tensor in name and "enc" not in name)
+        with found[kind].open("r+b") as file:
+            file.seek(info.offset)
+            file.write(bytes(info.n_bytes) if kind == "mtp" else noise.tobytes()[: info.n_bytes])
+    return found
+
+
+def timed(engine: Engine, knobs: Knobs, *, processor: bool) -> tuple[float, int, int]:
+    """Seconds of an answer after its first token, its further tokens, and how many steps drafted."""
+    ids = build_prompt(engine.target.tokenizer, engine.target.template, [Message("user", QUESTION)], False).ids
+    clock = time.process_time if processor else time.perf_counter
+    began, tokens, drafts = clock(), 0, 0
+    for event in engine.generate(ids, knobs):
+        if isinstance(event, StepEvent):
+            tokens, drafts = tokens + len(event.tokens), drafts + bool(event.drafts.tokens)
+        else:
+            began = clock()
+    return clock() - began, tokens, drafts
+
+
+def rounds(engine: Engine, length: int, count: int, *, processor: bool) -> Iterator[dict[str, float]]:
+    """Rounds of one answer each way; the one before them warms both up and is left out."""
+    for at in range(count + 1):
+        base = Knobs(temperature=0.8, seed=at, ignore_eos=True, max_tokens=length)
+        ways = ["plain", "auto"] if at % 2 else ["auto", "plain"]
+        took = dict[str, tuple[float, int, int]]()
+        for way in ways:
+            engine.forget_learned()
+            took[way] = timed(engine, base.replace(drafting=way), processor=processor)
+        (plain, tokens, _), (auto, _, drafts) = took["plain"], took["auto"]
+        if at:
+            yield {
+                "plain_tok_s": tokens / plain,
+                "auto_tok_s": tokens / auto,
+                "lost": auto / plain - 1,
+                "drafts": drafts,
+            }
+
+
+def main() -> None:
+    """Measure both drafters at both lengths."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=120.0, help="no further round begins after these")
+    options = parser.parse_args()
+    end = time.monotonic() + options.seconds
+    target = load_target(demo_target_path(), device=options.device)
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, file in written(Path(folder)).items():
+            engine = Engine(target, load_draft(file, target=target))
+            processor = not engine.session.capabilities.on_device if engine.session.capabilities else True
+            for length in LENGTHS:
+                found = list[dict[str, float]]()
+                for one in rounds(engine, length, options.rounds, processor=processor):
+                    found.append(one)
+                    if time.monotonic() > end:
+                        break
+                middle = {name: round(statistics.median(one[name] for one in found), 4) for name in found[0]}
+                losses = [round(one["lost"], 3) for one in found]
+                line = {"drafter": kind, "tokens": length, "rounds": len(found), **middle, "losses": losses}
+                sys.stdout.write(json.dumps(line) + "\n")
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    run_tool(main)
