@@ -16,7 +16,8 @@
 // those of heads.cuh; SINKS where heads have sinks, which adds an argument to attn_combine. For attn_split: NEAR,
 // ROW_TILES, ROW_WARPS, COLUMN_WARPS, TILE, CHUNK, STAGES, optionally COLUMNS and UNPACK_ONCE
 // (backends/cuda/layers/split_attention.py chooses them), and WINDOWED where rows see only the first and the last
-// positions, which adds an argument. For the cache: those of kv.cuh.
+// positions, which adds an argument. For the cache: those of kv.cuh, and with RECENT the parts RECENT_SPLITS
+// (attention_parts.cuh) and RECENT_STAGES, tiles of halves in flight.
 
 #include "attention_parts.cuh"
 #include "combine.cuh"

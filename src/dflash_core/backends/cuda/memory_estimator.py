@@ -30,7 +30,8 @@ from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, HostExperts, weights_detail
 
-ORDER = ("target KV", "states", "scratch", "drafter KV")  # the order in which a sequence's components are shown
+DRAFTER_KV = "drafter KV"
+ORDER = ("target KV", "states", "scratch", DRAFTER_KV)  # the order in which a sequence's components are shown
 # Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs. The
 # least is for the rounding only.
 SPARE, LEAST_SPARE = 512 << 20, 64 << 20
@@ -51,9 +52,12 @@ def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tu
     """The memory of a sequence, with or without a drafter."""
     kv = CachePair.parse(setup.kv)
     need = footprint.sequence(setup.context, drafted=drafted, capacity=setup.nodes, kv=kv, rows=setup.rows)
-    positions = f"{kv}, {setup.context:,} positions"
+    kinds = {name: kv.past if name == DRAFTER_KV else kv for name in need.components}  # a drafter has no halves
     scratch = Component("scratch", need.scratch, f"a tree of {setup.nodes} nodes, logits, activations")
-    components = [Component(name, size, need.details.get(name, positions)) for name, size in need.components.items()]
+    components = [
+        Component(name, size, need.details.get(name, f"{kinds[name]}, {setup.context:,} positions"))
+        for name, size in need.components.items()
+    ]
     return tuple(sorted((*components, scratch), key=lambda one: ORDER.index(one.name)))
 
 
