@@ -254,7 +254,8 @@ def tokenizer_meanwhile(target: Target) -> Iterator[None]:
         except FormatError as error:
             failed.append(error)
 
-    threading.Thread(target=build, name="tokenizer", daemon=True).start()
+    # No daemon: one that is building when the interpreter ends panics with a stack trace.
+    threading.Thread(target=build, name="tokenizer").start()
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ import torch
 from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
-from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder
+from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder, Started
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.step_graphs import Steps
 from dflash_core.constraints.grammar import Grammar, Grammars
@@ -164,6 +164,34 @@ def test_where_anything_may_come_nothing_is_edited_or_masked(
     found = list(one.generate(IDS, asked, constraint=Anything()))
     assert [event.tokens for event in found] == [event.tokens for event in free]
     assert len(pulls) == 1, "at the end"
+
+
+@pytest.mark.emulator
+def test_plain_steps_of_auto_begin_before_the_step_before_is_read(
+    device_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the grammar is open, as in plain decoding: the card waits for nothing."""
+    session = session_of(device_name, "dflash")
+    one, asked = runner_of(session, learned=True), Knobs(max_tokens=20, temperature=0.0)
+    free = [event.tokens for event in one.generate(IDS, asked.replace(mode="plain"))]
+    begun: list[bool] = []
+    complete = ConstrainedCudaDecoder._complete
+
+    def watched(self: ConstrainedCudaDecoder, started: Started) -> None:
+        assert started.decision.mode == "plain", "nothing is known of the drafter"
+        begun.append(started.passed)
+        complete(self, started)
+
+    monkeypatch.setattr(ConstrainedCudaDecoder, "_complete", watched)
+    monkeypatch.setattr(session.state, "fetch", lambda: pytest.fail("a tree was fetched"))
+    assert [event.tokens for event in one.generate(IDS, asked, constraint=Anything())] == free
+    assert all(begun)
+    monkeypatch.undo()
+    expected, _ = answer(one, OPEN, mode="plain")
+    monkeypatch.setattr(ConstrainedCudaDecoder, "_complete", watched)
+    begun.clear()
+    assert answer(one, OPEN)[0] == expected
+    assert set(begun) == {True, False}, "what a grammar forces is not drafted by a pass that has begun"
 
 
 @pytest.mark.emulator

@@ -1,10 +1,11 @@
 """Split attention alone, on this card: microseconds of a layer by cache type, context length, rows and order.
 
-The caches are those of a whole 27B, layer by layer, so that each comes from memory as in a step. attn_split and
-attn_combine of all layers are recorded in a graph; a figure is the median over replays, of one layer. Plain decoding
-has attn_alone in place of attn_split, which one row has only after a tree's full passes.
+The caches are those of all layers of a model that see every position, so that each comes from memory as in a step.
+attn_split and attn_combine of all layers are recorded in a graph; a figure is the median over replays, of one layer.
+Plain decoding has attn_alone in place of attn_split, which one row has only after a tree's full passes.
 
-    python -m tools.bench.attention [--kv f16,q8_0] [--depths 200,32768] [--rows 1,24] [--window 4096] [ORDER ...]
+    python -m tools.bench.attention [--model 27b] [--kv f16,q8_0] [--depths 200,32768] [--rows 1,24] [--window 4096]
+        [ORDER ...]
 
 An order is `auto`, what sessions take, or changes of it by commas, such as `splits=33` or `column_warps=4,stages=2`:
 splits, column_warps, tile and blocks as in SplitOrder; stages and halves (half_tiles) as in SplitLaunch;
@@ -36,7 +37,7 @@ from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import PASS_ROWS
-from dflash_core.bench.synthetic_models import TARGET_27B
+from dflash_core.bench.family_models import MODELS
 from dflash_core.cache_types import CachePair
 from dflash_core.errors import DFlashError
 from tools.bench.tool import run_tool
@@ -46,10 +47,11 @@ PARTS = {"stages": "stages", "halves": "half_tiles"}  # of a SplitLaunch
 
 
 class Layers:
-    """The caches of all attention layers of a 27B, with `depth` positions of no meaning, and launches over them."""
+    """The caches of all attention layers of a model that have no window, with `depth` positions of no meaning, and
+    launches over them."""
 
-    def __init__(self, device: CudaDevice, kv: CachePair, depth: int, window: int = 0) -> None:
-        mixers = TARGET_27B.of(Attention)
+    def __init__(self, device: CudaDevice, kv: CachePair, depth: int, window: int = 0, model: str = "27b") -> None:
+        mixers = [mixer for mixer in MODELS[model].target().of(Attention) if not mixer.window]
         spec, self.device, self.count = mixers[0], device, len(mixers)
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
         self.slots, on = slots_of(depth), device.torch_device
@@ -117,14 +119,18 @@ def compare(
     widths: Sequence[int],
     orders: Sequence[str],
     window: int = 0,
+    model: str = "27b",
+    branches: int = 0,
 ) -> Iterator[str]:
     """Lines of a table: microseconds of a layer, and the bytes of keys and values in that time."""
     with device.stream():
         for kv in pairs:
             for depth in depths:
-                layers = Layers(device, kv, depth, window)
+                layers = Layers(device, kv, depth, window, model)
                 for rows in widths:
-                    layers.state.stage_tree([0] * rows, range(-1, rows - 1))
+                    spine = max(rows - branches, 1)  # the other rows are children of its nodes, in turn
+                    parents = [*range(-1, spine - 1), *(at % spine for at in range(rows - spine))]
+                    layers.state.stage_tree([0] * rows, parents)
                     layers.state.push()
                     for name in orders:
                         order, launch = layers.ordered(name, rows)
@@ -144,15 +150,19 @@ def compare(
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", choices=MODELS, default="27b", help="whose shapes")
     parser.add_argument("--kv", default="f16,bf16,q8_0,q5_0,q4_0,tq3_0", help="types, by commas")
     parser.add_argument("--depths", default="200,16384,32768", help="positions")
     parser.add_argument("--rows", default="1,24", help="rows of a pass")
     parser.add_argument("--window", type=int, default=0, help="positions of an attention window; 0 is all")
+    parser.add_argument("--branches", type=int, default=0, help="rows that are not on the tree's first chain")
     parser.add_argument("orders", nargs="*", default=["auto"], metavar="ORDER")
     options = parser.parse_args()
     pairs = [CachePair.parse(name) for name in options.kv.split(",")]
     depths, widths = ([int(part) for part in text.split(",")] for text in (options.depths, options.rows))
-    for line in compare(CudaDevice(), pairs, depths, widths, options.orders, options.window):
+    for line in compare(
+        CudaDevice(), pairs, depths, widths, options.orders, options.window, options.model, options.branches
+    ):
         print(line, flush=True)  # noqa: T201
 
 

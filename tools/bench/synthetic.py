@@ -64,7 +64,7 @@ def synthetic_pair(folder: Path, model: Model = SIZE_27B, progress: Callable[[st
         if not pair.draft.exists():
             WRITERS[model.head](pair.draft, model, say)
     except OSError as error:
-        raise DFlashError(f"{folder}: {error.strerror}; name another folder for the synthetic files") from None
+        raise DFlashError(f"{folder}: {error.strerror or error}; name another folder for the synthetic files") from None
     return pair
 
 

@@ -23,7 +23,7 @@ from dflash_core.bench.family_models import MODELS
 from dflash_core.errors import KernelError
 from dflash_core.user_folders import user_folder
 from tools.bench.engines import synthetic_engine
-from tools.bench.step_bench import StepBench, StepCase, default_cases
+from tools.bench.step_bench import DEEP, StepBench, StepCase, default_cases
 from tools.bench.tool import run_tool
 
 CASES = ("plain", "tree 23", "sampled tree 23", "tree 63")
@@ -92,7 +92,7 @@ def table(name: str, found: Sequence[Share]) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", choices=MODELS, default="27b")
-    known = {case.name: case for case in default_cases(16)}
+    known = {case.name: case for case in default_cases(16, contexts=(8192, DEEP))}
     parser.add_argument("--cases", nargs="+", choices=list(known), default=CASES)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--folder", type=Path, default=user_folder("cache") / "synthetic")

@@ -31,7 +31,7 @@ ALL = np.uint32(0xFFFFFFFF)
 @dataclass(frozen=True, slots=True)
 class Started:
     """A step whose draft the card has begun, with its settings. `whole`: its tree has as many nodes as are verified,
-    none of which to take out."""
+    none of which to take out. `passed`: its pass has begun too; the tree is the root alone, and stays so."""
 
     kind: StepKind
     whole: bool
@@ -39,11 +39,7 @@ class Started:
     decision: Decision
     proposal: Candidates | None
     proposing_ms: float
-
-    @property
-    def passed(self) -> bool:
-        """Whether its pass has begun too: the tree is the root alone, and stays so."""
-        return self.knobs.mode == "plain"
+    passed: bool
 
     def drawn(self, widths: tuple[int, ...], vocab: int, *, masked: bool = True) -> StepKind:
         """The kind of its pass and of its draws."""
@@ -118,7 +114,8 @@ class ConstrainedCudaDecoder(CudaDecoder):
         self._started = None if self.session.host_drafter else self._start()
 
     def _start(self) -> Started:
-        """Draft and build the tree of the next step. In plain decoding the pass needs nothing else, and begins too."""
+        """Draft and build the tree of the next step. A plain step's pass begins too, unless the grammar may have tokens
+        for it that are forced: those of the first step that is no longer open are drawn one by one."""
         taken, self._taken = self._taken, None
         if taken is None:
             self._decide(self._asked[0])
@@ -134,19 +131,19 @@ class ConstrainedCudaDecoder(CudaDecoder):
             self._catch_up(kind)
             steps.drafting(kind)()
             whole = self._open or self._weights is not None  # by value, only the best of those built are verified
-            started = Started(kind, whole, self.knobs, self.decision, proposal, proposing_ms)
-            if started.passed:
+            passed = self.knobs.mode == "plain" or (self._open and self.decision.mode == "plain" and proposal is None)
+            started = Started(kind, whole, self.knobs, self.decision, proposal, proposing_ms, passed)
+            if passed:
                 steps.passing(started.drawn((1,), session.head.vocab))()
         return started
 
     def _complete(self, started: Started) -> None:
         """Run the pass, and queue the draws within the grammar."""
         session, steps, vocab = self.session, self.steps, self.session.head.vocab
-        was_open, self._open = self._open, not started.passed and self._is_open()
+        was_open = self._open
+        if not started.passed:
+            self._open = self._is_open()
         with session.device.stream():
-            if self._open != was_open:
-                self._write_knobs()
-                session.state.push_knobs()  # after the draft of this step, which has begun
             decision, widths = started.decision, started.kind.widths
             if started.passed:
                 widths = widths_of(1)
@@ -164,6 +161,11 @@ class ConstrainedCudaDecoder(CudaDecoder):
                 steps.passing(started.drawn(widths, vocab))()
             masked = self._write_masks(tree)
             steps.accepting(started.drawn(widths, vocab, masked=masked), masked=masked)()
+            if started.passed and started.knobs.mode != "plain":
+                self._open = self._is_open()  # now: the card must not wait for it
+            if self._open != was_open:
+                self._write_knobs()
+                session.state.push_knobs()  # after the draft and the draws of this step
             self._pending += max(tree.depths) + 1
             decision = replace(decision, reason=decision.reason + NOTE)
             mark = session.device.mark()
