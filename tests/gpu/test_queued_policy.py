@@ -21,6 +21,7 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.events import Choice, StageTimes, StepEvent, StepTree, brings
 from dflash_core.knobs import Value
+from dflash_core.policy import queued
 from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.base import Decision, FixedPolicy
 from dflash_core.policy.costs import H200
@@ -62,7 +63,10 @@ def answered(
         for sampled in (False, True)
     ],
 )
-def test_auto_is_lossless_whatever_is_learned_or_changed(ranks: tuple[int, ...], sampled: bool) -> None:
+def test_auto_is_lossless_whatever_is_learned_or_changed(
+    ranks: tuple[int, ...], sampled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queued, "LEARNED_AT_ONCE", 4)  # so that weights change in the middle of the answer
     sampling = SAMPLED if sampled else {}
     plain_session, pair = planted(FILE, [], ())
     vocab = pair.target.config.vocab_size

@@ -120,6 +120,18 @@ def test_one_that_is_right_is_used_from_the_start(name: str, late: bool) -> None
     assert ran.modes.count("tree") > 0.8 * len(ran.modes)
 
 
+def test_a_drafter_of_less_than_two_tokens_a_step_is_used_where_that_is_faster() -> None:
+    """As SmolLM2's at temperature 1: 1.85 tokens in 1.5 plain steps."""
+    right = (np.random.default_rng(4).random(3000) < 0.85).astype(int)
+    policy, alone = policy_for(late=True), list[bool]()
+    decide = policy._decide
+    policy._decide = lambda knobs: (made := decide(knobs), alone.append(made.decision.alone))[0]  # type: ignore[method-assign]
+    ran = run(policy, DEMO, right.tolist().__getitem__)
+    assert sum(alone) < 0.05 * len(alone), "the others are queued behind each other"
+    assert ran.modes.count("tree") > 0.9 * len(ran.modes)
+    assert ran.lost(2000) < -0.15
+
+
 def test_a_card_times_every_width_before_it_chooses() -> None:
     """By the shape of the curve that is known beforehand, 24 rows would take 10 % longer than 16."""
     shape = CostTable({1: 0.8, 8: 0.9, 16: 1.5, 24: 1.52, 64: 3}, plain=0.5, draft=0.2)

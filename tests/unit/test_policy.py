@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from tools.bench.replay import GivenCosts
 
 from dflash_core.backends.decoder import Decoder
 from dflash_core.drafters.capabilities import Capabilities
@@ -136,7 +137,7 @@ def test_a_cap_of_any_budget_can_be_asked_for() -> None:
     assert Knobs().replace(budget=default).drafting == f"tree {default}"
     assert Knobs().replace(budget=default).replace(policy="auto").cap is None
     assert Knobs().replace(budget=default).replace(policy="capped").cap == default
-    policy = QueuedPolicy(Arm(Capabilities("dflash", 16, on_device=True), PairState(), StepCosts(H200)))
+    policy = QueuedPolicy(Arm(Capabilities("dflash", 16, on_device=True), PairState(), GivenCosts(H200)))
     proven(policy)
     policy.begin([1, 2], frozenset())
     decision = policy.next(Knobs(drafting="auto up to 7"))
