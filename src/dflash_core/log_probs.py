@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,11 @@ class LogProbs:
         """What a token after the answer and `path` is drawn from: the target's logits (vocab,), or the token that was
         drawn with what is recorded of it."""
         self._seen[tuple(path)] = found
+
+    def see_all(self, tokens: Sequence[int], found: Iterable[Drawn]) -> None:
+        """What was drawn one after the other, where `tokens` were drawn."""
+        for place, one in enumerate(found):
+            self.see(tokens[:place], one)
 
     def add(self, tokens: Sequence[int]) -> None:
         """The answer continues with `tokens`. One whose place was not seen was not drawn."""

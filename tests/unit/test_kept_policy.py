@@ -15,7 +15,7 @@ from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.choosing import QUEUED, Found
 from dflash_core.policy.costs import CPU, StepCosts
-from dflash_core.policy.saved import SavedValues, fingerprint, pair_of, shipped_beside
+from dflash_core.policy.saved import MIN_SAVED_STEPS, SavedValues, fingerprint, pair_of, shipped_beside
 from dflash_core.policy.values import Learned, start_weights
 from support.counting import CountingBackend
 from support.deciding import decoded
@@ -31,7 +31,8 @@ def learned(kept: SavedValues) -> AutoPolicy:
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     kept = SavedValues(tmp_path / "deep" / "folder", "pair")
     state = learned(kept).arm.state
-    state.parts["answer"].after = {"all": Found(6.0, 5.0, 2.0)}
+    state.parts["answer"].after = {"all": Found(6.0, 5.0, 4.0)}
+    state.parts["answer"].copies.brought = 6.5
     kept.write(state)
     again = kept.read()
     for part, mine in state.parts.items():
@@ -40,11 +41,20 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert np.array_equal(mine.learned.covariance, other.learned.covariance)
         assert np.array_equal(mine.learned.found, other.learned.found)
         assert mine.copies == other.copies
-        assert mine.drafts == other.drafts
+        assert {name: one for name, one in mine.drafts.items() if one.steps >= MIN_SAVED_STEPS} == other.drafts
         assert mine.after == other.after
     assert state.pace == again.pace
     assert kept.note is None
     assert [path.name for path in kept.folder.iterdir()] == ["pair.policy.json"]  # type: ignore[union-attr]
+
+
+def test_few_drafts_are_not_saved(tmp_path: Path) -> None:
+    """One slow draft, the first of a program say, would keep the next start from drafting for hundreds of steps."""
+    kept = SavedValues(tmp_path, "pair")
+    state = PairState()
+    state.parts["answer"].drafts = {"all": Found(2.0, 7.8, 1.0), QUEUED: Found(9.0, 5.0, 4.0)}
+    kept.write(state)
+    assert kept.read().parts["answer"].drafts == {QUEUED: Found(9.0, 5.0, 4.0)}
 
 
 def test_nothing_is_written_where_nothing_was_learned(tmp_path: Path) -> None:

@@ -20,12 +20,14 @@ from dflash_core.errors import DFlashError
 from dflash_core.files import read_input, write_whole
 from dflash_core.policy.arm import PARTS, Pace, PairState, PartState
 from dflash_core.policy.choosing import QUEUED, Drafts, Found
-from dflash_core.policy.copying import Copies
+from dflash_core.policy.copying import PRIOR_TOKENS, Copies
 from dflash_core.policy.values import CLASSES, FEATURES, Learned
 
 VERSION = 1  # another one where a number or a name of a circumstance (`choosing.py`) comes to mean something else
 MAX_BYTES = 1 << 20
 LARGEST_WEIGHT = 1e3
+# Fewer drafts are not saved: a single slow one would keep later starts from drafting for hundreds of steps.
+MIN_SAVED_STEPS = 4.0
 MAX_OLD_STEPS = 20  # that older files' drafts on a card count for
 SUFFIX = ".policy.json"
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 16
@@ -38,6 +40,7 @@ class SavedPart(msgspec.Struct, frozen=True):
     covariance: list[list[list[float]]] = []
     counts: list[list[float]] = []  # trials, stated, expected, found: sums by class
     copies: tuple[list[float], list[float]] = ([], [])
+    chains: tuple[float, float] = (PRIOR_TOKENS, PRIOR_TOKENS)  # `Copies.brought`, `Copies.expected`
     worth: tuple[float, float, float, float, int] = (0.0, 4.0, 0.0, 0.0, 0)  # of older files: drafts on a card
     drafts: dict[str, tuple[float, ...]] = {}  # by circumstance: the fields of `Found`; older files have a fourth sum
     after: dict[str, tuple[float, ...]] = {}
@@ -170,7 +173,9 @@ def _part(path: Path, kept: SavedPart) -> PartState:
         counted = len(trials) == len(hits) == MATCH_CLASSES
         if not counted or not all(0 <= hit <= count < 1e6 for count, hit in zip(trials, hits)):
             raise NotSavedError(f"{path} is damaged: its counts of copies are impossible")
-        part.copies = Copies(list(trials), list(hits))
+        if not all(0 < one < 1e6 for one in kept.chains):
+            raise NotSavedError(f"{path} is damaged: its sums of copied chains are impossible")
+        part.copies = Copies(list(trials), list(hits), *kept.chains)
     drafts = kept.drafts
     *_, tokens, _, steps = kept.worth
     if steps:
@@ -207,7 +212,7 @@ def packed(pair: str, state: PairState) -> SavedPair:
         counts = np.stack([learned.trials.astype(np.float64), learned.stated, learned.expected, learned.found])
         parts[str(name)] = SavedPart(
             learned.weights.tolist(), learned.covariance.tolist(), counts.tolist(),
-            (part.copies.trials, part.copies.hits),
+            (part.copies.trials, part.copies.hits), (part.copies.brought, part.copies.expected),
             drafts=_sums(part.drafts), after=_sums(part.after),
         )  # fmt: skip
     pace = state.pace
@@ -215,7 +220,11 @@ def packed(pair: str, state: PairState) -> SavedPair:
 
 
 def _sums(drafts: Drafts) -> dict[str, tuple[float, ...]]:
-    return {circumstance: (found.tokens, found.plain, found.steps) for circumstance, found in drafts.items()}
+    return {
+        circumstance: (found.tokens, found.plain, found.steps)
+        for circumstance, found in drafts.items()
+        if found.steps >= MIN_SAVED_STEPS
+    }
 
 
 def write(path: Path, pair: str, state: PairState) -> None:

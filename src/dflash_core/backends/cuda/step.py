@@ -114,10 +114,9 @@ class CudaDecoder:
         self._last: npt.NDArray[np.void] | None = None
         self._pending = 0  # committed positions that the drafter on the card does not know, of steps that were read
         self._unknown = 0  # queued steps, the newest ones, whose positions it does not know either
-        self._begun = self._over = False
+        self._begun = self._over = self._halted = False
         self._prompt_length = session.length  # `first` sets it again; timed steps do not call `first`
         self._halt: int | None = None
-        self._halted = False
 
     @property
     def ahead(self) -> bool:
@@ -374,22 +373,17 @@ class CudaDecoder:
             raise not_finite("target", self.session.length)
         copied = int(self.steps.copied.array[self._read % STEP_SLOTS]) if queued.text else 0
         event = step_event(slot, self._last, queued.decision.mode, queued.decision.reason, queued.knobs, copied)
-        if (
-            queued.decision.mode != "plain"
-            and not drafts_finite(slot, queued.knobs)
-            and (it := self.session.capabilities)
-        ):
+        drafted = self.session.capabilities if queued.decision.mode != "plain" else None
+        if drafted is not None and not drafts_finite(slot, queued.knobs):
             # What was accepted is the target's own choice; steps that are queued already end the same way.
-            self.policy.failed(it.kind, not_finite("drafter", event.length - len(event.tokens)))
+            self.policy.failed(drafted.kind, not_finite("drafter", event.length - len(event.tokens)))
         if queued.proposal is not None:
-            times = event.stages
-            host = max(times.host - queued.proposing_ms, 0.0)
+            times, host = event.stages, max(event.stages.host - queued.proposing_ms, 0.0)
             times = replace(times, draft=times.draft + queued.proposing_ms, host=host)
             event = replace(event, drafts=step_drafts(queued.proposal), stages=times)
         if (record := self.log_probs) is not None:
             nodes = self.steps.log_probs.array[self._read % STEP_SLOTS, list(event.tree.accepted)]
-            for place, one in enumerate(drawn(nodes, event.tokens, record.top)):
-                record.see(event.tokens[:place], one)
+            record.see_all(event.tokens, drawn(nodes, event.tokens, record.top))
         if self._unknown > len(self._queue):
             self._pending, self._unknown = self._pending + len(event.tokens), len(self._queue)
         self._read, self._last = self._read + 1, slot
