@@ -332,7 +332,7 @@ def test_a_reset_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("mode", "block", "effective", "reason"),
     [
-        ("auto", 8, "tree", "auto"),
+        ("auto", 8, "tree", "a drafter is loaded"),
         ("tree", 8, "tree", "drafting is set"),
         ("chain", 8, "chain", "drafting is set"),
         ("plain", 8, "plain", "drafting is set"),
