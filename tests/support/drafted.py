@@ -30,12 +30,15 @@ THINK = (8, 9)
 @dataclass(frozen=True)
 class Waits:
     """Milliseconds that a card waits for the host: `before` a draft after plain steps, in front of the steps that are
-    queued `after` its result, in front of a draft that follows a `draft`, and once in front of the `first` draft."""
+    queued `after` its result, in front of a draft that follows a `draft`, and once in front of the `first` draft. Each
+    `every`-th step waits for a machine that pauses for `pause`, whatever it is."""
 
     before: float = 0.0
     after: float = 0.0
     draft: float = 0.0
     first: float = 0.0
+    pause: float = 0.0
+    every: int = 1
 
 
 NONE = Waits()
@@ -96,6 +99,7 @@ def run(
             policy.spare()
             event = step(policy, queue.popleft(), curve, shape, at, right(at))
             wait, since = _wait(waits, event, since, ran.drafts)
+            wait += waits.pause * (len(ran.modes) % waits.every == waits.every - 1)
             event = replace(event, stages=replace(event.stages, host=wait))
             ids = event.tokens[: tokens - said]
             ran.times += [ran.times[-1]] * (len(ids) - 1) + [ran.times[-1] + event.stages.total]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,6 +36,7 @@ MIN_WEIGHT = 0.05  # weight of a step in the expectations
 MIN_TRY_LOSS = 0.1  # plain steps that a try is taken to lose at least
 START = 5.0  # plain steps: a try has waits, so it is worth more than one draft
 WAITING = 3  # plain steps after a draft whose waits are the draft's: those that are queued while it is counted
+NEWEST_WAITS = 5  # whose median is the usual one
 WAIT_WEIGHT = 0.5  # of a try in the mean of what tries wait
 MAX_PLAIN_BATCH = 128  # plain steps that are decided and counted at once: each by itself takes the host long
 SAMPLES = 16  # of such a batch, by which its time is known
@@ -66,6 +69,7 @@ class QueuedPolicy(AutoPolicy):
         self._beyond = dict(zip(CHOICES, START_BEYOND))
         self._steps = 0
         self._waits = 0.0  # mean of what the card waits for the host because of a try, in plain steps
+        self._before, self._after = Waited(), Waited()  # of drafts, and of plain steps after them
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         super().begin(ids, stops)
@@ -184,7 +188,7 @@ class QueuedPolicy(AutoPolicy):
     def _count_waits(self, steps: Sequence[StepEvent]) -> None:
         """Charge a draft for what the plain steps after it waited."""
         unit, usual = self.arm.costs.unit, self.arm.costs.plain
-        waited = max(sum(_wait(step, usual) - (unit - usual) for step in steps) / unit, 0.0)
+        waited = self._after.usual(max(sum(_wait(step, usual) - (unit - usual) for step in steps) / unit, 0.0))
         self._allowance.settle(-waited)
         self._waited, self._since = self._waited + waited, self._since + len(steps)
         if self._since == WAITING:
@@ -202,7 +206,7 @@ class QueuedPolicy(AutoPolicy):
         self._since = 0
         arm.count_depth(step, self._part, anew=better)
         usual, unit = costs.typical(len(step.tree.tokens)) if spent else 0.0, costs.unit
-        wait = _wait(step, usual) / unit
+        wait = self._before.usual(_wait(step, usual) / unit)
         self._waited += wait
         self._chooser.drafted(0, brought, usual / unit + wait, drafts, START_TOKENS)
         self._allowance.earn(usual / unit + wait)
@@ -240,6 +244,19 @@ class QueuedPolicy(AutoPolicy):
             return shown(step, self._stops)
         text = self._table if step.knobs.from_text else None
         return walk_trials(step, self._stops, text, self._of(self.arm).copies)
+
+
+class Waited:
+    """The newest waits of a kind, in plain steps. A machine that pauses does so in plain decoding too: one wait counts
+    as no more than their median."""
+
+    def __init__(self) -> None:
+        self._newest = deque[float](maxlen=NEWEST_WAITS)
+
+    def usual(self, wait: float) -> float:
+        """What of a wait counts."""
+        self._newest.append(wait)
+        return min(wait, statistics.median(self._newest))
 
 
 def _wait(step: StepEvent, usual: float) -> float:
