@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from dflash_core.errors import DeviceError, FormatError
 from dflash_core.memory import HostMemory
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.hub import find
-from dflash_tui.application.hub.fitting import FitCheck
+from dflash_tui.application.hub.fitting import FitCheck, fit_check
 from dflash_tui.application.hub.header import ModelHeader
 from dflash_tui.application.session import Loader, LoadRequest, Progress
 from dflash_tui.application.settings.config import load_config, user_file
@@ -200,7 +201,13 @@ async def test_snapshots_of_the_dialogs(
 
     monkeypatch.setattr(find, "read_header", given)
     room = FitCheck(32_768, 32_768, 19 << 30, 0, "12.0 GiB of main memory, on the CPU", weights=17 << 30)
-    monkeypatch.setattr("dflash_tui.screens.models.fit_check", lambda request, freed: room)
+
+    def checked(request: LoadRequest, freed: int) -> FitCheck:
+        """Of models to fetch the sizes are their own: the picture is one of the documents'."""
+        known = request.target is not None and request.target.exists()
+        return room if known else replace(room, weights=fit_check(request, 64 << 30).weights)
+
+    monkeypatch.setattr("dflash_tui.screens.models.fit_check", checked)
     app = models_app(make_app, [], first_run=True)
     prefix = f"{size[0]}x{size[1]}"
     async with app.run_test(size=size) as pilot:

@@ -214,12 +214,12 @@ async def test_prompts_of_programs_are_kept_only_with_consent(app: DFlashApp) ->
         await ask(pilot, "/requests")
         await pilot.press("f8")
         await shows(pilot, "kept only if you agree")
-        assert newest(app).kept is None
+        assert newest(app).prompt is None
         await pilot.press("c", "f8")
         await shows(pilot, "no prompt of an-agent is kept yet")
         await post(address, SHORT)
         await post(address, SHORT | {"messages": [{"role": "user", "content": "Count to five."}]})
-        kept = newest(app).kept
+        kept = newest(app).prompt
         assert kept is not None
         assert "Count to five." in kept.text
         await pilot.press("f8")
@@ -230,14 +230,14 @@ async def test_prompts_of_programs_are_kept_only_with_consent(app: DFlashApp) ->
         assert screen.result is not None
         assert screen.result.prompts == ("an-agent 1", "an-agent 2")
         assert {trial.report.stats.prompt_tokens for trial in screen.result.trials} <= {
-            len(one.kept.ids) for one in app.state.requests.newest_first if one.kept
+            len(one.prompt.ids) for one in app.state.requests.newest_first if one.prompt
         }
         await pilot.press("escape")
         await wait_until(pilot, lambda: not screen.running)
         await pilot.press("escape")
         await wait_until(pilot, lambda: isinstance(app.screen, RequestsScreen))
         await pilot.press("c")
-        assert not any(one.kept for one in app.state.requests.newest_first)
+        assert not any(one.prompt for one in app.state.requests.newest_first)
         assert app.state.session is not None
         assert not app.state.session.turns
 
