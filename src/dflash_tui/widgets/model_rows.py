@@ -71,7 +71,7 @@ def option(
     if gone is not None:
         parts.insert(0, (f"{at_home(gone)} is not there · ", "$error"))
     elif fit is not None:
-        size = f"weights about {gib(fit.weights)}, " if found is None and fit.weights and id.startswith(PAIR) else ""
+        size = f"about {gib(fit.weights)}, " if found is None and fit.weights and id.startswith(PAIR) else ""
         parts.insert(0, (f"{size}{fit.words}", colour(fit)))
         parts.insert(1, (" · ", DIM))
     return Option(Content.assemble(*first, "\n  ", *parts), id=id)
