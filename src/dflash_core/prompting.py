@@ -45,15 +45,14 @@ def build_prompt(
     prompt = Prompt(now.ids, now.text, now.opens_thinking, stable=0)
     if time.monotonic() - began > SLOW_TEMPLATE_S:
         return prompt
-    asked, written = messages[-1], messages[-1].content.strip()
+    written = messages[-1].content.strip()
     alone = [one.role for one in messages if one.role != "system"] == ["user"]
-    if alone and written and written not in now.text:  # left out, or changed
-        other = replace(asked, content="b" if written == "a" else "a")
-        if rendered([*messages[:-1], other]).text == now.text:
-            raise TemplateError(
-                "the model's chat template leaves out messages of the role user, expected one for the roles system,"
-                " user, assistant and tool; use a file with the template that the model was published with"
-            )
+    unseen = alone and bool(written) and written not in now.text  # left out, or changed
+    if unseen and rendered([*messages[:-1], _other(written)]).text == now.text:
+        raise TemplateError(
+            "the model's chat template leaves out messages of the role user, expected one for the roles system,"
+            " user, assistant and tool; use a file with the template that the model was published with"
+        )
     # What the next prompt begins with cannot be read off this one: templates end it with an opening that the history
     # will not have, drop reasoning from earlier turns, or move the system prompt. So a next turn is rendered, and also
     # only the history: there, no first character of an answer can have merged with what comes before it.
@@ -66,12 +65,16 @@ def build_prompt(
     continued = min([one for one in (following[0], shared([*messages, *answered])) if one is not None], default=0)
     stable = min([one for one in (*following, continued) if one], default=0)
     first = next((place for place, message in enumerate(messages) if message.role == "user"), len(messages))
-    begins = "".join(message.content for message in messages[first : first + 1]).strip()[:1]
-    other = Message("user", "b" if begins == "a" else "a")
+    other = _other("".join(message.content for message in messages[first : first + 1]))
     return replace(prompt, stable=stable, continued=continued, head=shared([*messages[:first], other]) or 0)
 
 
 _QUESTION = Message("user", "a")
+
+
+def _other(question: str) -> Message:
+    """A question that begins with another letter than `question`."""
+    return Message("user", "b" if question.strip()[:1] == "a" else "a")
 
 
 def render(

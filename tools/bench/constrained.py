@@ -18,11 +18,10 @@ from statistics import median
 from dflash_core.bench.family_models import MODELS
 from dflash_core.constraints.base import Constraint
 from dflash_core.constraints.grammar import Grammar, Grammars
-from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.engine import Engine, load_pair
+from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
 from dflash_core.lab.schedule import interleave
-from tools.bench.synthetic import synthetic_pair
+from tools.bench.engines import synthetic_or_demo
 from tools.bench.tool import run_tool
 
 CONTEXT = 2048
@@ -53,11 +52,7 @@ def main() -> None:
     add("--tokens", type=int, default=192)
     add("--rounds", type=int, default=7)
     args = parser.parse_args()
-    if args.folder is None:
-        engine = load_pair(demo_target_path(), demo_draft_path(), args.device, context_length=CONTEXT)
-    else:
-        pair = synthetic_pair(args.folder, MODELS[args.model])
-        engine = load_pair(pair.target, pair.draft, args.device, context_length=CONTEXT)
+    engine = synthetic_or_demo(args.model, args.folder, args.device, CONTEXT)
     compiler = Grammars(engine.target.tokenizer, engine.target.config.vocab_size)
     for drafting, temperature in SETTINGS:
         knobs = Knobs(drafting=drafting, temperature=temperature, max_tokens=args.tokens, ignore_eos=True)

@@ -27,8 +27,7 @@ from typing import Any
 
 from dflash_core.bench.family_models import MODELS
 from dflash_core.conversation import Conversation
-from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.engine import Engine, load_pair
+from dflash_core.engine import Engine
 from dflash_core.knobs import Knobs
 from dflash_tui.application import collector
 from dflash_tui.application.background import DecoderUse
@@ -37,8 +36,8 @@ from dflash_tui.server.beside import ServerBeside
 from dflash_tui.server.sampling import Defaults
 from dflash_tui.server.service import Served
 from dflash_tui.server.settings import ServerSettings
+from tools.bench.engines import synthetic_or_demo
 from tools.bench.fed_steps import FedSteps, recorded
-from tools.bench.synthetic import synthetic_pair
 from tools.bench.tool import run_tool
 
 QUESTIONS = ("What is 12 plus 7?", "Tell me a story.", "Tell me about red.", "Write a poem about rain.")
@@ -254,12 +253,8 @@ def main() -> None:
     until = time.perf_counter() + args.seconds
     prompt = args.prompt or (25_000 if args.folder else 700)
     tokens = args.tokens or (1_000 if args.device == "cuda" and args.folder is None else 200)
-    if args.folder is None:
-        engine = load_pair(demo_target_path(), demo_draft_path(), args.device, context_length=CONTEXT_DEMO)
-    else:
-        pair = synthetic_pair(args.folder, MODELS[args.model])
-        room = prompt + args.rounds * 2 * (args.new + 64) + 4096
-        engine = load_pair(pair.target, pair.draft, args.device, context_length=room)
+    context = prompt + args.rounds * 2 * (args.new + 64) + 4096 if args.folder else CONTEXT_DEMO
+    engine = synthetic_or_demo(args.model, args.folder, args.device, context)
     collector.calm(tidied=False)
     with served(engine, until) as bench:
 
