@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.folders.floats8 import Fp8, Nvfp4
-from dflash_core.formats.folders.int4 import Awq, Gptq, Packed, check_int4
+from dflash_core.formats.folders.int4 import Awq, Gptq, Packed
 from dflash_core.formats.folders.parts import Part, Plain
 from dflash_core.formats.quants import FLOATS
 from dflash_core.formats.safetensors import SafetensorsFile
@@ -81,9 +81,6 @@ class Modules:
             )
         return Plain(self.file, name)
 
-    def has(self, name: str) -> bool:
-        return name in self.file.tensors
-
     def _unknown(self, module: str, leaves: Collection[str]) -> UnsupportedError:
         return UnsupportedError(
             f"{self.file.path}: {shown(module)} is stored as {listed(sorted(leaves))}, expected tensors of BF16, FP8,"
@@ -113,29 +110,23 @@ def _of_words(modules: Modules, module: str) -> Part:
     file, codes, scales = modules.file, f"{module}.qweight", f"{module}.scales"
     modules.check_matrix(codes, "I32")
     modules.check_matrix(scales, file.tensors[scales].type)
-    rows, columns = file.tensors[codes].shape
+    columns = file.tensors[codes].shape[1]
     outputs = file.tensors[scales].shape[1]
     if outputs not in (columns, 8 * columns):
         raise FormatError(
             f"{file.path}: {shown(scales)} has {outputs:,} outputs and {shown(codes)} {columns:,}, expected as many or"
             " eight times as many; download it again"
         )
-    inputs = 8 * rows if outputs == columns else rows
-    check_int4(file, module, scales, f"{module}.qzeros", outputs, inputs)
     if outputs != columns:
         return Awq(file, module)
-    found = Gptq(file, module, modules.zeros_plus_one, modules.symmetric or not modules.has(f"{module}.qzeros"))
+    found = Gptq(file, module, modules.zeros_plus_one, modules.symmetric)
     found.check_order(FIRST_INPUTS)
     return found
 
 
 def _of_packed(modules: Modules, module: str) -> Part:
-    codes = f"{module}.weight_packed"
-    modules.check_matrix(codes, "I32")
-    modules.check_matrix(f"{module}.weight_scale", modules.file.tensors[f"{module}.weight_scale"].type)
-    outputs, words = modules.file.tensors[codes].shape
-    zeros = f"{module}.weight_zero_point"
-    check_int4(modules.file, module, f"{module}.weight_scale", zeros, outputs, 8 * words)
+    modules.check_matrix(f"{module}.weight_packed", "I32")
+    modules.check_matrix(scales := f"{module}.weight_scale", modules.file.tensors[scales].type)
     return Packed(modules.file, module)
 
 
