@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_core.errors import FormatError, UnsupportedError
-from dflash_core.formats.folders.parts import unpacked
+from dflash_core.formats.folders.parts import Part, unpacked
 from dflash_core.formats.quants import Bytes
 from dflash_core.formats.weights import StoredWeights, shown
 
@@ -22,7 +22,7 @@ FOUR_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Fp8:
+class Fp8(Part):
     """NAME.weight (outputs, inputs) times NAME.weight_scale, one, one per output or one per block of 128 by 128 (also
     called weight_scale_inv, which is multiplied too)."""
 
@@ -30,7 +30,6 @@ class Fp8:
     name: str
     scale: str
     type: str = "F8_E4M3"
-    factor: float = 1.0
 
     def __post_init__(self) -> None:
         rows, columns = self.shape
@@ -74,7 +73,7 @@ class Fp8:
 
 
 @dataclass(frozen=True, slots=True)
-class Nvfp4:
+class Nvfp4(Part):
     """E2M1 codes (outputs, inputs / 2), the even input in the low half of a byte; scales (outputs, inputs / 16); and
     one number of the tensor, `whole`, which multiplies the matrix or, where `divides`, divides it."""
 
@@ -106,14 +105,14 @@ class Nvfp4:
         return rows, 2 * half
 
     @property
-    def factor(self) -> float:
+    def factors(self) -> tuple[float, ...]:
         whole = self.file.float32(self.whole).reshape(-1)[0]
         found = np.float32(1) / whole if self.divides and whole else whole
         if not np.isfinite(found) or not found:
             raise FormatError(
                 f"{self.file.path}: {shown(self.whole)} is {whole}, expected a number other than 0; download it again"
             )
-        return float(found)
+        return () if found == 1 else (float(found),)
 
     def read(self, begin: int, end: int) -> Bytes:
         scales = self.file.raw(self.scale, slice(begin, end))

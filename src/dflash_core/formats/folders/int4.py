@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.folder_blocks import BF16_SCALE, SYMMETRIC_TYPE
-from dflash_core.formats.folders.parts import unpacked
+from dflash_core.formats.folders.parts import Part, unpacked
 from dflash_core.formats.quants import LIST_TYPES, Bytes, to_int64
 from dflash_core.formats.weights import StoredWeights, shown
 
@@ -30,7 +30,7 @@ SYMMETRIC = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Int4:
+class Int4(Part):
     """What the layouts share. Raises FormatError or UnsupportedError for scales and zeros that do not belong to their
     codes, and for a size of groups that no type has.
 
@@ -41,7 +41,6 @@ class Int4:
     name: str
     plus_one: bool = False
     symmetric: bool = False
-    factor: float = 1.0
     codes: ClassVar[str]
     scales: ClassVar[str]
     zeros: ClassVar[str]

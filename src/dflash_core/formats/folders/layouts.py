@@ -16,16 +16,9 @@ from dflash_core.formats.weights import listed, shown
 
 WEIGHT, BIAS = "weight", "bias"
 _UNREAD = (
-    "input_scale",
-    "input_global_scale",
-    "weight_shape",
-    "k_scale",
-    "v_scale",
-    "q_scale",
-    "kv_scale",
-    "prob_scale",
+    "input_scale", "input_global_scale", "weight_shape", "k_scale", "v_scale", "q_scale", "kv_scale", "prob_scale",
     "output_scale",
-)
+)  # fmt: skip
 """Scales of activations and of cached keys and values, which are rounded here by what they are, and shapes."""
 FIRST_INPUTS = 64
 """Inputs whose order is read when a folder is opened: an order by activation shows there. A load reads the rest."""

@@ -8,12 +8,13 @@ import numpy as np
 
 from dflash_core.errors import FormatError
 from dflash_core.formats.folders.floats8 import halves_in_bytes
+from dflash_core.formats.folders.parts import Part
 from dflash_core.formats.quants import Bytes
 from dflash_core.formats.weights import StoredWeights, shown
 
 
 @dataclass(frozen=True, slots=True)
-class Mxfp4Experts:
+class Mxfp4Experts(Part):
     """Every `step`-th row, from `first` on, of NAME_blocks (experts, rows, inputs / 32, 16), two neighbours in a byte,
     with NAME_scales (experts, rows, inputs / 32): powers of two by their exponents."""
 
@@ -22,7 +23,6 @@ class Mxfp4Experts:
     first: int = 0
     step: int = 1
     type: str = "MXFP4"
-    factor: float = 1.0
 
     def __post_init__(self) -> None:
         blocks, scales = self.file.tensors[self.name + "_blocks"], self.file.tensors.get(self.name + "_scales")
@@ -34,13 +34,14 @@ class Mxfp4Experts:
             )
 
     @property
-    def slabs(self) -> int:
-        return self.file.tensors[self.name + "_blocks"].shape[0]
+    def sizes(self) -> tuple[int, int, int]:
+        experts, rows, blocks, _ = self.file.tensors[self.name + "_blocks"].shape
+        return experts, rows // self.step, blocks * 32
 
     @property
     def shape(self) -> tuple[int, int]:
-        experts, rows, blocks, _ = self.file.tensors[self.name + "_blocks"].shape
-        return experts * rows // self.step, blocks * 32
+        experts, rows, columns = self.sizes
+        return experts * rows, columns
 
     def read(self, begin: int, end: int) -> Bytes:
         blocks, rows = self.shape[1] // 32, slice(begin * self.step, end * self.step)
@@ -54,30 +55,30 @@ class Mxfp4Experts:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedExperts:
+class TurnedExperts(Part):
     """Every `step`-th output, from `first` on, of floats (experts, inputs, outputs)."""
 
     file: StoredWeights
     name: str
     first: int = 0
     step: int = 1
-    factor: float = 1.0
 
     @property
     def type(self) -> str:
         return self.file.tensors[self.name].type
 
     @property
-    def slabs(self) -> int:
-        return self.file.tensors[self.name].shape[0]
+    def sizes(self) -> tuple[int, int, int]:
+        experts, inputs, outputs = self.file.tensors[self.name].shape
+        return experts, outputs // self.step, inputs
 
     @property
     def shape(self) -> tuple[int, int]:
-        experts, inputs, outputs = self.file.tensors[self.name].shape
-        return experts * outputs // self.step, inputs
+        experts, outputs, inputs = self.sizes
+        return experts * outputs, inputs
 
     def read(self, begin: int, end: int) -> Bytes:
-        each, inputs = self.shape[0] // self.slabs, self.shape[1]
+        _, each, inputs = self.sizes
         found = []
         for expert in range(begin // each, -(-end // each)):
             stored = self.file.raw(self.name, slice(expert * inputs, (expert + 1) * inputs))
