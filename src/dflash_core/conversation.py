@@ -22,6 +22,7 @@ from dflash_core.messages import Call, Message, Prompt
 from dflash_core.prefix import common_prefix
 from dflash_core.prompting import build_prompt, render, visible_end
 from dflash_core.record import Line, Start, Turns
+from dflash_core.text.prompt import Prompting
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_core.text.tokenizer import Tokenizer
@@ -205,8 +206,7 @@ class Conversation:
         if self._read is None:
             return None
         messages = (*self.messages, Message("user", "a"))
-        given = self.template.reasoning.variables(knobs)
-        now = render(self.tokenizer, self.template, messages, knobs.thinking, given, self.tools)
+        now = render(self._prompting(knobs), messages)
         return self._reread(Prompt(now.ids, now.text, now.opens_thinking, stable=0), messages, knobs)
 
     def _reread(self, prompt: Prompt, messages: tuple[Message, ...], knobs: Knobs) -> Reread | None:
@@ -232,8 +232,10 @@ class Conversation:
     def preview(self, text: str, knobs: Knobs) -> str:
         """The prompt that asking `text` would give the model. Raises TemplateError and KnobError."""
         messages = (*self.messages, Message("user", text))
-        given = self.template.reasoning.variables(knobs)
-        return render(self.tokenizer, self.template, messages, knobs.thinking, given, self.tools).text
+        return render(self._prompting(knobs), messages).text
+
+    def _prompting(self, knobs: Knobs) -> Prompting:
+        return Prompting.of(self.tokenizer, self.template, knobs, self.tools)
 
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
         """A turn that answers the last message, or the last results of calls, again, in place of its answer.
@@ -259,13 +261,12 @@ class Conversation:
                 needed=needed,
                 capacity=capacity,
             )
-        given = self.template.reasoning.variables(knobs)
-        prompt = build_prompt(self.tokenizer, self.template, messages, knobs.thinking, given, self.tools)
-        if "reasoning_effort" in given:
+        prompting = self._prompting(knobs)
+        prompt = build_prompt(prompting, messages)
+        if "reasoning_effort" in prompting.variables:
             prompt = replace(prompt, effort=knobs.reasoning_effort)
         if knobs.attention_window:
-            sinks = visible_end(self.tokenizer, self.template, messages, prompt, knobs.thinking, given)
-            prompt = replace(prompt, sinks=max(sinks, prompt.head))
+            prompt = replace(prompt, sinks=max(visible_end(prompting, messages, prompt), prompt.head))
         if len(prompt.ids) >= capacity:
             raise ContextError(
                 f"the conversation has {len(prompt.ids):,} tokens with this message and the context holds "

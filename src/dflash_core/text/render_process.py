@@ -31,14 +31,6 @@ _ROOT = str(Path(__file__).parents[2])
 _MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from dflash_core.text.template_worker import main; main()"
 
 
-class _LateError(Exception):
-    """The worker has not answered in time."""
-
-
-class _GoneError(Exception):
-    """The worker has ended on its own."""
-
-
 class RenderProcess:
     """Renders as `sandbox.Compiled` does. One caller at a time. Raises TemplateError for what does not compile.
 
@@ -74,10 +66,10 @@ class RenderProcess:
             else:
                 worker.end()
             raise
-        except _LateError:
+        except TimeoutError:
             worker.end()
             raise LateTemplateError(f"the chat template {step}: still running after {SECONDS:g} s") from None
-        except _GoneError:
+        except EOFError:
             raise TemplateError(f"the chat template {step}: the process that renders it ended {worker.end()}") from None
         except BaseException:  # Ctrl+C too: a later reply would be taken for the next one
             worker.end()
@@ -87,7 +79,8 @@ class RenderProcess:
 
 
 class _Worker:
-    """One process. `ask` raises _LateError and _GoneError, after which `end` must be called, as after any other error.
+    """One process. `ask` raises TimeoutError where the answer is late and EOFError where the process has ended; `end`
+    must be called then, as after any other error.
 
     `end` kills the process and returns how it ended; a second call returns None. `end` is also called when this
     object is no longer referenced, and at the end of the program.
@@ -107,7 +100,7 @@ class _Worker:
         self.end = weakref.finalize(self, _end, self._process, self._link)
         try:
             self._receive(time.monotonic() + START_SECONDS)
-        except (_LateError, _GoneError):
+        except (TimeoutError, EOFError):
             raise TemplateError(f"the process that renders the chat template did not start: {self.end()}") from None
         except BaseException:
             self.end()
@@ -122,7 +115,7 @@ class _Worker:
         try:
             self._link.send_bytes(request)  # a worker that waits for a request reads it at once
         except OSError:
-            raise _GoneError from None
+            raise EOFError from None
         reply = self._receive(deadline)
         if "error" in reply:
             raise TemplateError(reply["error"])
@@ -130,11 +123,11 @@ class _Worker:
 
     def _receive(self, deadline: float) -> dict[str, Any]:
         try:
-            if not self._link.poll(max(deadline - time.monotonic(), 0.0)):
-                raise _LateError
-            return unpacked(self._link.recv_bytes(MAX_BYTES))
-        except (EOFError, OSError):
-            raise _GoneError from None
+            if self._link.poll(max(deadline - time.monotonic(), 0.0)):
+                return unpacked(self._link.recv_bytes(MAX_BYTES))
+        except OSError:
+            raise EOFError from None
+        raise TimeoutError
 
 
 def _end(process: subprocess.Popen[bytes], link: Connection) -> str:
