@@ -150,7 +150,7 @@ def test_a_space_stands_before_text_where_the_file_says_so() -> None:
         (GEMMA3, {"scores": [0.0]}, "scores has 1 entries, expected 384"),
         (GEMMA3, {"scores": ["x"] * 384}, "expected a list of float"),
         (GEMMA3, {"tokens": ["a"] * 384}, "no token <0x00>"),
-        (GEMMA3, {"add_bos_token": 3}, "add_bos_token is a int, expected true or false"),
+        (GEMMA3, {"add_bos_token": 3}, "add_bos_token is 3, expected true or false"),
         (GEMMA4, {"merges": None}, "merges is missing"),
         (GEMMA4, {"merges": ["a b c"]}, "merge 0 is 'a b c', expected two tokens"),
         (GEMMA4, {"merges": ["zq qz"]}, "do not fit the vocabulary"),

@@ -13,13 +13,13 @@ from dflash_core.text.vocabulary import (
     CONTROL,
     ENDS,
     NORMAL,
+    PREFIX,
     UNUSED,
     USER_DEFINED,
     WHOLE_WORDS,
 )
 
 MAX_TOKENS = 1 << 21
-PREFIX = "tokenizer.ggml."
 _SPACES = ("\u2581", " ")
 
 
