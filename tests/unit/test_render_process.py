@@ -200,7 +200,7 @@ def test_no_worker_outlives_the_program(end: str) -> None:
 
 
 def test_a_worker_brings_neither_torch_nor_a_screen() -> None:
-    code = "import sys, dflash_core.text.template_worker; print(*sys.modules)"
+    code = "import sys, dflash_core.text.render_process; print(*sys.modules)"
     environment = os.environ | {"PYTHONPATH": SOURCE_FOLDER}
     shown = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, env=environment)
     modules = {name.split(".")[0] for name in shown.stdout.decode().split()}

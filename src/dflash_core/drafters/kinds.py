@@ -44,7 +44,7 @@ _KINDS = (
         "an MTP head",
         "the MTP head in the target's own file",
         "dflash_core.drafters.mtp:open_mtp",
-        {CPU: "dflash_core.backends.cpu.chain:load_mtp", CARD: "dflash_core.backends.cuda.drafters.mtp:on_device"},
+        {CPU: "dflash_core.backends.cpu.chain:CpuMtp", CARD: "dflash_core.backends.cuda.drafters.mtp:on_device"},
         recognises="dflash_core.drafters.mtp:holds_mtp",
         inside="dflash_core.drafters.mtp:has_head",
         by_name=True,
@@ -63,7 +63,7 @@ _KINDS = (
         "a small model that reads the target's keys and values",
         "dflash_core.drafters.assistant:open_assistant",
         {
-            CPU: "dflash_core.backends.cpu.chain:load_assistant",
+            CPU: "dflash_core.backends.cpu.chain:CpuAssistant",
             CARD: "dflash_core.backends.cuda.drafters.assistant:on_device",
         },
         recognises="dflash_core.drafters.assistant:holds_assistant",
