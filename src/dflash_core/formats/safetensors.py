@@ -159,9 +159,9 @@ def _tensor(source: str, name: str, entry: Any, start: int, shard: int, packed: 
         )
     if packed and not shape:
         shape = [1]  # one number
-    most = 5 if packed else 4  # convolutions of an image tower
-    if not 1 <= len(shape) <= most or 0 in shape:
-        raise FormatError(f"{where} has shape {shape[:8]}, expected 1 to {most} positive sizes; the file is damaged")
+    limit = 5 if packed else 4  # convolutions of an image tower
+    if not 1 <= len(shape) <= limit or 0 in shape:
+        raise FormatError(f"{where} has shape {shape[:8]}, expected 1 to {limit} positive sizes; the file is damaged")
     n_elements = math.prod(shape)
     n_bytes = n_elements * DTYPES[dtype]
     if span[1] - span[0] != n_bytes:

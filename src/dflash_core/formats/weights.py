@@ -112,6 +112,14 @@ class StoredWeights:
     tensors: Mapping[str, TensorInfo]
     shards: tuple[Shard, ...]
 
+    def damaged(self, name: str, found: str, expected: str) -> FormatError:
+        """The refusal of a tensor."""
+        return FormatError(f"{self.path}: {shown(name)} {found}, expected {expected}; download it again")
+
+    def unread(self, name: str, found: str, expected: str, use: str = "another file of the model") -> UnsupportedError:
+        """The refusal of a tensor in a form that is not read."""
+        return UnsupportedError(f"{self.path}: {shown(name)} {found}, expected {expected}; use {use}")
+
     def raw(self, name: str, rows: slice | None = None, out: Bytes | None = None) -> Bytes:
         """The stored bytes, (rows, bytes per row), of all rows or some: a row is the last dimension.
 

@@ -24,7 +24,6 @@ from dflash_core.arch.folders.form import (
     refused,
 )
 from dflash_core.arch.folders.settings import check_activation, common, experts, layer_kinds, mtp_blocks, rotary
-from dflash_core.errors import FormatError
 from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.folders.parts import ColumnsInOrder, Computed, Part, RowsInOrder
 from dflash_core.formats.metadata import Settings
@@ -100,10 +99,7 @@ def _mixed(values: Values) -> tuple[int, ...]:
 
 def _check(modules: Modules, part: Part, what: str, found: int, expected: int) -> None:
     if found != expected:
-        raise FormatError(
-            f"{modules.file.path}: {part.name} has {found:,} {what}, expected {expected:,} from the config's heads;"
-            " download it again"
-        )
+        raise modules.file.damaged(part.name, f"has {found:,} {what}", f"{expected:,} from the config's heads")
 
 
 def _rows(order_of: Callable[[Values], tuple[int, ...]]) -> Change:

@@ -14,11 +14,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.folder_blocks import BF16_SCALE, SYMMETRIC_TYPE
 from dflash_core.formats.folders.parts import Part, unpacked
 from dflash_core.formats.quants import LIST_TYPES, Bytes, to_int64
-from dflash_core.formats.weights import StoredWeights, shown
+from dflash_core.formats.weights import StoredWeights
 
 Words = npt.NDArray[np.unsignedinteger]
 GROUPS = (32, 64, 128)
@@ -52,30 +51,21 @@ class Int4(Part):
         file, tensors, (outputs, inputs) = self.file, self.file.tensors, self.shape
         scales, zeros = tensors[self.name + self.scales], tensors.get(self.name + self.zeros)
         if scales.type not in SCALE_TYPES:
-            raise UnsupportedError(
-                f"{file.path}: {shown(scales.name)} is stored as {scales.type}, expected {' or '.join(SCALE_TYPES)};"
-                " use another file of the model"
-            )
+            raise file.unread(scales.name, f"is stored as {scales.type}", " or ".join(SCALE_TYPES))
         expected, of_zeros = ((count, self._groups) for count in (outputs, outputs // 8))
         if not self.by_row:
             expected, of_zeros = expected[::-1], of_zeros[::-1]
         if scales.shape != expected or outputs % 8:
-            raise FormatError(
-                f"{file.path}: {shown(scales.name)} has shape {list(scales.shape)}, expected {list(expected)} for"
-                f" {outputs:,} outputs, a multiple of 8; download it again"
-            )
+            needed = f"{list(expected)} for {outputs:,} outputs, a multiple of 8"
+            raise file.damaged(scales.name, f"has shape {list(scales.shape)}", needed)
         if zeros is not None and (zeros.shape != of_zeros or zeros.type != "I32"):
-            raise FormatError(
-                f"{file.path}: {shown(zeros.name)} is {zeros.type} {list(zeros.shape)}, expected I32 {list(of_zeros)};"
-                " download it again"
-            )
+            raise file.damaged(zeros.name, f"is {zeros.type} {list(zeros.shape)}", f"I32 {list(of_zeros)}")
         size, rest = divmod(inputs, self._groups)
         if rest or size not in GROUPS:
             found = f"groups of {size}" if not rest else f"{self._groups} groups"
-            raise UnsupportedError(
-                f"{file.path}: {shown(self.name)} has {found} over {inputs:,} inputs, expected groups of"
-                f" {', '.join(map(str, GROUPS))}; use a file with such groups, or the model's GGUF"
-            )
+            expected_groups = f"groups of {', '.join(map(str, GROUPS))}"
+            use = "a file with such groups, or the model's GGUF"
+            raise file.unread(self.name, f"has {found} over {inputs:,} inputs", expected_groups, use)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -160,10 +150,8 @@ class Gptq(Int4):
         inputs = self.shape[1]
         neighbours = np.arange(min(count, inputs)) // (inputs // self._groups)
         if not np.array_equal(_first(self.file, name, count), neighbours):
-            raise UnsupportedError(
-                f"{self.file.path}: {shown(name)} orders inputs by activation (desc_act), expected groups of"
-                " neighbours; use a file without, or the model's GGUF"
-            )
+            order, use = "orders inputs by activation (desc_act)", "a file without, or the model's GGUF"
+            raise self.file.unread(name, order, "groups of neighbours", use)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.errors import UnsupportedError
 from dflash_core.formats.folders.floats8 import Fp8, Nvfp4
 from dflash_core.formats.folders.int4 import Awq, Gptq, Packed
 from dflash_core.formats.folders.parts import Part, Plain
@@ -68,34 +68,24 @@ class Modules:
     def floats(self, name: str) -> Part:
         """A tensor of floats. Raises UnsupportedError for another one."""
         if (kind := self.file.tensors[name].type) not in FLOATS:
-            raise UnsupportedError(
-                f"{self.file.path}: {shown(name)} is stored as {kind} without the scales of a known layout, expected"
-                " BF16, FP8, INT4 or NVFP4; use another file of the model"
-            )
+            found = f"is stored as {kind} without the scales of a known layout"
+            raise self.file.unread(name, found, "BF16, FP8, INT4 or NVFP4")
         return Plain(self.file, name)
 
     def _unknown(self, module: str, leaves: Collection[str]) -> UnsupportedError:
-        return UnsupportedError(
-            f"{self.file.path}: {shown(module)} is stored as {listed(sorted(leaves))}, expected tensors of BF16, FP8,"
-            " GPTQ, AWQ, INT4 of compressed-tensors or NVFP4; use another file of the model"
-        )
+        expected = "tensors of BF16, FP8, GPTQ, AWQ, INT4 of compressed-tensors or NVFP4"
+        return self.file.unread(module, f"is stored as {listed(sorted(leaves))}", expected)
 
     def check_type(self, name: str, *kinds: str) -> None:
         """Raises UnsupportedError for a tensor of another type."""
         if (kind := self.file.tensors[name].type) not in kinds:
-            raise UnsupportedError(
-                f"{self.file.path}: {shown(name)} is stored as {kind}, expected {' or '.join(kinds)}; use another file"
-                " of the model"
-            )
+            raise self.file.unread(name, f"is stored as {kind}", " or ".join(kinds))
 
     def check_matrix(self, name: str, kind: str) -> None:
         """Raises FormatError for a tensor that is no matrix of this type."""
         info = self.file.tensors[name]
         if info.type != kind or len(info.shape) != 2:
-            raise FormatError(
-                f"{self.file.path}: {shown(name)} is {info.type} {list(info.shape)}, expected a matrix of {kind};"
-                " download it again"
-            )
+            raise self.file.damaged(name, f"is {info.type} {list(info.shape)}", f"a matrix of {kind}")
 
 
 def _of_words(modules: Modules, module: str) -> Part:
@@ -106,15 +96,13 @@ def _of_words(modules: Modules, module: str) -> Part:
     columns = file.tensors[codes].shape[1]
     outputs = file.tensors[scales].shape[1]
     if outputs not in (columns, 8 * columns):
-        raise FormatError(
-            f"{file.path}: {shown(scales)} has {outputs:,} outputs and {shown(codes)} {columns:,}, expected as many or"
-            " eight times as many; download it again"
-        )
+        found = f"has {outputs:,} outputs and {shown(codes)} {columns:,}"
+        raise file.damaged(scales, found, "as many or eight times as many")
     if outputs != columns:
         return Awq(file, module)
-    found = Gptq(file, module, modules.zeros_plus_one, modules.symmetric)
-    found.check_order(FIRST_INPUTS)
-    return found
+    part = Gptq(file, module, modules.zeros_plus_one, modules.symmetric)
+    part.check_order(FIRST_INPUTS)
+    return part
 
 
 def _of_packed(modules: Modules, module: str) -> Part:
@@ -138,10 +126,7 @@ def _compressed(modules: Modules, module: str) -> Part:
 def _fp8(scale: str) -> Callable[[Modules, str], Part]:
     def made(modules: Modules, module: str) -> Part:
         if (kind := modules.file.tensors[f"{module}.weight"].type) in FLOATS:
-            raise FormatError(
-                f"{modules.file.path}: {shown(module)} has a {scale} and weights of {kind}, expected F8_E4M3; download"
-                " it again"
-            )
+            raise modules.file.damaged(module, f"has a {scale} and weights of {kind}", "F8_E4M3")
         modules.check_matrix(f"{module}.weight", "F8_E4M3")
         modules.check_type(f"{module}.{scale}", *FLOATS)
         return Fp8(modules.file, module, f"{module}.{scale}")

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_core.errors import FormatError
 from dflash_core.formats.folders.floats8 import halves_in_bytes
 from dflash_core.formats.folders.parts import Part
 from dflash_core.formats.quants import Bytes
-from dflash_core.formats.weights import StoredWeights, shown
+from dflash_core.formats.weights import StoredWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +27,8 @@ class Mxfp4Experts(Part):
         blocks, scales = self.file.tensors[self.name + "_blocks"], self.file.tensors.get(self.name + "_scales")
         fits = scales is not None and (*scales.shape, 16) == blocks.shape and len(blocks.shape) == 4
         if not fits or {blocks.type, scales.type if scales else ""} != {"U8"} or blocks.shape[1] % self.step:
-            raise FormatError(
-                f"{self.file.path}: {shown(self.name)}_blocks is {blocks.type} {list(blocks.shape)}, expected U8"
-                " (experts, rows, blocks, 16) and _scales of the same sizes; download it again"
-            )
+            expected = "U8 (experts, rows, blocks, 16) and _scales of the same sizes"
+            raise self.file.damaged(blocks.name, f"is {blocks.type} {list(blocks.shape)}", expected)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
