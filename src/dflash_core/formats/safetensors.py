@@ -15,7 +15,7 @@ from dflash_core.clean import quoted
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.quants import FLOATS, LIST_TYPES
 from dflash_core.formats.splits import INDEX
-from dflash_core.formats.weights import Shard, StoredWeights, TensorInfo, check_apart, listed, shown
+from dflash_core.formats.weights import Shard, TensorInfo, WeightFile, check_apart, listed, shown
 
 MAX_HEADER = 1 << 26  # a drafter's is some 10 KB; 100,000 tensors of experts take 15 MB
 MAX_JSON = 1 << 26
@@ -31,7 +31,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SafetensorsFile(StoredWeights):
+class SafetensorsFile(WeightFile):
     """One safetensors file, or the shards that an index names."""
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dflash_core.errors import FormatError
 from dflash_core.formats.folders.parts import Part, unpacked
 from dflash_core.formats.quants import Bytes
-from dflash_core.formats.weights import StoredWeights, shown
+from dflash_core.formats.weights import WeightFile, shown
 
 BLOCK = 128
 """Rows and columns of an FP8 matrix that share a scale; columns of a block of F8_E4M3."""
@@ -26,7 +26,7 @@ class Fp8(Part):
     """NAME.weight (outputs, inputs) times NAME.weight_scale, one, one per output or one per block of 128 by 128 (also
     called weight_scale_inv, which is multiplied too)."""
 
-    file: StoredWeights
+    file: WeightFile
     name: str
     scale: str
     type: str = "F8_E4M3"
@@ -73,7 +73,7 @@ class Nvfp4(Part):
     """E2M1 codes (outputs, inputs / 2), the even input in the low half of a byte; scales (outputs, inputs / 16); and
     one number of the tensor, `whole`, which multiplies the matrix or, where `divides`, divides it."""
 
-    file: StoredWeights
+    file: WeightFile
     name: str
     codes: str
     scale: str
@@ -132,6 +132,6 @@ def halves_in_bytes(words: npt.NDArray[np.unsignedinteger]) -> Bytes:
     return pairs.reshape(*words.shape[:-1], -1)
 
 
-def _check_numbers(file: StoredWeights, name: str, codes: Bytes) -> None:
+def _check_numbers(file: WeightFile, name: str, codes: Bytes) -> None:
     if ((codes & 0x7F) == NAN).any():
         raise FormatError(f"{file.path}: {shown(name)} holds values that are no numbers; download it again")

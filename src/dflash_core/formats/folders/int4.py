@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dflash_core.formats.folder_blocks import BF16_SCALE, SYMMETRIC_TYPE
 from dflash_core.formats.folders.parts import Part, unpacked
 from dflash_core.formats.quants import LIST_TYPES, Bytes, to_int64
-from dflash_core.formats.weights import StoredWeights
+from dflash_core.formats.weights import WeightFile
 
 Words = npt.NDArray[np.unsignedinteger]
 GROUPS = (32, 64, 128)
@@ -36,7 +36,7 @@ class Int4(Part):
     plus_one: whether the file stores zeros minus one. symmetric: whether all zeros are 8.
     """
 
-    file: StoredWeights
+    file: WeightFile
     name: str
     plus_one: bool = False
     symmetric: bool = False
@@ -195,7 +195,7 @@ def _awq_codes(words: Words) -> Bytes:
     return found.reshape(8 * words.shape[1], -1)
 
 
-def _first(file: StoredWeights, name: str, count: int) -> npt.NDArray[np.int64]:
+def _first(file: WeightFile, name: str, count: int) -> npt.NDArray[np.int64]:
     """The first numbers of a list. Raises FormatError where the tensor is none."""
     info = file.tensors[name]
     if count >= info.n_elements or info.type not in LIST_TYPES:

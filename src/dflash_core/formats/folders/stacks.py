@@ -9,7 +9,7 @@ import numpy as np
 from dflash_core.formats.folders.floats8 import halves_in_bytes
 from dflash_core.formats.folders.parts import Part
 from dflash_core.formats.quants import Bytes
-from dflash_core.formats.weights import StoredWeights
+from dflash_core.formats.weights import WeightFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Mxfp4Experts(Part):
     """Every `step`-th row, from `first` on, of NAME_blocks (experts, rows, inputs / 32, 16), two neighbours in a byte,
     with NAME_scales (experts, rows, inputs / 32): powers of two by their exponents."""
 
-    file: StoredWeights
+    file: WeightFile
     name: str
     first: int = 0
     step: int = 1
@@ -55,7 +55,7 @@ class Mxfp4Experts(Part):
 class TurnedExperts(Part):
     """Every `step`-th output, from `first` on, of floats (experts, inputs, outputs)."""
 
-    file: StoredWeights
+    file: WeightFile
     name: str
     first: int = 0
     step: int = 1
