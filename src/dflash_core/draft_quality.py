@@ -7,8 +7,8 @@ A draft position counts only in steps whose walk reached it, because only there 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,34 +45,25 @@ class Bin:
 
 def by_position(steps: Iterable[StepEvent]) -> tuple[Position, ...]:
     """The drafter's calibration per draft position, over every position that a walk reached."""
-    sums: list[list[float]] = []
+    found = defaultdict[int, list[tuple[float, bool, bool]]](list)
     for step in steps:
-        for depth, (token, tokens, probs) in enumerate(_met(step)):
-            if depth == len(sums):
-                sums.append([0.0] * 4)
-            parts = (1.0, probs[0], float(tokens[0] == token), float(token in tokens))
-            sums[depth] = [a + b for a, b in zip(sums[depth], parts)]
-    return tuple(
-        Position(depth, round(count), *(part / count for part in parts))
-        for depth, (count, *parts) in enumerate(sums, 1)
-    )
+        for depth, (token, tokens, probs) in enumerate(_met(step), 1):
+            found[depth].append((probs[0], tokens[0] == token, token in tokens))
+    return tuple(Position(depth, len(rows), *_means(rows)) for depth, rows in found.items())
 
 
 def by_probability(steps: Iterable[StepEvent]) -> tuple[Bin, ...]:
     """The same over all candidates of all reached positions, by the probability that the drafter gave them."""
-    sums = [[0.0] * 3 for _ in range(BINS)]
+    found = defaultdict[int, list[tuple[float, bool]]](list)
     for step in steps:
         for token, tokens, probs in _met(step):
             for candidate, prob in zip(tokens, probs):
-                sums_of = sums[min(int(prob * BINS), BINS - 1)]
-                sums_of[0] += 1
-                sums_of[1] += prob
-                sums_of[2] += candidate == token
-    return tuple(
-        Bin(place / BINS, (place + 1) / BINS, round(count), stated / count, hit / count)
-        for place, (count, stated, hit) in enumerate(sums)
-        if count
-    )
+                found[min(int(prob * BINS), BINS - 1)].append((prob, candidate == token))
+    return tuple(Bin(at / BINS, (at + 1) / BINS, len(rows), *_means(rows)) for at, rows in sorted(found.items()))
+
+
+def _means(rows: Sequence[Sequence[float]]) -> Iterator[float]:
+    return (sum(column) / len(rows) for column in zip(*rows))
 
 
 def _met(step: StepEvent) -> Iterable[tuple[int, tuple[int, ...], list[float]]]:

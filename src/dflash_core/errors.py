@@ -54,10 +54,8 @@ class FormatError(DFlashError):
 
 
 class InputError(FormatError):
-    """A file that was named as input is not a regular one, or holds more than is read of it.
-
-    `what`: the message without the file's name.
-    """
+    """A file that was named as input is not a regular one, or has more bytes than are read. `what`: the message without
+    the file's name."""
 
     def __init__(self, name: str, what: str) -> None:
         super().__init__(f"{name} {what}")

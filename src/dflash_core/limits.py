@@ -49,10 +49,8 @@ class Limits:
         if low != knobs:
             notes.append(f"drafting is {low.drafting} here, not {knobs.drafting}: there is memory for no more")
         if low.mode == "chain" and self.drafter is not None and low.budget > self.drafter.depths:
-            asked, low = low, low.at_most(self.drafter.depths)
-            notes.append(
-                f"drafting is {low.drafting} here, not {asked.drafting}: {self.drafter.words} proposes no more"
-            )
+            requested, low = low.drafting, low.at_most(self.drafter.depths)
+            notes.append(f"drafting is {low.drafting} here, not {requested}: {self.drafter.words} proposes no more")
         if low.tree_width > self.tree_width:
             why = "the limit of this card per draft position"
             notes.append(f"tree_width is {self.tree_width} here, not {low.tree_width}: {why}")

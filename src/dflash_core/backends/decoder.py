@@ -154,7 +154,7 @@ class Decoder:
         taken, stop = self._until_stop(tokens)
         step = injected_step(self.backend.prefill, self.backend.length, self.answer[-1], taken, event, self.knobs)
         self._extend(taken)
-        self.policy.said(taken)
+        self.policy.injected(taken)
         self._clock = _Clock()
         return replace(step, stop=stop)
 
@@ -166,7 +166,7 @@ class Decoder:
                 record.drop()
         taken, stop = self._until_stop((token,))
         self._extend(taken)
-        self.policy.said(taken)
+        self.policy.injected(taken)
         self._clock = _Clock()
         return stop
 
@@ -206,7 +206,7 @@ class Decoder:
         if self.constraint is None:
             self.policy.observe(event, self._certain(walk, tokens, logits))
         else:  # what a grammar leaves of a tree shows nothing about the drafter
-            self.policy.said(tokens)
+            self.policy.injected(tokens)
         return event
 
     def _extend(self, tokens: Sequence[int]) -> None:

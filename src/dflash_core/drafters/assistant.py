@@ -71,16 +71,10 @@ def assistant_config(keys: Settings, vocab: int, cells: int, target: ModelSpec) 
         for mixer, at, wide in zip(mixers, sources, widths, strict=True)
     )
     return AssistantConfig(
-        name="",
-        layers=layers,
-        embedding_length=width,
-        target_width=target_width,
-        target_layers=target.block_count,
-        vocab_size=vocab,
-        rms_eps=mixers[0].eps,
-        cells=cells,
+        name="", layers=layers, embedding_length=width, target_width=target_width, target_layers=target.block_count,
+        vocab_size=vocab, rms_eps=mixers[0].eps, cells=cells,
         cells_used=keys.integer("centroids_used", default=CELLS_USED),
-    )
+    )  # fmt: skip
 
 
 def _sources(source: str, mixers: list[Attention], target: ModelSpec) -> tuple[int, ...]:

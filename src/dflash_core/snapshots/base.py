@@ -23,15 +23,15 @@ class SnapshotError(DFlashError):
 
 
 class State(Protocol):
-    """The state at `length` that truncating cannot restore: recurrent states, and a drafter's ring buffers."""
+    """The state at `length` that truncating cannot restore: recurrent states, and a drafter's ring buffers. `tensors`
+    are in host memory."""
 
     @property
     def length(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Its tensors, in host memory."""
+    def tensors(self) -> tuple[Tensor, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)

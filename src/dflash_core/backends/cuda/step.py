@@ -145,7 +145,7 @@ class CudaDecoder:
         if self.log_probs is not None:
             self.log_probs.drop()
         self._extend((token,))
-        self.policy.said((token,))
+        self.policy.injected((token,))
         stop = self._stop_at(token, len(self.answer))
         self._over = stop is not None
         return stop
@@ -161,7 +161,7 @@ class CudaDecoder:
             stop = self._stop_at(kept[-1], len(self.answer) + len(kept))
         step = injected_step(self.session.prefill, self.session.length, self.answer[-1], kept, event, self.knobs)
         self._extend(kept)
-        self.policy.said(kept)
+        self.policy.injected(kept)
         self._over = stop is not None
         return replace(step, stop=stop)
 
@@ -202,7 +202,7 @@ class CudaDecoder:
         """The next finished step."""
         if not self._begun:
             self._begin()
-        while len(self._queue) < self._ahead and not (self._queue and self._queue[-1].decision.alone):
+        while len(self._queue) < self._ahead and not (self._queue and self._queue[-1].decision.blocking):
             self._enqueue()
         self.policy.spare()
         event = self._collect(self._queue.popleft())
