@@ -33,6 +33,8 @@ COUNTED_S, LOOK_S = 0.5, 0.05  # how long counters may lag behind the end of a s
 class RemoteTurn(StreamedTurn):
     """An answer of another engine, piece by piece as it comes."""
 
+    _conversation: RemoteConversation
+
     def __init__(
         self,
         conversation: RemoteConversation,
@@ -43,34 +45,31 @@ class RemoteTurn(StreamedTurn):
         drawn: bool,
     ) -> None:
         super().__init__(conversation, stream, on_prefill)
-        self._conversation, self._start, self._drawn = conversation, start, drawn
+        self._start, self._drawn = start, drawn
         self._engine = conversation.engine
         self._split = ThinkingSplit(False)  # for servers that leave the tags in the text
         self._pieces: list[Piece] = []
         self._figures = UNKNOWN
         self._stop: Stop | None = None
-        self._count = 0
         self._began = 0.0
 
-    def __iter__(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Piece]:
         before = self._conversation.metrics()
         self._began = time.monotonic()
         self.watched(self._start)
-        try:
-            for _, data in self._stream:
-                if data == b"[DONE]":
-                    self._stop = self._stop or "stop token"
-                elif (chunk := self._read(data)) is not None:
-                    yield from self._taken(chunk)
-            if self._stop is None:
-                if not self._stream.is_cut:
-                    raise AttachError(CUT_OFF)
-                self._stop = "cancelled"
-            self._end(before, self._stop)
-        finally:
-            self._release()
-            self.streamed.end(cut=self._stop != "stop token")
-            self._conversation.ended(self)
+        for _, data in self._stream:
+            if data == b"[DONE]":
+                self._stop = self._stop or "stop token"
+            elif (chunk := self._read(data)) is not None:
+                yield from self._taken(chunk)
+        if self._stop is None:
+            if not self._stream.is_cut:
+                raise AttachError(CUT_OFF)
+            self._stop = "cancelled"
+        self._end(before, self._stop)
+
+    def settle(self) -> None:
+        self._release()
 
     def _read(self, data: bytes) -> Chunk | None:
         """A chunk of the stream; None for what is no object. Raises AttachError for an error of the engine."""
@@ -90,7 +89,6 @@ class RemoteTurn(StreamedTurn):
     def _taken(self, chunk: Chunk) -> Iterator[Piece]:
         self._figures = self._figures.with_(chunk.figures)
         self._stop = chunk.stop or self._stop
-        self._count = max(self._count, chunk.count)
         if chunk.read is not None and self._on_prefill is not None and not self._pieces:
             self._on_prefill(*chunk.read)
         self.streamed.take(chunk.calls)
@@ -106,7 +104,7 @@ class RemoteTurn(StreamedTurn):
             name = self._engine.name
             read = PrefillEvent((), it.prompt_tokens or 0, cached, at * 1e3, "remote", name)
             yield self._add(Piece(read, at=at))
-        yield self._add(Piece(TextEvent(self._count, reason=self._engine.name), text, thinking, at))
+        yield self._add(Piece(TextEvent(self._figures.tokens or 0, reason=self._engine.name), text, thinking, at))
 
     def _add(self, piece: Piece) -> Piece:
         self._pieces.append(piece)
@@ -145,8 +143,6 @@ class RemoteTurn(StreamedTurn):
             else:
                 sources.append(self._conversation.recent())
         clock = []
-        if its.tokens is None and self._count:
-            its = replace(its, tokens=self._count)
         if self._pieces and its.first_token_ms is None:
             its = replace(its, first_token_ms=self._pieces[0].at * 1e3)
             clock.append("first token")
@@ -155,22 +151,13 @@ class RemoteTurn(StreamedTurn):
             clock.append("speed")
         sources.append(f"by the clock here: {', '.join(clock)}" if clock else "")
         sources.append(engine.remedy if its.steps is None else "")
-        said = "; ".join(filter(None, sources))
-        knobs, drawn = self._start.knobs, self._drawn
-        self.report = found = report(its, self.text, self.thinking, stop, knobs, engine.name, said, drawn=drawn)
+        source, knobs = "; ".join(filter(None, sources)), self._start.knobs
+        self.report = found = report(
+            its, self.text, self.thinking, stop, knobs, engine.name, source, drawn=self._drawn
+        )  # fmt: skip
         self.watched(End(found, *rest))
         if self._pieces:
             self.record = TurnRecord(self._start, tuple(self._pieces), found, rest=rest, ended=True)
-
-    def stop(self) -> None:
-        """Leave; the engine ends an answer that nobody reads."""
-        self._stream.cut()
-
-    def answer_now(self) -> None:
-        """It goes on reasoning: no engine can be told to answer."""
-
-    def change(self, knobs: Knobs) -> None:
-        """A request cannot be changed."""
 
 
 class RemoteConversation(SentConversation):
@@ -187,7 +174,7 @@ class RemoteConversation(SentConversation):
         created = datetime.now(UTC).isoformat(timespec="seconds")
         start = Start(created, self._model, "", system, messages[-1].content, (), knobs)
         body = self.engine.body(self._model, messages, knobs) | self.offered()
-        stream = self._server.stream(self.engine.path, body, SILENCE_S)
+        stream = Stream(self._server, self.engine.path, body, SILENCE_S)
         return RemoteTurn(self, stream, start, on_prefill, drawn=drawn)
 
     def metrics(self) -> Metrics | None:
@@ -238,10 +225,10 @@ class RemoteSession(WithoutDecoder):
     def memory(self) -> MemoryBreakdown:
         """What the engine tells of it."""
         try:
-            components, said = self._engine.memory(self._server, self._model.name)
+            components, about = self._engine.memory(self._server, self._model.name)
         except AttachError as error:
-            components, said = (), str(error)
-        self.missing = {**self.missing, "memory": said}
+            components, about = (), str(error)
+        self.missing = {**self.missing, "memory": about}
         return MemoryBreakdown(self._engine.name, components, 0, 0)
 
     def _tokens(self, text: str) -> int:
