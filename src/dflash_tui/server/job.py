@@ -14,13 +14,13 @@ from dflash_core.knobs import Knobs
 from dflash_core.log_probs import LogProbs
 from dflash_core.messages import Call, Message, Prompt, arguments_of
 from dflash_core.record import End, Line, Start
-from dflash_core.text.template_values import Tools
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.answer import AnswerParts, AnswerShape
 from dflash_core.text.tool_calls.forms import Form
 from dflash_core.text.tool_calls.parts import Part
 from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.requests import Requests, ServedRequest
+from dflash_tui.server.asked import Asked
 from dflash_tui.server.drawn_tokens import DrawnTokens
 from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, Updates, Why, text_thinking_calls
 
@@ -33,20 +33,17 @@ WORDS: dict[Why, str] = {"calls": "calls a tool", "context": "context full", "ca
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that has been rendered, counted and checked. `form`: how calls of its `tools` are found in the answer;
+    """A request that has been rendered, counted and checked. `form`: how calls of its tools are found in the answer;
     None: all is text. `answered` is called with the answer as a message and its ids, where it has come to its end."""
 
+    asked: Asked
     prompt: Prompt
     knobs: Knobs
-    stops: tuple[str, ...]
     form: Form | None
-    tools: Tools
     start: Callable[[Prompt, Knobs], Start]
     answered: Callable[[Message, Sequence[int]], None]
     constraint: Constraint | None = None
     log_probs: LogProbs | None = None
-    parallel: bool = True
-    notes: tuple[str, ...] = ()
 
 
 class Job:
@@ -56,30 +53,22 @@ class Job:
     """
 
     def __init__(
-        self,
-        prepared: Prepared,
-        request: ServedRequest,
-        requests: Requests,
-        *,
-        streamed: bool,
-        events: bool = False,
-        key: int = 0,
+        self, prepared: Prepared, request: ServedRequest, requests: Requests, *, streamed: bool, key: int = 0
     ) -> None:
         """`request`: as it is listed in `requests`, where those who watch find its lines. `streamed`: its client gets
-        the answer as it comes; without that there is no update but the last. `events`: the lines too. `key`: the
-        number of its client's, 0 for none."""
-        self.streamed, self._events, self.key = streamed, streamed and events, key
+        the answer as it comes; without that there is no update but the last. `key`: the number of its client's, 0 for
+        none."""
         self.prepared, self.request, self._requests = prepared, request, requests
+        self.streamed, self._events, self.key = streamed, streamed and prepared.asked.events, key
         self.updates = Updates()
         self.cancelled = False
         self.written = 0
         """Tokens of the answer so far."""
         self._answer: Answer | None = None
-        form = prepared.form
-        parser = AnswerParts(form, prepared.tools) if form is not None else None
-        self._shape = AnswerShape(
-            prepared.stops, parser, parallel=prepared.parallel, ends=form.stops if form is not None else ()
-        )
+        form, asked = prepared.form, prepared.asked
+        parser = AnswerParts(form, asked.tools) if form is not None else None
+        self._ends = form.stops if form is not None else ()
+        self._shape = AnswerShape(asked.stops, parser, parallel=asked.parallel, ends=self._ends)
         self._drawn: DrawnTokens | None = None
         self._made = time.perf_counter()
         self._queue_ms = self._ttft_ms = 0.0
@@ -122,8 +111,7 @@ class Job:
                 engine, tokenizer, prepared.prompt, prepared.knobs, prepared.start, keep=prepared.prompt.keep,
                 watchers=(self._line,), on_prefill=self._reads,
                 shown=prepared.form.shown if prepared.form is not None else (), constraint=prepared.constraint,
-                log_probs=prepared.log_probs,
-                ends=prepared.form.stops if prepared.form is not None else (),
+                log_probs=prepared.log_probs, ends=self._ends,
             )  # fmt: skip
             if prepared.log_probs is not None:
                 opens = prepared.prompt.opens_thinking
@@ -195,7 +183,7 @@ class Job:
         count = counted(tokenizer, ids, shape.dropped) if shape.stop_string else len(ids)
         if report is not None and report.stop == "stop token" and why in ("end", "calls") and not shape.notes:
             self._remember(ids)
-        notes = (*self.prepared.notes, *shape.notes)
+        notes = (*self.prepared.asked.notes, *shape.notes)
         return Ended(report, why, count, shape.stop_string, self._queue_ms, self._ttft_ms, notes)
 
     def _remember(self, ids: Sequence[int]) -> None:

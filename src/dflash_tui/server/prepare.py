@@ -58,17 +58,14 @@ class Preparer:
         knobs = knobs_of(asked, defaults, limits, capacity - len(prompt.ids))
         form = self.support.form if asked.tools and asked.choice != "none" and asked.grammar is None else None
         return Prepared(
+            asked=asked,
             prompt=prompt,
             knobs=knobs,
-            stops=asked.stops,
             form=form,
-            tools=asked.tools,
             start=_starter(messages, self._names, self._engine),
             answered=lambda message, ids: self._written.add(prompt.ids, len(messages), message, ids),
             constraint=self._constraining.constraint(asked, prompt, thinking=knobs.thinking),
             log_probs=LogProbs(asked.log_probs) if asked.log_probs is not None else None,
-            parallel=asked.parallel,
-            notes=asked.notes,
         )
 
     def count(self, asked: Asked, defaults: Defaults) -> int:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from dflash_core.messages import Call, Message, arguments_of
-from dflash_tui.server.asked import GRAMMAR, Asked
-from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
-from dflash_tui.server.parts import Function, at_least_one, role_of, string_of, text_of, tools_of
+from dflash_tui.server.asked import Asked, Function, Request
+from dflash_tui.server.parts import role_of, string_of, text_of
 from dflash_tui.server.request_error import RequestError, invalid
 
 HOSTED = (
@@ -36,14 +35,10 @@ class ReasoningField(msgspec.Struct):
     effort: str | None = None
 
 
-class ResponseRequest(msgspec.Struct, kw_only=True):
+class ResponseRequest(Request, kw_only=True):
     input: str | list[Any]
-    model: str | None = None
     instructions: str | None = None
-    stream: bool | None = None
     max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -52,7 +47,6 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     include: list[str] | None = None
     text: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
-    dflash: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +107,9 @@ def asked_of(request: ResponseRequest) -> Asked:
             400, "no response is stored here; send the whole history as input", "previous_response_id",
             "previous_response_not_found",
         )  # fmt: skip
-    wanted = (request.text or {}).get("format")
-    if wanted is not None and not isinstance(wanted, dict):
+    form = (request.text or {}).get("format")
+    if form is not None and not isinstance(form, dict):
         raise invalid("expected an object at text.format", "text.format")
-    grammar, place = grammar_of(wanted, "text.format", request.dflash)
-    changes, places, _ = extended(request.dflash)
-    changes |= sampling_changes(temperature=request.temperature, top_p=request.top_p)
-    thinking, effort = effort_of(request.reasoning.effort if request.reasoning else None, "reasoning.effort")
     messages = [Message("system", request.instructions)] if request.instructions else []
     notes: list[str] = []
     if isinstance(request.input, str):
@@ -129,23 +119,16 @@ def asked_of(request: ResponseRequest) -> Asked:
             message = _message(item, f"input[{at}]", notes)
             messages += [message] if message is not None else []
     tools = _tools(request)
-    shown = {one.name: name for name, one in tools.names.items()}
-    choice, tool = choice_of(request.tool_choice)
-    return Asked(
+    found = request.asked(
         messages=tuple(messages),
-        tools=tools_of(tools.functions),
-        choice=choice,
-        tool=shown.get(tool, tool),
-        strict=any(one.strict for one in tools.functions),
-        parallel=request.parallel_tool_calls is not False,
-        grammar=grammar,
-        changes=changes,
-        places=places | {GRAMMAR: place},
-        max_tokens=at_least_one(request.max_output_tokens, "max_output_tokens"),
-        thinking=thinking,
-        effort=effort,
+        functions=tools.functions,
+        choice=request.tool_choice,
+        form=(form, "text.format"),
+        effort=(request.reasoning.effort if request.reasoning else None, "reasoning.effort"),
         notes=tuple(notes),
     )
+    shown = {one.name: name for name, one in tools.names.items()}
+    return replace(found, tool=shown.get(found.tool, found.tool))
 
 
 def _message(item: object, place: str, notes: list[str]) -> Message | None:
