@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +9,12 @@ import msgspec
 
 from dflash_core.events import PrefillEvent
 from dflash_core.messages import Call, Message
-from dflash_core.text.tool_calls.parts import Part
 from dflash_tui.server.asked import Asked, Function, Request, ThinkingSwitch, at_least_one
 from dflash_tui.server.parts import new_id, role_of, string_of, text_of
 from dflash_tui.server.request_error import RequestError, invalid
-from dflash_tui.server.updates import Block, Ended, Kind, Reading, Why, blocks_of
+from dflash_tui.server.updates import Ended, Reading, Why
 from dflash_tui.server.usage import anthropic_counts, anthropic_usage
-from dflash_tui.server.writer import BlockWriter, event
+from dflash_tui.server.writer import BlockWriter, Kind, event
 
 STOP_REASONS: dict[Why, str] = {
     "end": "end_turn", "stop string": "stop_sequence", "length": "max_tokens",
@@ -154,8 +152,8 @@ class AnthropicWriter(BlockWriter):
 
     def __init__(self, request: MessagesRequest) -> None:
         super().__init__(request)
-        self._blocks = -1
-        self._message: dict[str, Any] = {
+        self._content: list[dict[str, Any]] = []
+        self.answer = {
             "id": new_id("msg_"), "type": "message", "role": "assistant", "model": request.model or "", "content": [],
             "stop_reason": None, "stop_sequence": None,
         }  # fmt: skip
@@ -168,56 +166,47 @@ class AnthropicWriter(BlockWriter):
 
     def begin(self, read: PrefillEvent | None) -> bytes:
         usage = anthropic_counts(read.prompt_tokens, read.reused_tokens, 1) if read else anthropic_counts(0, 0, 0)
-        return self._event("message_start", message=self._message | {"usage": usage}) + self._event("ping")
+        return self._event("message_start", message=self.answer | {"usage": usage}) + self._event("ping")
 
     def open(self, kind: Kind, name: str) -> bytes:
-        self._blocks += 1
-        return self._event("content_block_start", index=self._blocks, content_block=_block(Block(kind, "", name)))
+        block: dict[str, Any] = {"type": kind, kind: ""}
+        if kind == "thinking":
+            block["signature"] = ""
+        elif kind == "call":
+            block = {"type": "tool_use", "id": new_id("toolu_"), "name": name, "input": {}}
+        self._content.append(block)
+        return self._of_block("start", content_block=block)
 
     def more(self, text: str) -> bytes:
         if self.kind == "call":
-            return self._delta("input_json_delta", partial_json=text)
-        return self._delta(f"{self.kind}_delta", **{str(self.kind): text})
+            return self._of_block("delta", delta={"type": "input_json_delta", "partial_json": text})
+        return self._of_block("delta", delta={"type": f"{self.kind}_delta", self.kind: text})
 
-    def _delta(self, kind: str, **fields: Any) -> bytes:
-        return self._event("content_block_delta", index=self._blocks, delta={"type": kind, **fields})
+    def close(self, kind: Kind, text: str) -> bytes:
+        block, signed = self._content[-1], b""
+        if kind == "call":
+            block["input"] = _object(text)
+        else:
+            block[kind] = text
+        if kind == "thinking":
+            block["signature"] = new_id("sig_")
+            signed = self._of_block("delta", delta={"type": "signature_delta", "signature": block["signature"]})
+        return signed + self._of_block("stop")
 
-    def close(self) -> bytes:
-        if self.kind is None:
-            return b""
-        signed = self._delta("signature_delta", signature=new_id("sig_")) if self.kind == "thinking" else b""
-        self.kind = None
-        return signed + self._event("content_block_stop", index=self._blocks)
+    def _of_block(self, what: str, **fields: Any) -> bytes:
+        return self._event(f"content_block_{what}", index=len(self._content) - 1, **fields)
 
     def end(self, ended: Ended) -> bytes:
-        found = self.close()
-        if self._blocks < 0:
-            found += self.open("text", "") + self._event("content_block_stop", index=0)
-        stopped = self._event("message_delta", delta=_stop(ended), usage=anthropic_usage(ended), **self.figures(ended))
-        return found + stopped + self._event("message_stop")
+        found = self.over()
+        if not self._content:
+            found += self.open("text", "") + self._of_block("stop")
+        stop = {"stop_reason": STOP_REASONS[ended.why], "stop_sequence": ended.stop_string or None}
+        figures = {"usage": anthropic_usage(ended), **self.figures(ended)}
+        self.answer |= {"content": self._content, **stop, **figures}
+        return found + self._event("message_delta", delta=stop, **figures) + self._event("message_stop")
 
     def failed(self, refusal: RequestError) -> bytes:
         return event(msgspec.json.encode(refusal.body("anthropic", "")), "error")
-
-    def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
-        content = []
-        for one in blocks_of(parts) or [Block("text", "")]:
-            signed = {"signature": new_id("sig_")} if one.kind == "thinking" else {}
-            content.append(_block(one) | signed)
-        more = {"content": content, **_stop(ended), "usage": anthropic_usage(ended)}
-        return self._message | more | self.figures(ended)
-
-
-def _stop(ended: Ended) -> dict[str, Any]:
-    return {"stop_reason": STOP_REASONS[ended.why], "stop_sequence": ended.stop_string or None}
-
-
-def _block(block: Block) -> dict[str, Any]:
-    if block.kind == "thinking":
-        return {"type": "thinking", "thinking": block.text, "signature": ""}
-    if block.kind == "text":
-        return {"type": "text", "text": block.text}
-    return {"type": "tool_use", "id": new_id("toolu_"), "name": block.name, "input": _object(block.text)}
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -248,7 +248,7 @@ class ChatWriter(ChunkWriter):
         if thinking:
             message["reasoning_content"] = thinking
         if calls:
-            functions = [{"name": one.name, "arguments": one.text} for one in calls]
+            functions = [{"name": name, "arguments": arguments} for name, arguments in calls]
             message["tool_calls"] = [{"id": new_id("call_"), "type": "function", "function": one} for one in functions]
         choice = {"index": 0, "message": message, "finish_reason": FINISH[ended.why], "logprobs": self._listed(parts)}
         return self._whole(choice, ended, object="chat.completion")

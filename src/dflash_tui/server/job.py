@@ -187,8 +187,8 @@ class Job:
         return Ended(report, why, count, shape.stop_string, self._queue_ms, self._ttft_ms, notes)
 
     def _remember(self, ids: Sequence[int]) -> None:
-        text, thinking, blocks = text_thinking_calls(self.parts)
-        calls = tuple(Call("", one.name, arguments_of(one.text)) for one in blocks)
+        text, thinking, found = text_thinking_calls(self.parts)
+        calls = tuple(Call("", name, arguments_of(arguments)) for name, arguments in found)
         self.prepared.answered(Message("assistant", text, thinking, calls=calls), ids)
 
 

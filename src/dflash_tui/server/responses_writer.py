@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from dflash_core.events import PrefillEvent
 from dflash_core.messages import arguments_of
-from dflash_core.text.tool_calls.parts import Part
 from dflash_tui.server.parts import new_id
 from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.responses import INPUT_FIELD, ResponseRequest, ToolName, names_of
-from dflash_tui.server.updates import Ended, Kind, Reading
+from dflash_tui.server.updates import Ended, Reading
 from dflash_tui.server.usage import responses_usage
-from dflash_tui.server.writer import BlockWriter, event
+from dflash_tui.server.writer import BlockWriter, Kind, event
 
 CALLS = {True: ("custom_tool_call", "ctc_", "input"), False: ("function_call", "fc_", "arguments")}
 """The type of a call's item, the prefix of its id, and the field of its arguments; by whether it takes free text."""
@@ -30,8 +29,7 @@ class ResponseWriter(BlockWriter):
         self._names: Mapping[str, ToolName] = names_of(request)
         self._number = 0
         self._item: dict[str, Any] = {}  # the open one
-        self._text = ""  # of the open one, so far
-        self._response: dict[str, Any] = {
+        self.answer = {
             "id": new_id("resp_"), "object": "response", "created_at": int(time.time()), "status": "in_progress",
             "model": model, "output": [], "instructions": request.instructions, "error": None,
             "incomplete_details": None, "max_output_tokens": request.max_output_tokens,
@@ -47,21 +45,20 @@ class ResponseWriter(BlockWriter):
         return event(msgspec.json.encode(data), kind)
 
     def _of_item(self, kind: str, **fields: Any) -> bytes:
-        place = {"item_id": self._item["id"], "output_index": len(self._response["output"])}
+        place = {"item_id": self._item["id"], "output_index": len(self.answer["output"])}
         return self._event(f"response.{kind}", **place, **fields)
 
     def waits(self, place: int, waiting: int, read: Reading | None) -> bytes:
         # Comments do not keep every client waiting; this event does.
-        return self.begin(None) or self._event("response.in_progress", response=self._response)
+        return self.begin(None) or self._event("response.in_progress", response=self.answer)
 
     def begin(self, read: PrefillEvent | None) -> bytes:
         if self._number:
             return b""
-        created = self._event("response.created", response=self._response)
-        return created + self._event("response.in_progress", response=self._response)
+        created = self._event("response.created", response=self.answer)
+        return created + self._event("response.in_progress", response=self.answer)
 
     def open(self, kind: Kind, name: str) -> bytes:
-        self._text = ""
         if kind == "thinking":
             self._item = {"id": new_id("rs_"), "type": "reasoning", "summary": [], "content": []}
         elif kind == "text":
@@ -81,11 +78,10 @@ class ResponseWriter(BlockWriter):
         return self._of_output("added")
 
     def _of_output(self, what: str) -> bytes:
-        item, place = dict(self._item), len(self._response["output"])
+        item, place = dict(self._item), len(self.answer["output"])
         return self._event(f"response.output_item.{what}", output_index=place, item=item)
 
     def more(self, text: str) -> bytes:
-        self._text += text
         type = self._item["type"]
         if type == "custom_tool_call":
             return b""  # free text is sent when it is complete
@@ -95,15 +91,13 @@ class ResponseWriter(BlockWriter):
             return self._of_item("reasoning_text.delta", content_index=0, delta=text)
         return self._of_item("output_text.delta", content_index=0, delta=text, logprobs=[])
 
-    def close(self) -> bytes:
-        if self.kind is None:
-            return b""
-        item, text = self._item, self._text
-        if item["type"] == "message":
+    def close(self, kind: Kind, text: str) -> bytes:
+        item = self._item
+        if kind == "text":
             item["content"] = [_output_text(text)]
             found = self._of_item("output_text.done", content_index=0, text=text, logprobs=[])
             found += self._of_item("content_part.done", content_index=0, part=_output_text(text))
-        elif item["type"] == "reasoning":
+        elif kind == "thinking":
             item["content"] = [{"type": "reasoning_text", "text": text}]
             found = self._of_item("reasoning_text.done", content_index=0, text=text)
         elif item["type"] == "function_call":
@@ -116,28 +110,22 @@ class ResponseWriter(BlockWriter):
         if "status" in item:
             item["status"] = "completed"
         found += self._of_output("done")
-        self._response["output"].append(item)
-        self.kind = None
+        self.answer["output"].append(item)
         return found
 
     def end(self, ended: Ended) -> bytes:
-        found = self.close()
+        found = self.over()
         cut = ended.why in ("length", "context")
         status = "incomplete" if cut else "cancelled" if ended.why == "cancelled" else "completed"
-        self._response |= {"status": status, "usage": responses_usage(ended), **self.figures(ended)}
+        self.answer |= {"status": status, "usage": responses_usage(ended), **self.figures(ended)}
         if cut:
-            self._response["incomplete_details"] = {"reason": "max_output_tokens"}
-        return found + self._event(f"response.{'incomplete' if cut else 'completed'}", response=self._response)
+            self.answer["incomplete_details"] = {"reason": "max_output_tokens"}
+        return found + self._event(f"response.{'incomplete' if cut else 'completed'}", response=self.answer)
 
     def failed(self, error: RequestError) -> bytes:
         about = error.body("openai", "")["error"]
-        self._response |= {"status": "failed", "error": {"code": error.code or about["type"], "message": error.message}}
-        return self._event("response.failed", response=self._response)
-
-    def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
-        self.parts(parts)
-        self.end(ended)
-        return self._response
+        self.answer |= {"status": "failed", "error": {"code": error.code or about["type"], "message": error.message}}
+        return self._event("response.failed", response=self.answer)
 
 
 def _output_text(text: str) -> dict[str, Any]:

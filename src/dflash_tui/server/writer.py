@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from dflash_core.events import PrefillEvent
-from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart, Part, Text, Thinking
+from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart, Part, Text, Thinking, merged
 from dflash_tui.server.asked import Request
 from dflash_tui.server.request_error import RequestError
-from dflash_tui.server.updates import Ended, Kind, Reading
+from dflash_tui.server.updates import Ended, Reading
 from dflash_tui.server.usage import figures
+
+Kind = Literal["thinking", "text", "call"]
 
 
 def event(data: bytes, name: str = "") -> bytes:
@@ -66,25 +68,45 @@ class Writer:
 
 
 class BlockWriter(Writer):
-    """For streams of blocks, one after the other, each with a beginning and an end."""
+    """For streams of blocks, one after the other, each with a beginning and an end. What the last event has of them is
+    the answer that is not streamed."""
 
-    kind: Kind | None = None
-    """Of the open block."""
+    answer: dict[str, Any]
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self.kind: Kind | None = None  # of the open block
+        self._texts: list[str] = []  # of the open block
 
     def part(self, part: Part) -> bytes:
         if isinstance(part, CallStart):
-            return self.close() + self._begin("call", part.name)
+            return self._begin("call", part.name)
         if isinstance(part, (Text, Thinking)):
             kind: Kind = "text" if isinstance(part, Text) else "thinking"
-            before = b"" if self.kind == kind else self.close() + self._begin(kind)
-            return before + self.more(part.text)
+            return (b"" if self.kind == kind else self._begin(kind)) + self._go_on(part.text)
         if isinstance(part, CallArguments):
-            return self.more(part.text)
-        return self.close() if isinstance(part, CallEnd) or part.index is not None else b""
+            return self._go_on(part.text)
+        return self.over() if isinstance(part, CallEnd) or part.index is not None else b""
 
     def _begin(self, kind: Kind, name: str = "") -> bytes:
-        self.kind = kind
-        return self.open(kind, name)
+        before = self.over()
+        self.kind, self._texts = kind, []
+        return before + self.open(kind, name)
+
+    def _go_on(self, text: str) -> bytes:
+        self._texts.append(text)
+        return self.more(text)
+
+    def over(self) -> bytes:
+        """End the open block, where there is one."""
+        found = b"" if self.kind is None else self.close(self.kind, "".join(self._texts))
+        self.kind = None
+        return found
+
+    def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
+        self.parts(merged(parts))
+        self.end(ended)
+        return self.answer
 
     def open(self, kind: Kind, name: str) -> bytes:
         """A block begins; `name`: of the tool that is called."""
@@ -94,6 +116,6 @@ class BlockWriter(Writer):
         """More of the open block."""
         raise NotImplementedError
 
-    def close(self) -> bytes:
-        """The open block ends, where there is one."""
+    def close(self, kind: Kind, text: str) -> bytes:
+        """The open block ends; `text`: all of it."""
         raise NotImplementedError

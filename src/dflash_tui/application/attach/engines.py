@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from dflash_core.knobs import Knobs, Value
 from dflash_core.memory import Component
 from dflash_core.messages import Message
-from dflash_tui.application.attach.conversation import sent
+from dflash_tui.application.attach.session import sent
 from dflash_tui.application.attach.engine import OPENAI, STOPS, Chunk, Engine, RemoteModel, fields
 from dflash_tui.application.attach.figures import UNKNOWN, Figures, Paths, figures_of
 from dflash_tui.application.attach.prometheus import Metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,8 +18,7 @@ from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
 from dflash_core.record import End, Start, TurnRecord, line_of
 from dflash_core.text.thinking import ThinkingSplit
-from dflash_core.turn_stats import FoundRow
-from dflash_tui.application.attach.conversation import SentConversation, StreamedTurn, WithoutDecoder
+from dflash_tui.application.attach.session import ServerSession, StreamedTurn
 from dflash_tui.application.attach.engine import Chunk, Engine, RemoteModel
 from dflash_tui.application.attach.figures import UNKNOWN, Figures, report
 from dflash_tui.application.attach.prometheus import Metrics
@@ -33,20 +32,14 @@ COUNTED_S, LOOK_S = 0.5, 0.05  # how long counters may lag behind the end of a s
 class RemoteTurn(StreamedTurn):
     """An answer of another engine, piece by piece as it comes."""
 
-    _conversation: RemoteConversation
+    _session: RemoteSession
 
     def __init__(
-        self,
-        conversation: RemoteConversation,
-        stream: Stream,
-        start: Start,
-        on_prefill: OnPrefill | None,
-        *,
-        drawn: bool,
+        self, session: RemoteSession, stream: Stream, start: Start, on_prefill: OnPrefill | None, *, drawn: bool
     ) -> None:
-        super().__init__(conversation, stream, on_prefill)
+        super().__init__(session, stream, on_prefill)
         self._start, self._drawn = start, drawn
-        self._engine = conversation.engine
+        self._engine = session.engine
         self._split = ThinkingSplit(False)  # for servers that leave the tags in the text
         self._pieces: list[Piece] = []
         self._figures = UNKNOWN
@@ -54,7 +47,7 @@ class RemoteTurn(StreamedTurn):
         self._began = 0.0
 
     def pieces(self) -> Iterator[Piece]:
-        before = self._conversation.metrics()
+        before = self._session.metrics()
         self._began = time.monotonic()
         self.watched(self._start)
         for _, data in self._stream:
@@ -137,11 +130,11 @@ class RemoteTurn(StreamedTurn):
             its = replace(its, steps=0)
             sources.append("it drafted nothing")
         if its.steps is None and its.tokens and stop != "cancelled" and before is not None:
-            if (grown := self._conversation.grown(before, its.tokens)) is not None:
+            if (grown := self._session.grown(before, its.tokens)) is not None:
                 its = its.with_(grown)
                 sources.append("drafts: by what its counters grew meanwhile" if grown.steps else "it drafted nothing")
             else:
-                sources.append(self._conversation.recent())
+                sources.append(self._session.recent())
         clock = []
         if self._pieces and its.first_token_ms is None:
             its = replace(its, first_token_ms=self._pieces[0].at * 1e3)
@@ -160,12 +153,24 @@ class RemoteTurn(StreamedTurn):
             self.record = TurnRecord(self._start, tuple(self._pieces), found, rest=rest, ended=True)
 
 
-class RemoteConversation(SentConversation):
-    """Each question is a request of its own."""
+class RemoteSession(ServerSession):
+    """What the panels show, as far as the engine tells it. Each question is a request of its own."""
 
-    def __init__(self, server: AttachedServer, engine: Engine, model: str) -> None:
-        super().__init__()
-        self._server, self.engine, self._model = server, engine, model
+    def __init__(self, server: AttachedServer, engine: Engine, model: RemoteModel) -> None:
+        shown = model.name.rsplit("/", 1)[-1]
+        super().__init__(server, shown)
+        self.engine, self._model, self.context_length = engine, model.name, model.context
+        self.limits = Limits(None, model.context, taken=engine.taken, engine=engine.name)
+        self.knobs = Knobs()
+        untold = "tree, candidates and stages of a step"
+        self.notes = (f"attached to {engine.name}: {shown} at {server.url}; {untold} are not told from there",)
+        self.missing = {
+            "tree": f"{engine.name} does not tell its trees and candidates",
+            "steps": f"{engine.name} does not tell its steps; the panel of statistics has what it tells of the answer",
+            "memory": "",
+            "change": f"{engine.name} cannot change an answer while it writes it; stop it, and ask again",
+        }
+        self.count = lru_cache(256)(self._tokens)
 
     def turn(self, messages: tuple[Message, ...], knobs: Knobs, on_prefill: OnPrefill | None) -> RemoteTurn:
         drawn = knobs.seed == RANDOM_SEED
@@ -174,12 +179,11 @@ class RemoteConversation(SentConversation):
         created = datetime.now(UTC).isoformat(timespec="seconds")
         start = Start(created, self._model, "", system, messages[-1].content, (), knobs)
         body = self.engine.body(self._model, messages, knobs) | self.offered()
-        stream = Stream(self._server, self.engine.path, body, SILENCE_S)
-        return RemoteTurn(self, stream, start, on_prefill, drawn=drawn)
+        return RemoteTurn(self, Stream(self.server, self.engine.path, body, SILENCE_S), start, on_prefill, drawn=drawn)
 
     def metrics(self) -> Metrics | None:
         """The engine's counters now."""
-        return self.engine.metrics(self._server)
+        return self.engine.metrics(self.server)
 
     def grown(self, before: Metrics, tokens: int) -> Figures | None:
         """What an answer of so many tokens added to the counters, once they have counted it."""
@@ -198,47 +202,18 @@ class RemoteConversation(SentConversation):
         return self.engine.recent(now) if now is not None else ""
 
     def preview(self, text: str, knobs: Knobs) -> str:
-        return self.engine.preview(self._server, self._model, (*self.messages, Message("user", text)), knobs)
-
-
-class RemoteSession(WithoutDecoder):
-    """What the panels show, as far as the engine tells it."""
-
-    def __init__(self, server: AttachedServer, engine: Engine, model: RemoteModel) -> None:
-        self._server, self._engine, self._model = server, engine, model
-        self.conversation: RemoteConversation = RemoteConversation(server, engine, model.name)
-        shown = model.name.rsplit("/", 1)[-1]
-        self.title = f"{shown} at {server.url}"
-        self.context_length = model.context
-        self.limits = Limits(None, model.context, taken=engine.taken, engine=engine.name)
-        self.knobs = Knobs()
-        untold = "tree, candidates and stages of a step"
-        self.notes = (f"attached to {engine.name}: {shown} at {server.url}; {untold} are not told from there",)
-        self.missing = {
-            "tree": f"{engine.name} does not tell its trees and candidates",
-            "steps": f"{engine.name} does not tell its steps; the panel of statistics has what it tells of the answer",
-            "memory": "",
-            "change": f"{engine.name} cannot change an answer while it writes it; stop it, and ask again",
-        }
-        self.count = lru_cache(256)(self._tokens)
+        return self.engine.preview(self.server, self._model, (*self.messages, Message("user", text)), knobs)
 
     def memory(self) -> MemoryBreakdown:
         """What the engine tells of it."""
         try:
-            components, about = self._engine.memory(self._server, self._model.name)
+            components, about = self.engine.memory(self.server, self._model)
         except AttachError as error:
             components, about = (), str(error)
         self.missing = {**self.missing, "memory": about}
-        return MemoryBreakdown(self._engine.name, components, 0, 0)
+        return MemoryBreakdown(self.engine.name, components, 0, 0)
 
     def _tokens(self, text: str) -> int:
         with suppress(AttachError):
-            return self._engine.tokens(self._server, self._model.name, text)
+            return self.engine.tokens(self.server, self._model, text)
         return 0
-
-    def token_text(self, token: int) -> str:
-        return f"<id {token}>"
-
-    def learned(self) -> Sequence[FoundRow]:
-        """Nothing is learned of another engine."""
-        return ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from dflash_core.errors import DFlashError
 from dflash_core.events import Piece
@@ -11,9 +11,9 @@ from dflash_core.knobs import Knobs
 from dflash_core.messages import Call, Message
 from dflash_core.record import Line, TurnRecord, Turns
 from dflash_core.text.template_values import NO_TOOLS, Tools
-from dflash_core.turn_stats import TurnReport
+from dflash_core.turn_stats import FoundRow, TurnReport
 from dflash_tui.application.attach.calls import StreamedCalls
-from dflash_tui.application.attach.server import AttachError, Stream
+from dflash_tui.application.attach.server import AttachedServer, AttachError, Stream
 from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import NOT_HERE, OnPrefill, TurnLike
 
@@ -21,8 +21,8 @@ from dflash_tui.application.session import NOT_HERE, OnPrefill, TurnLike
 class StreamedTurn:
     """An answer that comes from a server as a stream."""
 
-    def __init__(self, conversation: SentConversation, stream: Stream, on_prefill: OnPrefill | None) -> None:
-        self._conversation, self._stream, self._on_prefill = conversation, stream, on_prefill
+    def __init__(self, session: ServerSession, stream: Stream, on_prefill: OnPrefill | None) -> None:
+        self._session, self._stream, self._on_prefill = session, stream, on_prefill
         self.streamed = StreamedCalls()
         self.report: TurnReport | None = None
         self.record: TurnRecord | None = None
@@ -35,7 +35,7 @@ class StreamedTurn:
             # Also of what was cut off: the text that came stays.
             self.settle()
             self.streamed.end(cut=self.report is None or self.report.stop != "stop token")
-            self._conversation.ended(self)
+            self._session.ended(self)
 
     def pieces(self) -> Iterator[Piece]:
         """The pieces of the stream; sets the report. Raises AttachError."""
@@ -46,7 +46,7 @@ class StreamedTurn:
 
     def watched(self, line: Line) -> None:
         """Pass a line of the record to those who watch."""
-        for watcher in self._conversation.watchers:
+        for watcher in self._session.watchers:
             watcher(line)
 
     @property
@@ -68,15 +68,23 @@ class StreamedTurn:
         """A request to another engine cannot be changed."""
 
 
-class SentConversation:
-    """A subclass starts the turns."""
+class ServerSession:
+    """A session over a server, and its conversation: all of it that needs no decoder in this process."""
 
-    def __init__(self) -> None:
+    missing: Mapping[str, str] = {}
+
+    def __init__(self, server: AttachedServer, title: str) -> None:
+        self.server = server
+        self.title = f"{title} at {server.url}"
         self.turns = Turns()
         self.watchers: list[Callable[[Line], None]] = []
         self.messages: tuple[Message, ...] = ()
         self.tools: Tools = NO_TOOLS
         self.tools_note = ""
+
+    @property
+    def conversation(self) -> Self:
+        return self
 
     def set_messages(self, messages: Sequence[Message]) -> None:
         self.messages = tuple(messages)
@@ -111,27 +119,11 @@ class SentConversation:
         """The field of a request that offers the tools."""
         return {"tools": list(self.tools)} if self.tools else {}
 
+    def clear(self) -> None:
+        self.messages, self.turns = (), Turns()
+
     def reading(self, knobs: Knobs) -> None:
         """Only the server knows what it would read again."""
-
-    def clear(self) -> None:
-        """Begin an empty one."""
-        self.messages = ()
-        self.turns = Turns()
-
-
-class WithoutDecoder:
-    """The part of a session that needs the decoder in this process."""
-
-    conversation: SentConversation
-    missing: Mapping[str, str] = {}
-
-    @property
-    def turns(self) -> Turns:
-        return self.conversation.turns
-
-    def clear(self) -> None:
-        self.conversation.clear()
 
     def watch(self, requests: Requests) -> bool:
         return False
@@ -141,6 +133,13 @@ class WithoutDecoder:
 
     def cancel(self) -> None:
         """Nothing runs here but the turn."""
+
+    def token_text(self, token: int) -> str:
+        return f"<id {token}>"
+
+    def learned(self) -> Sequence[FoundRow]:
+        """Nothing is learned of another engine."""
+        return ()
 
     def _not_here(self, *_: object, **__: object) -> NoReturn:
         raise AttachError(NOT_HERE)
