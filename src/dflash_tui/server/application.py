@@ -21,6 +21,8 @@ from dflash_tui.server.service import Service
 from dflash_tui.server.watching import Watching
 from dflash_tui.server.writer import Writer
 
+NOT_BUILT = ("/embeddings", "/rerank", "/moderations", "/images/{name:path}", "/audio/{name:path}")
+
 
 class Generation:
     """The endpoints that make the engine answer."""
@@ -45,8 +47,9 @@ class Generation:
 
     async def responses(self, http: HTTPRequest) -> ASGIApp:
         request = await self._service.read(http, responses.ResponseRequest)
-        writer = ResponseWriter(request, self._model(request))
-        return self._answer(request, lambda: responses.asked_of(request), writer)
+        thoughts = self._service.thoughts
+        writer = ResponseWriter(request, self._model(request), thoughts)
+        return self._answer(request, lambda: responses.asked_of(request, thoughts), writer)
 
     def _model(self, request: Request) -> str:
         """The name of the model in an API where it counts. Raises RequestError."""
@@ -58,8 +61,12 @@ class Generation:
 
     async def input_tokens(self, http: HTTPRequest) -> Response:
         request = await self._service.read(http, responses.ResponseRequest)
-        count = await self._service.count(lambda: responses.asked_of(request), http)
+        count = await self._service.count(lambda: responses.asked_of(request, self._service.thoughts), http)
         return json_response({"object": "response.input_tokens", "input_tokens": count})
+
+    async def not_built(self, http: HTTPRequest) -> Response:
+        what = "this server generates text; embeddings, rankings, moderation, images and sound are not supported"
+        raise RequestError(501, f"{http.url.path[:80]}: {what}", code="not_supported")
 
     async def stored(self, http: HTTPRequest) -> Response:
         raise RequestError(404, "no response is stored here", code="not_found")
@@ -82,6 +89,7 @@ def application(service: Service) -> ASGIApp:
         *_both("/responses", generation.responses),
         *_both("/responses/input_tokens", generation.input_tokens),
         *_both("/responses/{name}", generation.stored, ("GET", "DELETE")),
+        *(one for path in NOT_BUILT for one in _both(path, generation.not_built)),
         *_both("/messages", generation.messages),
         *_both("/messages/count_tokens", generation.count_tokens),
         _route("/metrics", pages.metrics, ("GET",)),

@@ -43,7 +43,7 @@ class Asked:
     `choice`: whether the model may or must call its tools, `tool` the only one; `strict`: calls follow their schemas;
     `parallel`: more than one in an answer. `grammar`: what the answer conforms to. `log_probs`: answer with
     the probability of each token, and of so many others in its place. `events`: the stream has the lines of its
-    record too."""
+    record too; `timings`: each of its chunks has the figures so far."""
 
     messages: tuple[Message, ...] = ()
     ids: tuple[int, ...] | None = None
@@ -61,6 +61,7 @@ class Asked:
     grammar: Grammar | None = None
     log_probs: int | None = None
     events: bool = False
+    timings: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -122,6 +123,7 @@ class Request(msgspec.Struct, kw_only=True):
             effort=level,
             grammar=grammar,
             events=self.switch("events"),
+            timings=getattr(self, "timings_per_token", None) is True,
         )
 
     def _knobs(self) -> tuple[dict[str, Value], dict[str, str]]:

@@ -16,8 +16,8 @@ from dflash_tui.server.asked import Asked, Function, Request, ThinkingSwitch
 from dflash_tui.server.drawn_tokens import listed
 from dflash_tui.server.parts import new_id, role_of, text_of
 from dflash_tui.server.request_error import invalid
-from dflash_tui.server.updates import Ended, Reading, Why, text_thinking_calls
-from dflash_tui.server.usage import openai_usage
+from dflash_tui.server.updates import Ended, Reading, Step, Why, text_thinking_calls
+from dflash_tui.server.usage import openai_usage, timings
 from dflash_tui.server.writer import Writer, event
 
 FINISH: dict[Why, str] = {
@@ -75,6 +75,7 @@ class Sampling(Request, kw_only=True):
     best_of: int | None = None
     logit_bias: dict[str, float] | None = None
     return_progress: bool | None = None
+    timings_per_token: bool | None = None
 
     def __post_init__(self) -> None:
         if self.repetition_penalty is None:
@@ -171,9 +172,15 @@ class ChunkWriter(Writer):
         super().__init__(request)
         self.head = {"id": new_id(prefix), "object": kind, "created": int(time.time()), "model": model}
         self._usage = bool(request.stream_options and request.stream_options.include_usage)
+        self._timings: dict[str, Any] = {}  # of each chunk, where they are requested
 
     def _chunk(self, *choices: dict[str, Any], **more: Any) -> bytes:
-        return event(msgspec.json.encode(self.head | {"choices": choices} | more))
+        return event(msgspec.json.encode(self.head | {"choices": choices} | self._timings | more))
+
+    def step(self, step: Step) -> bytes:
+        if step.figures is not None:
+            self._timings = {"timings": timings(step.figures)}
+        return super().step(step)
 
     def _finish(self, reason: str, **more: Any) -> bytes:
         """The chunk that says why the answer is over."""

@@ -105,7 +105,7 @@ class _Client:
         if not self._begun:
             self._begun = True
             first = self._writer.begin(update.read if isinstance(update, Step) else None)
-        return first + (self._writer.parts(update.parts) if isinstance(update, Step) else self._writer.end(update))
+        return first + (self._writer.step(update) if isinstance(update, Step) else self._writer.end(update))
 
     async def _next(self) -> list[Update]:
         """The next updates; none where nothing came for a while."""

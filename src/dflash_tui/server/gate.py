@@ -83,6 +83,8 @@ class Gate:
             seconds = time.perf_counter() - began
             line |= {"status": status or GONE, "ms": round(seconds * 1e3, 1)}
             LOG.info("request %s", msgspec.json.encode(line).decode())
+            if self._settings.log is not None:
+                self._settings.log.write(line, scope.get("texts", {}))
             self._done(scope["path"], status or GONE, seconds)
 
     def _check(self, scope: Scope, headers: Headers) -> None:

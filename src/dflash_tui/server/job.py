@@ -18,7 +18,8 @@ from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.answer import AnswerParts, AnswerShape
 from dflash_core.text.tool_calls.forms import Form
 from dflash_core.text.tool_calls.parts import Part
-from dflash_core.turn_stats import TurnReport
+from dflash_core.turn_stats import TurnReport, TurnStats, so_far
+from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.drawn_tokens import DrawnTokens
@@ -75,6 +76,7 @@ class Job:
         self.parts: list[Part] = []
         """All so far."""
         self._lines: list[Line] = []  # that follow the parts of their step
+        self._meter = Meter() if streamed and asked.timings else None
 
     def cancel(self) -> None:
         """End the answer within a step, or skip it when its turn comes."""
@@ -161,17 +163,31 @@ class Job:
         if read is not None:
             self._ttft_ms = (time.perf_counter() - self._made) * 1e3
         over = piece.event.stop is not None
-        self._send_parts(self._shape.push(piece.thinking, piece.text), read, last=over)
+        self._send_parts(self._shape.push(piece.thinking, piece.text), read, self._figures(piece), last=over)
         self._send_lines()
         if self._shape.over:
             answer.stop()
 
-    def _send_parts(self, parts: Sequence[Part], read: PrefillEvent | None = None, *, last: bool = False) -> None:
+    def _figures(self, piece: Piece) -> TurnStats | None:
+        """Those so far, for a client that asked for them."""
+        if (meter := self._meter) is None:
+            return None
+        meter.add(piece)
+        return so_far(meter.prefill, meter.totals, meter.decode_s, meter.parts) if meter.prefill is not None else None
+
+    def _send_parts(
+        self,
+        parts: Sequence[Part],
+        read: PrefillEvent | None = None,
+        figures: TurnStats | None = None,
+        *,
+        last: bool = False,
+    ) -> None:
         if self._drawn is not None:
             parts = self._drawn.with_tokens(parts)
         self.parts += parts
         if self.streamed and (parts or read is not None):
-            self.send_update(Step(tuple(parts), read), last=last)
+            self.send_update(Step(tuple(parts), read, figures), last=last)
 
     def _ended(self, report: TurnReport | None, tokenizer: Tokenizer) -> Ended:
         ids, shape = report.tokens if report is not None else (), self._shape

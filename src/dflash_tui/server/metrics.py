@@ -31,6 +31,7 @@ _COUNTERS: Mapping[str, str] = {
     "requests_cancelled_total": "Answers whose client went away.",
     "requests_failed_total": "Answers that the engine failed at.",
     "guard_actions_total": "Interventions of guards.",
+    "grammar_compile_seconds_total": "Time of compiling schemas and grammars.",
 }
 _HISTOGRAMS: Mapping[str, str] = {
     "time_to_first_token_seconds": "From the request to its first token.",
@@ -66,6 +67,11 @@ class Metrics:
         with self._lock:
             self._add("requests_total", 1, f'{{path="{path}",status="{status}"}}')
             self._took("e2e_request_latency_seconds", seconds)
+
+    def compiled(self, seconds: float) -> None:
+        """A schema or grammar was compiled, or refused."""
+        with self._lock:
+            self._add("grammar_compile_seconds_total", seconds)
 
     def ended(self, job: Job, last: Ended | Failed) -> None:
         """An answer is over."""

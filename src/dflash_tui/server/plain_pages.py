@@ -83,9 +83,13 @@ class Pages:
     async def metrics(self, http: HTTPRequest) -> Response:
         service = self._service
         memory = service.engine.memory()
-        gauges = {
+        gauges: dict[str, tuple[str, dict[str, float]]] = {
             "num_requests_running": ("Answers being written.", {"": float(service.worker.running is not None)}),
             "num_requests_waiting": ("Requests in the queue.", {"": float(service.worker.waiting)}),
+            "context_tokens_used": (
+                "Positions that the newest sequence takes.",
+                {"": float(service.engine.session.length)},
+            ),
             "context_tokens_max": ("Positions of the context.", {"": float(service.engine.context_length)}),
             "acceptance_length": ("Tokens per step of the last answer.", {"": service.metrics.acceptance_length}),
             "memory_bytes": (

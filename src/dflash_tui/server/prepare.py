@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,8 +36,9 @@ Result = TypeVar("Result")
 class Preparer:
     """`names`: target and drafter, as records name them."""
 
-    def __init__(self, engine: Engine, names: tuple[str, str]) -> None:
-        self._engine, self._names = engine, names
+    def __init__(self, engine: Engine, names: tuple[str, str], compiled: Callable[[float], None]) -> None:
+        """`compiled` is called with the seconds that each grammar took."""
+        self._engine, self._names, self._compiled = engine, names, compiled
         self.tokenizer, self._template = engine.target.tokenizer, engine.target.template
         self.support = self._template.tools
         self._written = WrittenAnswers(self.tokenizer)
@@ -106,6 +108,7 @@ class Preparer:
         if asked.grammar is not None and required:
             raise invalid("a call is required and a format is given, which exclude each other", "tool_choice")
         place = asked.places.get(GRAMMAR) if asked.grammar is not None else "tool_choice" if required else "tools"
+        began = time.perf_counter()
         try:
             grammar = asked.grammar or self._of_tools(asked, required=required)
             if grammar is None:
@@ -115,6 +118,8 @@ class Preparer:
             raise busy(str(error), "compiler_busy") from None
         except GrammarError as error:
             raise invalid(str(error), place) from None
+        finally:
+            self._compiled(time.perf_counter() - began)
 
     def _of_tools(self, asked: Asked, *, required: bool) -> Grammar | None:
         """The grammar of calls that must be made, or must follow their schemas. Where a call could begin anywhere in a

@@ -12,6 +12,7 @@ from dflash_core.messages import Call, Message, arguments_of
 from dflash_tui.server.asked import Asked, Function, Request
 from dflash_tui.server.parts import role_of, string_of, text_of
 from dflash_tui.server.request_error import RequestError, invalid
+from dflash_tui.server.written import Thoughts
 
 HOSTED = (
     "web_search", "image_generation", "file_search", "code_interpreter", "computer", "mcp", "local_shell", "shell",
@@ -100,8 +101,8 @@ def _tools(request: ResponseRequest) -> _Tools:
     return found
 
 
-def asked_of(request: ResponseRequest) -> Asked:
-    """The request in the decoder's terms. Raises RequestError."""
+def asked_of(request: ResponseRequest, thoughts: Thoughts) -> Asked:
+    """The request in the decoder's terms; `thoughts`: reasoning that it names by keys. Raises RequestError."""
     if request.previous_response_id is not None:
         raise RequestError(
             400, "no response is stored here; send the whole history as input", "previous_response_id",
@@ -116,7 +117,7 @@ def asked_of(request: ResponseRequest) -> Asked:
         messages.append(Message("user", request.input))
     else:
         for at, item in enumerate(request.input):
-            message = _message(item, f"input[{at}]", notes)
+            message = _message(item, f"input[{at}]", notes, thoughts)
             messages += [message] if message is not None else []
     tools = _tools(request)
     found = request.asked(
@@ -131,7 +132,7 @@ def asked_of(request: ResponseRequest) -> Asked:
     return replace(found, tool=shown.get(found.tool, found.tool))
 
 
-def _message(item: object, place: str, notes: list[str]) -> Message | None:
+def _message(item: object, place: str, notes: list[str], thoughts: Thoughts) -> Message | None:
     """The message of an item; None for one that has no place in a prompt."""
     if not isinstance(item, dict):
         raise invalid(f"expected an object at {place}", place)
@@ -139,8 +140,8 @@ def _message(item: object, place: str, notes: list[str]) -> Message | None:
     if kind == "message":
         return _plain(item, place)
     if kind == "reasoning":
-        parts = item.get("content") or item.get("summary") or []
-        return Message("assistant", "", text_of(parts, f"{place}.content"))
+        text = text_of(item.get("content") or [], f"{place}.content") or thoughts.get(item.get("encrypted_content"))
+        return Message("assistant", "", text or text_of(item.get("summary") or [], f"{place}.summary"))
     if kind in ("function_call", "custom_tool_call"):
         name, space = string_of(item, "name", place), item.get("namespace")
         shown = f"{space}__{name}" if isinstance(space, str) and space else name

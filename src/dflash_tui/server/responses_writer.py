@@ -16,16 +16,21 @@ from dflash_tui.server.responses import INPUT_FIELD, ResponseRequest, ToolName, 
 from dflash_tui.server.updates import Ended, Reading
 from dflash_tui.server.usage import responses_usage
 from dflash_tui.server.writer import BlockWriter, Kind, event
+from dflash_tui.server.written import Thoughts
 
 CALLS = {True: ("custom_tool_call", "ctc_", "input"), False: ("function_call", "fc_", "arguments")}
 """The type of a call's item, the prefix of its id, and the field of its arguments; by whether it takes free text."""
+
+ENCRYPTED = "reasoning.encrypted_content"
+"""What a request includes to get a key of each reasoning, which it may send back in place of the text."""
 
 
 class ResponseWriter(BlockWriter):
     """The unstreamed response is what the last event of the stream holds."""
 
-    def __init__(self, request: ResponseRequest, model: str) -> None:
+    def __init__(self, request: ResponseRequest, model: str, thoughts: Thoughts) -> None:
         super().__init__(request)
+        self._thoughts = thoughts if ENCRYPTED in (request.include or ()) else None
         self._names: Mapping[str, ToolName] = names_of(request)
         self._number = 0
         self._item: dict[str, Any] = {}  # the open one
@@ -99,6 +104,8 @@ class ResponseWriter(BlockWriter):
             found += self._of_item("content_part.done", content_index=0, part=_output_text(text))
         elif kind == "thinking":
             item["content"] = [{"type": "reasoning_text", "text": text}]
+            if self._thoughts is not None:
+                item["encrypted_content"] = self._thoughts.add(text)
             found = self._of_item("reasoning_text.done", content_index=0, text=text)
         elif item["type"] == "function_call":
             item["arguments"] = text or "{}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from starlette.requests import Request as HTTPRequest
 from starlette.types import Receive, Scope, Send
@@ -23,8 +24,10 @@ from dflash_tui.server.prepare import Preparer
 from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.sampling import ClientDefaults, Defaults
 from dflash_tui.server.settings import ServerSettings
+from dflash_tui.server.updates import text_thinking_calls
 from dflash_tui.server.worker import Worker
 from dflash_tui.server.writer import Writer
+from dflash_tui.server.written import Thoughts
 
 JOIN_S = 30.0
 
@@ -64,7 +67,8 @@ class Service:
         self.created = int(time.time())
         drafter = engine.limits.drafter
         self.metrics = Metrics(drafter.block - 1 if drafter else 0)
-        self.preparer = Preparer(engine, (served.target, served.draft))
+        self.thoughts = Thoughts()
+        self.preparer = Preparer(engine, (served.target, served.draft), self.metrics.compiled)
         self.worker = Worker(engine, settings.queue, self.metrics.ended, decoder)
 
     @property
@@ -106,18 +110,26 @@ class Service:
         prepared = await self.preparer.on_thread(lambda: self.preparer.prepare(ask(), own.defaults))
         client, path = scope["log"]["client"], scope["path"]
         served = self.requests.add(client, path, request.model or self.name, own.preset, prepared.prompt)
-        scope["answer"] = served.number
+        scope["answer"], scope["log"]["model"] = served.number, served.model[:80]
+        key = scope.get("key", 0)
+        job = Job(prepared, served, self.requests, streamed=bool(request.stream), key=key)
         try:
-            key = scope.get("key", 0)
-            job = Job(prepared, served, self.requests, streamed=bool(request.stream), key=key)
             await exchange(job, self.worker, writer, scope, receive, send)
         except RequestError as error:
             if served.state == "waiting":
                 self.requests.over(served, f"refused: {error}")
             raise
         finally:
+            if self.settings.log is not None and self.settings.log.prompts:
+                scope["texts"] = self._texts(job)
             if served.state == "waiting":
                 self.requests.over(served, "client left")
+
+    def _texts(self, job: Job) -> dict[str, Any]:
+        """What a request and its answer say."""
+        text, thinking, calls = text_thinking_calls(job.parts)
+        prompt = self.preparer.tokenizer.decode(job.prepared.prompt.ids)
+        return {"prompt": prompt, "thinking": thinking, "answer": text, "calls": calls}
 
     def close(self) -> None:
         """End all threads and save the states of conversations. Blocks until the running step is over."""

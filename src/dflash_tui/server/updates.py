@@ -12,7 +12,7 @@ from typing import Literal, cast
 from dflash_core.events import PrefillEvent
 from dflash_core.record import Line
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking, merged
-from dflash_core.turn_stats import TurnReport
+from dflash_core.turn_stats import TurnReport, TurnStats
 
 Why = Literal["end", "length", "context", "stop string", "calls", "cancelled"]
 
@@ -44,10 +44,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step's parts. `read`: the prompt has been read with it."""
+    """One step's parts. `read`: the prompt has been read with it. `figures`: those so far, where they are requested."""
 
     parts: tuple[Part, ...]
     read: PrefillEvent | None = None
+    figures: TurnStats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ def joined(updates: Iterable[Update]) -> Iterator[Update]:
     for kind, run in groupby(updates, type):
         if kind is Step:
             steps = cast("list[Step]", list(run))
-            yield Step(tuple(merged(part for step in steps for part in step.parts)), steps[0].read)
+            figures = next((step.figures for step in reversed(steps) if step.figures is not None), None)
+            yield Step(tuple(merged(part for step in steps for part in step.parts)), steps[0].read, figures)
         else:
             yield from run
 

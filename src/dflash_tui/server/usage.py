@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dflash_core.turn_stats import TurnReport
+from dflash_core.turn_stats import TurnStats
 from dflash_tui.server.updates import Ended
 
 
@@ -52,9 +52,9 @@ def anthropic_counts(prompt: int, cached: int, answer: int) -> dict[str, int]:
     }  # fmt: skip
 
 
-def timings(report: TurnReport) -> dict[str, Any]:
+def timings(stats: TurnStats) -> dict[str, Any]:
     """The figures under the names that local model servers use."""
-    stats, found = report.stats, dict[str, Any](report.timings())
+    found = dict[str, Any](stats.timings())
     read, predicted = found["prompt_n"], found["predicted_n"] - 1
     return found | {
         "cache_n": stats.reused_tokens,
@@ -95,4 +95,4 @@ def figures(ended: Ended, *, detail: bool = False) -> dict[str, Any]:
             "stage_ms": {name: round(getattr(stats.stage_ms, name), 4) for name in stages},
             "knobs": report.knobs.to_dict(),
         }
-    return {"dflash": found, "timings": timings(report)}
+    return {"dflash": found, "timings": timings(stats)}

@@ -11,7 +11,7 @@ from dflash_core.events import PrefillEvent
 from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart, Part, Text, Thinking, merged
 from dflash_tui.server.asked import Request
 from dflash_tui.server.request_error import RequestError
-from dflash_tui.server.updates import Ended, Reading
+from dflash_tui.server.updates import Ended, Reading, Step
 from dflash_tui.server.usage import figures
 
 Kind = Literal["thinking", "text", "call"]
@@ -41,8 +41,12 @@ class Writer:
         """The prompt has been read; None if it never was."""
         return b""
 
+    def step(self, step: Step) -> bytes:
+        """A step's parts."""
+        return self.parts(step.parts)
+
     def parts(self, parts: Sequence[Part]) -> bytes:
-        """A step's."""
+        """Those of a step."""
         return b"".join(map(self.part, parts))
 
     def part(self, part: Part) -> bytes:

@@ -18,9 +18,9 @@ from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
 from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, assemble, decode
 from dflash_core.turn_stats import FoundRow
-from dflash_tui.application.attach.session import ServerSession, StreamedTurn, sent
 from dflash_tui.application.attach.reading import objects, text
 from dflash_tui.application.attach.server import CUT_OFF, AttachedServer, AttachError, Stream
+from dflash_tui.application.attach.session import ServerSession, StreamedTurn, sent
 from dflash_tui.application.attach.watching import Watching
 from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import OnPrefill
@@ -120,7 +120,7 @@ class AttachedSession(ServerSession):
         return self._state.limits
 
     def turn(self, messages: tuple[Message, ...], knobs: Knobs, on_prefill: OnPrefill | None) -> AttachedTurn:
-        known = self.limits.within(knobs)[0].to_dict()
+        taken = self.limits.within(knobs)[0].to_dict().items()
         body = {
             "model": self._state.model,
             **self._prompt(messages, knobs),
@@ -128,7 +128,8 @@ class AttachedSession(ServerSession):
             "return_progress": True,
             "max_tokens": knobs.max_tokens,
             # All but those that have a field of the API.
-            "dflash": {name: known[name] for name in known.keys() - {"max_tokens", "thinking"}} | {"events": True},
+            "dflash": {name: value for name, value in taken if name not in ("max_tokens", "thinking")}
+            | {"events": True},
         }
         return AttachedTurn(self, Stream(self.server, "/v1/chat/completions", body), on_prefill)
 

@@ -18,11 +18,11 @@ from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
 from dflash_core.record import End, Start, TurnRecord, line_of
 from dflash_core.text.thinking import ThinkingSplit
-from dflash_tui.application.attach.session import ServerSession, StreamedTurn
 from dflash_tui.application.attach.engine import Chunk, Engine, RemoteModel
 from dflash_tui.application.attach.figures import UNKNOWN, Figures, report
 from dflash_tui.application.attach.prometheus import Metrics
 from dflash_tui.application.attach.server import CUT_OFF, AttachedServer, AttachError, Stream
+from dflash_tui.application.attach.session import ServerSession, StreamedTurn
 from dflash_tui.application.session import OnPrefill
 
 SILENCE_S = 900.0  # while a long prompt is read, or a model loaded, most engines send nothing
