@@ -44,7 +44,7 @@ async def _detach(host: ChatParts, rest: str) -> None:
 
 
 def _servers(host: ChatParts) -> Mapping[str, str]:
-    from dflash_tui.application.attach.registry import usual_urls
+    from dflash_tui.application.attach.engines import usual_urls
 
     return usual_urls()
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from dflash_core.clean import one_line
 from dflash_core.progress import Progress
-from dflash_tui.application.attach.engine import Engine, RemoteModel, objects, text
+from dflash_tui.application.attach.engine import Engine, RemoteModel
+from dflash_tui.application.attach.engines import ENGINES, OWN
 from dflash_tui.application.attach.own import attached
-from dflash_tui.application.attach.registry import ENGINES, OWN
+from dflash_tui.application.attach.reading import objects, text
 from dflash_tui.application.attach.remote import RemoteSession
 from dflash_tui.application.attach.server import AttachedServer, AttachError
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
