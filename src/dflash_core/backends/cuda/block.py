@@ -11,13 +11,13 @@ from torch import Tensor
 from dflash_core.arch import kinds, spec
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.launch import Device
-from dflash_core.backends.cuda.layers.base import FeedForwardLayer, Upload
+from dflash_core.backends.cuda.layers.base import FeedForward, Upload
 from dflash_core.backends.cuda.layers.experts import Experts
 from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
 from dflash_core.backends.cuda.layers.per_layer import PerLayerInput, PerLayerInputs
 
 # The class for each kind of feed-forward; called with (device, upload, prefix, spec, activations).
-FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], FeedForwardLayer]] = {
+FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], FeedForward]] = {
     kinds.SwiGLU: SwiGLU,
     kinds.Experts: Experts,
 }
@@ -27,7 +27,7 @@ FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], Feed
 class Branch:
     """See `spec.Branch`. Without a feed-forward its part is the layer's mixer."""
 
-    ffn: FeedForwardLayer | None
+    ffn: FeedForward | None
     norm: Tensor | None
     post_norm: Tensor | None
 
@@ -57,15 +57,8 @@ class Block:
     residuals: tuple[Residual, ...]
 
     @property
-    def ffn(self) -> FeedForwardLayer:
-        """The layer's own feed-forward."""
-        found = self.residuals[1].branches[-1].ffn
-        assert found is not None
-        return found
-
-    @property
-    def feed_forwards(self) -> Iterator[FeedForwardLayer]:
-        """All of the layer."""
+    def feed_forwards(self) -> Iterator[FeedForward]:
+        """All of the layer, in order."""
         for residual in self.residuals:
             yield from (branch.ffn for branch in residual.branches if branch.ffn is not None)
 
@@ -88,7 +81,7 @@ def residuals_of(
 
     def branch(of: spec.Branch) -> Branch:
         norm = vector(of.norm)
-        ffn: FeedForwardLayer | None = None
+        ffn: FeedForward | None = None
         if of.part is layer.mixer:
             load_mixer(prefix)
         elif given is not None and isinstance(of.part, kinds.PerLayerInput):

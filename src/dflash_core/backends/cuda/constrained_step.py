@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.layers.draws import all_listed
 from dflash_core.backends.cuda.sequence_passes import SequencePasses
@@ -18,9 +17,9 @@ from dflash_core.backends.cuda.state import STEP_SLOTS
 from dflash_core.backends.cuda.step import CudaDecoder, Queued
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps, widths_of
 from dflash_core.backends.decoder import NOTE, SPARE, constrained, tokens_left
-from dflash_core.constraints.base import Constraint, Mask, allowed_count, masked
+from dflash_core.constraints.base import Constraint, Mask, allowed_count
 from dflash_core.constraints.drafts import depth_first
-from dflash_core.events import StepEvent, Stop
+from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.log_probs import LogProbs
 from dflash_core.policy.base import Decision, Policy
@@ -54,6 +53,8 @@ class Started:
 class ConstrainedCudaDecoder(CudaDecoder):
     """A `CudaDecoder` whose answer conforms to a constraint. Raises GrammarError where that cannot be followed on."""
 
+    constraint: Constraint
+
     def __init__(
         self,
         session: SequencePasses,
@@ -66,23 +67,12 @@ class ConstrainedCudaDecoder(CudaDecoder):
         constraint: Constraint,
     ) -> None:
         # A stop token ends the answer whatever the knobs say: nothing may follow it.
-        super().__init__(session, steps, knobs.replace(ignore_eos=False), stop_ids, context_length, policy, log_probs)
-        self.constraint = constraint
+        knobs = knobs.replace(ignore_eos=False)
+        super().__init__(session, steps, knobs, stop_ids, context_length, policy, log_probs, constraint)
         self._ahead = 1
         self._started: Started | None = None
         self._open = False  # see `_is_open`, when it was last asked; the next tree is built for that
         self._taken: Knobs | None = None
-
-    def put(self, token: int) -> Stop | None:
-        self.constraint.drop()
-        return super().put(token)
-
-    def _extend(self, tokens: Sequence[int]) -> None:
-        super()._extend(tokens)
-        self.constraint.add(tokens)
-
-    def _masked(self, logits: Logits) -> Logits:
-        return masked(logits, self.constraint.allowed(()))
 
     @property
     def _fixed_budget(self) -> int:
@@ -122,7 +112,7 @@ class ConstrainedCudaDecoder(CudaDecoder):
         for it that are forced: those of the first step that is no longer open are drawn one by one."""
         taken, self._taken = self._taken, None
         if taken is None:
-            self._decide(self._asked[0])
+            self._decide(self._requested[0])
         else:
             super().take(taken)
         began = time.perf_counter()
@@ -180,8 +170,7 @@ class ConstrainedCudaDecoder(CudaDecoder):
         """The tree that the grammar leaves, sent to the card."""
         session, knobs = self.session, started.knobs
         drafted = self._drafted(started)
-        capacity = self.context_length - self._prompt_length
-        deepest = deepest_draft(tokens_left(knobs, len(self.answer), capacity, self._halt))
+        deepest = deepest_draft(tokens_left(knobs, len(self.answer), self._capacity, self._halt))
         limits = deepest, session.max_drafted
         tree, decision = constrained(drafted, self.constraint, knobs, started.decision, *limits)
         if tree != drafted:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.footprint import Footprint
-from dflash_core.backends.cuda.sequence import CAPACITIES
+from dflash_core.backends.cuda.sequence import CAPACITIES, DRAFTER_KV
 from dflash_core.backends.cuda.upload import ALIGNMENT, PACKED, stored_type
 from dflash_core.cache_types import AUTO_PAIRS, CachePair
 from dflash_core.config import MtpConfig
@@ -30,7 +30,6 @@ from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, HostExperts, weights_detail
 
-DRAFTER_KV = "drafter KV"
 ORDER = ("target KV", "states", "scratch", DRAFTER_KV)  # the order in which a sequence's components are shown
 # Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs. The
 # least is for the rounding only.

@@ -68,10 +68,9 @@ class ChunkPass:
             several = len(residual.branches) > 1
             into, factor = (chunk.side, None) if several else (chunk.h, residual.factor)
             for branch in residual.branches:
-                ffn = branch.ffn
-                part = self.memory.mixers[block.group].layer(block.place) if ffn is None else ffn
-                rows, by = (ffn.chunk_normed(chunk), ffn.normed_by) if ffn else (None, None)
-                yield step(chunk_norm(ops, count, chunk.h, branch.norm, eps, chunk.x, rows, by))
+                part = branch.ffn or self.memory.mixers[block.group].layer(block.place)
+                rows = part.chunk_normed(chunk)
+                yield step(chunk_norm(ops, count, chunk.h, branch.norm, eps, chunk.x, rows, part.normed_by))
                 yield part.chunk(chunk)
                 if chunk.out is not chunk.h:
                     own = branch.post_norm if several or residual.post_norm is None else residual.post_norm
@@ -110,7 +109,7 @@ class ChunkPass:
         self.chunk.begin(tokens, length, window)
         if length:
             for memory in self.memory.mixers:
-                memory.keep()
+                memory.save()
         try:
             with self.memory.workspace():
                 self._layers(n, length, cancelled)

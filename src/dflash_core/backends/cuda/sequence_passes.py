@@ -10,7 +10,7 @@ from torch import Tensor
 from dflash_core.attention_window import EVERYTHING
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.checkpoints import Checkpoints
-from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice, TargetSequence
+from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.launch import At, Launch, Run
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import norm_launch
@@ -57,12 +57,7 @@ class SequencePasses(ABC):
         with self.device.stream():
             self.memory = SequenceMemory(target, context, self.captured_layers, draft, kv, rows, nodes)
             self.state, self.head, self.stamps = self.memory.state, self.memory.head, self.memory.stamps
-            self.drafter: DeviceDrafter | None = None
-            if draft is not None:
-                assert self.memory.drafting is not None, "the memory of this session has no part for the drafter"
-                memory = self.memory
-                sequence = TargetSequence(target.embedding, memory.captured, self.state, memory.keys, memory.reaches)
-                self.drafter = draft.drafter(self.memory.drafting, sequence)
+            self.drafter = self.memory.drafter
         self.checkpoints = Checkpoints(self.device, self.memory)
         self.window = EVERYTHING
         self._bound: dict[tuple[object, ...], Run] = {}
@@ -116,7 +111,7 @@ class SequencePasses(ABC):
     def pass_launches(self, width: int, node0: int, *, windowed: bool = False) -> list[Launch]:
         """Launches of a target pass up to the head's activations."""
         head = self.head.full
-        return list(target_pass(self.target, self.memory, self.state, width, node0, head, windowed=windowed))
+        return list(target_pass(self.target, self.memory, width, node0, head, windowed=windowed))
 
     def _bound_pass(self, width: int, node0: int, *, windowed: bool) -> Run:
         """The same launches, bound once."""

@@ -15,7 +15,6 @@ from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled, Step
 from dflash_core.backends.cuda.checkpoints import CudaCheckpoint
 from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder
 from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.layers.base import MixerTensors
 from dflash_core.backends.cuda.parts_ahead import PartsAhead
 from dflash_core.backends.cuda.prefill import MIN_ROWS, ChunkPass
 from dflash_core.backends.cuda.rings import copies
@@ -130,9 +129,7 @@ class CudaSession(SequencePasses):
         with self.device.stream():
             self.update_drafter()
             self._flush()
-            draft = self.drafter.checkpoint(self.device.host.empty) if self.drafter else None
-            drafted = self.drafter.tensors_of(draft) if self.drafter else ()
-            point = self.checkpoints.make(self.length, draft, drafted)
+            point = self.checkpoints.make(self.length)
             self.device.synchronize()
             return point
 
@@ -144,21 +141,17 @@ class CudaSession(SequencePasses):
                 # This also runs after an aborted turn: then the host's copy is older than the card's state, so none of
                 # its values may be used.
                 state["length"] = state["draft_length"] = state["pending"] = 0
-                for memory in self.memory.mixers:
+                for memory in self.memory.states:
                     memory.restore(None)
-                if self.drafter is not None:
-                    self.drafter.restore(None, 0)
                 if self.host_drafter is not None:
                     self.host_drafter.begin()
                 return
             assert isinstance(checkpoint, CudaCheckpoint), "this checkpoint comes from another backend"
             self.update_drafter()
-            if self.drafter is not None:
-                self.drafter.restore(checkpoint.draft, checkpoint.length)
             state["pending"] = 0
             state["length"] = state["draft_length"] = checkpoint.length
-            for memory, kept in zip(self.memory.mixers, checkpoint.kept, strict=True):
-                memory.restore(kept or (), checkpoint.length, before)
+            for memory, saved in zip(self.memory.states, checkpoint.saved, strict=True):
+                memory.restore(saved or (), checkpoint.length, before)
             if self.host_drafter is not None:
                 self.host_drafter.cut(checkpoint.length)
 
@@ -170,31 +163,28 @@ class CudaSession(SequencePasses):
         return (*found, *(self.host_drafter.rows(begin, end) if self.host_drafter else ()))
 
     def reserve_host_memory(self, spans: Sequence[tuple[int, int]], most: int) -> None:
-        pieces = [tensor for memory in self.memory.mixers for tensor in memory.like(self.length)]
+        pieces = self._like(self.length)
         for begin, end in spans:
             pieces += self._positions(begin, end)
-        sizes = [piece.nbytes for piece in pieces]
-        self.device.host.prepare([*sizes, *(self.drafter.checkpoint_sizes() if self.drafter else ())], most)
+        self.device.host.prepare([piece.nbytes for piece in pieces], most)
 
     def leave(self) -> None:
         self.device.host.close()
 
-    def _positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
+    def _like(self, length: int) -> list[Tensor]:
+        """Tensors of the types and shapes of a checkpoint's after `length` positions."""
+        return [tensor for memory in self.memory.states for tensor in memory.like(length)]
+
+    def _positions(self, begin: int, end: int) -> list[Tensor]:
         """The card's per-position state of begin..end."""
-        tensors = [tensor for memory in self.memory.mixers for tensor in memory.positions(begin, end)]
-        return (*tensors, *(self.drafter.positions(begin, end) if self.drafter else ()))
+        return [tensor for memory in self.memory.states for tensor in memory.positions(begin, end)]
 
     def state_of(self, length: int, tensors: Sequence[Tensor]) -> CudaCheckpoint:
-        counts = [len(memory.like(length)) for memory in self.memory.mixers]
-        like = [tensor for memory in self.memory.mixers for tensor in memory.like(length)]
-        check_tensors(tensors[: len(like)], like)
-        drafted = tuple(tensors[len(like) :])
-        if self.drafter is None:
-            check_tensors(drafted, ())
-        draft = self.drafter.saved_of(length, drafted) if self.drafter else None
-        ends = list(itertools.accumulate(counts, initial=0))
-        kept: list[MixerTensors | None] = [tuple(tensors[begin:end]) for begin, end in itertools.pairwise(ends)]
-        return CudaCheckpoint(length, kept, draft, drafted)
+        check_tensors(tensors, self._like(length))
+        rest = iter(tensors)
+        return CudaCheckpoint(
+            length, [tuple(itertools.islice(rest, len(memory.like(length)))) for memory in self.memory.states]
+        )
 
     def resume(self, snapshot: Snapshot) -> None:
         self.restore(None)
@@ -214,10 +204,8 @@ class CudaSession(SequencePasses):
         """Fill the empty sequence with that of a snapshot, in stream order; `point` is its state."""
         length, tokens = snapshot.length, snapshot.tokens.tolist()
         try:
-            for memory, kept in zip(self.memory.mixers, point.kept, strict=True):
-                memory.restore(kept or (), length)
-            if self.drafter is not None:
-                self.drafter.resume(point.draft, length)
+            for memory, saved in zip(self.memory.states, point.saved, strict=True):
+                memory.restore(saved or (), length)
             for page in snapshot.pages:
                 rows = iter(page.tensors)
                 for tensor in self._positions(page.begin, page.end):
@@ -230,13 +218,13 @@ class CudaSession(SequencePasses):
 
     @property
     def cuts_anywhere(self) -> bool:
-        return self.memory.reaches(1, self.memory.slots)
+        return self.memory.target.reaches(1, self.memory.slots)
 
     def cut(self, length: int) -> bool:
-        drafter = self.drafter is None or self.drafter.reaches(length)
-        if not drafter or not self.memory.reaches(length, self.length):
+        states = self.memory.states
+        if not all(memory.reaches(length, self.length) for memory in states):
             return False
-        self.restore(CudaCheckpoint(length, [() for _ in self.memory.mixers]))
+        self.restore(CudaCheckpoint(length, [() for _ in states]))
         return True
 
     def decoder(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from dflash_core.arch import kinds
@@ -12,7 +13,7 @@ from dflash_core.backends.cuda.block import Block, residuals_of
 from dflash_core.backends.cuda.expert_cache import ExpertCache
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
-from dflash_core.backends.cuda.layers.base import FeedForwardLayer, MixerLayers, Upload
+from dflash_core.backends.cuda.layers.base import FeedForward, MixerLayers, Upload
 from dflash_core.backends.cuda.layers.delta_net import DeltaNetLayers
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.experts import Experts
@@ -59,13 +60,7 @@ class DeviceTarget:
         group = list(self.spec.mixers).index(layer.mixer)
         mixers = self.mixers[group]
         residuals = residuals_of(
-            self.device,
-            upload,
-            index,
-            layer,
-            self.activations,
-            self.per_layer,
-            lambda prefix: mixers.load(upload, prefix),
+            self.device, upload, index, layer, self.activations, self.per_layer, partial(mixers.load, upload)
         )
         return Block(group, self.spec.mixers[layer.mixer].index(index), residuals)
 
@@ -73,12 +68,12 @@ class DeviceTarget:
         """The projections that read the residual stream, and those whose results are added to it."""
         pairs: list[tuple[AnyProjection, AnyProjection]]
         pairs = [self.mixers[block.group].projections(block.place) for block in self.blk]
-        pairs += [(ffn.inputs, ffn.out) for ffn in self._feed_forwards]
+        pairs += [(ffn.inputs, ffn.out) for ffn in self.feed_forwards]
         more = [self.per_layer.projection] if self.per_layer else []
         return [*more, *(inputs for inputs, _ in pairs)], [out for _, out in pairs]
 
     @property
-    def _feed_forwards(self) -> list[FeedForwardLayer]:
+    def feed_forwards(self) -> list[FeedForward]:
         return [ffn for block in self.blk for ffn in block.feed_forwards]
 
     @property
@@ -100,15 +95,15 @@ class DeviceTarget:
     @property
     def chunked(self) -> bool:
         """Whether the card can process prompts in chunks."""
-        return all(mixer.chunked for mixer in self.mixers) and all(ffn.chunked for ffn in self._feed_forwards)
+        return all(mixer.chunked for mixer in self.mixers) and all(ffn.chunked for ffn in self.feed_forwards)
 
     def idle_bytes(self, rows: int) -> float:
         """Bytes on the card that a pass of `rows` rows does not read, on average: experts, if rows choose at random."""
-        return sum(ffn.idle_bytes(rows) for ffn in self._feed_forwards)
+        return sum(ffn.idle_bytes(rows) for ffn in self.feed_forwards)
 
     def bus_bytes(self, rows: int) -> float:
         """Bytes that such a pass reads from main memory."""
-        return sum(ffn.bus_bytes(rows) for ffn in self._feed_forwards)
+        return sum(ffn.bus_bytes(rows) for ffn in self.feed_forwards)
 
     def cache_experts(self, slots: int) -> None:
         """Cache `slots` experts on the card, of each layer whose experts are in main memory."""
@@ -120,4 +115,4 @@ class DeviceTarget:
     @property
     def experts(self) -> list[Experts]:
         """Of the layers that have any, in their order."""
-        return [ffn for ffn in self._feed_forwards if isinstance(ffn, Experts)]
+        return [ffn for ffn in self.feed_forwards if isinstance(ffn, Experts)]

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dflash_core.arch import kinds
-from dflash_core.backends.cuda.activations import DEFAULT, Activations
+from dflash_core.backends.cuda.activations import Activations
+from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.drafters.convolution import DeviceConvolution
 from dflash_core.backends.cuda.drafters.draft_vocabulary import DraftVocabulary
 from dflash_core.backends.cuda.drafters.markov import DeviceMarkov
@@ -22,10 +23,12 @@ from dflash_core.backends.cuda.layers.split_attention import HeadShape
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import ROWS
 from dflash_core.backends.cuda.state import MAX_DEPTH
+from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.config import DraftConfig
+from dflash_core.drafters.dflash import capabilities
 from dflash_core.errors import Code, UnsupportedError
 
-Pairs = list[tuple[Matrix, Matrix]]
+Pair = tuple[Matrix, Matrix]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +44,7 @@ class DraftLayer:
     """One layer. `window`: positions that a row sees, 0 for all; `causal`: a row sees none after its own."""
 
     def __init__(
-        self,
-        device: Device,
-        upload: Upload,
-        index: int,
-        config: DraftConfig,
-        activations: Activations,
-        pair: tuple[Matrix, Matrix],
+        self, device: Device, upload: Upload, index: int, config: DraftConfig, activations: Activations, pair: Pair
     ) -> None:
         prefix, spec = f"blk.{index}.", config.layers[index]
         assert isinstance(spec.mixer, kinds.Attention), "a DFlash layer must have an attention mixer"
@@ -62,10 +59,10 @@ class DraftLayer:
         self.ffn_conv = DeviceConvolution(device, upload, prefix + "ffn", conv, rounding) if conv else None
 
 
-class DeviceDraft:
+class DeviceDraft(OnDevice):
     """The drafter's weights. Raises UnsupportedError for a block that does not fit one pass."""
 
-    def __init__(self, device: Device, upload: Upload, config: DraftConfig, activations: Activations = DEFAULT) -> None:
+    def __init__(self, config: DraftConfig, upload: Upload, target: DeviceTarget, activations: Activations) -> None:
         if config.depths >= MAX_DEPTH:  # one pass adds a path with its root to the caches
             most = MAX_DEPTH - config.depths + config.block_size - 1
             raise UnsupportedError(
@@ -73,8 +70,9 @@ class DeviceDraft:
                 "run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
-        self.device, self.config = device, config
-        activations = activations.drafter
+        self.device, self.config = target.device, config
+        self.capabilities, self.width = capabilities(config, on_device=True), config.embedding_length
+        device, activations = target.device, activations.drafter
         self.heads = HeadShape(config.key_length, config.head_count, config.head_count_kv, config.key_length)
         prefixes = [f"blk.{index}." for index in range(config.block_count)]
         self.fc = Projection(device, [upload.matrix("fc.weight")], activations.inputs)
@@ -92,8 +90,7 @@ class DeviceDraft:
         (mixer, *_) = (layer.mixer for layer in config.layers)
         assert isinstance(mixer, kinds.Attention), "a DFlash layer must have an attention mixer"
         self.frequencies = frequencies(mixer, device)
-        width = config.embedding_length
-        self.embedding = Embedding(upload, width) if config.heads.own_embedding else None
+        self.embedding = Embedding(upload, self.width) if config.heads.own_embedding else None
         self.head = upload.matrix("output.weight") if config.heads.own_head else None
         self.pairs: DeviceSelector | DeviceMarkov | None = None
         if config.heads.selector:
@@ -103,7 +100,6 @@ class DeviceDraft:
         self.vocabulary = DraftVocabulary(upload, config)
 
     def projections(self) -> tuple[list[Projection], list[Projection]]:
-        """The projections that read rows as wide as the residual stream, and those that write such rows."""
         inputs = [p for layer in self.layers for p in (layer.mixer.inputs, layer.ffn.inputs)]
         inputs += [context.projection for context in self.contexts]
         inputs += [self.pairs.hidden] if isinstance(self.pairs, DeviceSelector) else []
@@ -111,7 +107,7 @@ class DeviceDraft:
         return inputs, [*(p for layer in self.layers for p in (layer.mixer.out, layer.ffn.out)), self.fc]
 
 
-def _side_by_side(pairs: Pairs) -> tuple[Pairs, Matrix | None]:
+def _side_by_side(pairs: list[Pair]) -> tuple[list[Pair], Matrix | None]:
     """Moves key and value matrices of all layers into one tensor if they have one type: then they need one launch."""
     flat = [matrix for pair in pairs for matrix in pair]
     first, rows = flat[0], sum(matrix.rows for matrix in flat)
@@ -136,7 +132,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
     return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
 
 
-def _contexts(device: Device, pairs: Pairs, whole: Matrix | None, activations: Activations) -> list[Context]:
+def _contexts(device: Device, pairs: list[Pair], whole: Matrix | None, activations: Activations) -> list[Context]:
     if whole is not None:
         return [Context(0, len(pairs), Projection(device, [whole], activations.inputs))]
     return [Context(index, 1, Projection(device, pair, activations.inputs)) for index, pair in enumerate(pairs)]

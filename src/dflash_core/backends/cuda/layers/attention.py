@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from dflash_core.backends.cuda.layers.attention_weights import (
     turn_factor,
 )
 from dflash_core.backends.cuda.layers.base import (
+    Branch,
     ChunkRun,
     MixerLayers,
     MixerMemory,
@@ -33,11 +33,10 @@ from dflash_core.backends.cuda.layers.base import (
 )
 from dflash_core.backends.cuda.layers.cache_memory import CacheMemory, slots_of
 from dflash_core.backends.cuda.layers.sink_rows import SINK_DIMS, with_sinks
-from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, HeadShape, SplitLaunch, SplitOrder
-from dflash_core.backends.cuda.layers.splits import Splits
+from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, HeadShape, SplitLaunch, SplitOrder, Splits
 from dflash_core.backends.cuda.layers.visible_rows import VisibleRows
 from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
-from dflash_core.backends.cuda.products import Arena, TensorSpec
+from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES
@@ -51,9 +50,7 @@ LIBRARY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacken
 
 
 class AttentionLayers(MixerLayers):
-    """Implements `base.MixerLayers`. Raises UnsupportedError for head shapes that the kernels do not support."""
-
-    chunked = True
+    """Raises UnsupportedError for head shapes that the kernels do not support."""
 
     def __init__(self, device: Device, spec: kinds.Attention, activations: Activations) -> None:
         self.device, self.spec, self.activations = device, spec, activations
@@ -117,7 +114,7 @@ class AttentionLayers(MixerLayers):
         if needs.lender is None:
             return AttentionMemory(self, needs)
         assert isinstance(needs.lender, AttentionBranch), "keys and values of a layer without any"
-        return BorrowingMemory(self, needs.context, needs.arena, needs.kv, needs.lender)
+        return BorrowingMemory(self, needs, needs.lender)
 
     def turns(self, kv: CachePair) -> Sequence[range]:
         """The groups of kv heads that a chunk processes at once: one head each if the cache must be unpacked."""
@@ -149,7 +146,7 @@ class AttentionLayers(MixerLayers):
 
 
 class AttentionMemory(CacheMemory):
-    """Implements `base.MixerMemory`."""
+    """Of layers with keys and values of their own."""
 
     def __init__(self, layers: AttentionLayers, needs: SequenceNeeds) -> None:
         on, window, kv = layers.device.torch_device, layers.spec.window, layers.stored(needs.kv)
@@ -165,42 +162,27 @@ class BorrowingMemory(MixerMemory):
     """Of layers that read the keys and values of another one, `lender`, which runs before them in a pass."""
 
     component = "target KV"
+    nbytes = 0
 
-    def __init__(
-        self, layers: AttentionLayers, context: int, arena: Arena, kv: CachePair, lender: AttentionBranch
-    ) -> None:
+    def __init__(self, layers: AttentionLayers, needs: SequenceNeeds, lender: AttentionBranch) -> None:
         self.layers, self.lender = layers, lender
-        self.splits = Splits(layers.split_order(context, kv), layers.heads, arena)
-
-    @property
-    def nbytes(self) -> int:
-        return 0
+        self.splits = Splits(layers.split_order(needs.context, needs.kv), layers.heads, needs.arena)
 
     def layer(self, place: int) -> AttentionBranch:
         return AttentionBranch(self.layers, self.layers.weights[place], self.lender.kv, self.splits, self.lender.place)
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionBranch:
-    """Implements `base.Branch` for one layer of a sequence. `place`: of its keys and values in `kv`."""
+class AttentionBranch(Branch):
+    """One layer of a sequence. `place`: of its keys and values in `kv`."""
 
-    layers: AttentionLayers
-    weights: AttentionWeights
-    kv: KVCache
-    splits: Splits
-    place: int
+    inputs: Projection
+    out: Projection
 
-    @property
-    def inputs(self) -> Projection:
-        return self.weights.inputs
-
-    @property
-    def out(self) -> Projection:
-        return self.weights.out
-
-    @property
-    def out_bias(self) -> Tensor | None:
-        return self.weights.out_bias
+    def __init__(
+        self, layers: AttentionLayers, weights: AttentionWeights, kv: KVCache, splits: Splits, place: int
+    ) -> None:
+        self.layers, self.weights, self.kv, self.splits, self.place = layers, weights, kv, splits, place
+        self.inputs, self.out, self.out_bias = weights.inputs, weights.out, weights.out_bias
 
     @property
     def _defines(self) -> dict[str, object]:
