@@ -120,8 +120,6 @@ class ConstrainedCudaDecoder(CudaDecoder):
         proposing_ms = (time.perf_counter() - began) * 1e3
         session, steps, kind = self.session, self.steps, self._kind(proposal)
         with session.device.stream():
-            if kind.text and session.memory.text is not None and (text := self._text) is not None:
-                session.memory.text.follow(text)
             self._catch_up(kind)
             steps.drafting(kind)()
             arrived = None

@@ -8,6 +8,7 @@ with nothing pending.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -16,17 +17,15 @@ from torch import Tensor
 from dflash_core.arch.spec import EMBEDDING
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import PrefillCancelled
-from dflash_core.backends.cuda.block import Block
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import ChunkDrafter, DeviceDrafter
-from dflash_core.backends.cuda.launch import Launch
+from dflash_core.backends.cuda.launch import Device, Launch, Run
 from dflash_core.backends.cuda.layers.base import ChunkRun
 from dflash_core.backends.cuda.layers.norm import chunk_add, chunk_norm
-from dflash_core.backends.cuda.parts_ahead import PartsAhead
 from dflash_core.backends.cuda.products import Op
 from dflash_core.backends.cuda.sequence import SequenceMemory
-from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.target_model import Block, DeviceTarget
 
 # Shorter prompts are run in passes of 24 rows. On an H200 seven passes take 51 ms, and eight take 58 ms; converting all
 # weights to f16 and multiplying 192 rows by them takes 51 ms. Cards that were found to be otherwise: prompts.py.
@@ -138,3 +137,23 @@ class ChunkPass:
                 step(n, length)
             if self.drafter is not None:
                 self.drafter.capture(index, n)
+
+
+AHEAD = 2  # parts that are queued while the host waits for an earlier one
+
+
+class PartsAhead:
+    """Limits the lead, so that `cancelled`, if there is one, is asked while there is still something to leave out."""
+
+    def __init__(self, device: Device, cancelled: Callable[[], bool] | None) -> None:
+        self._device, self._cancelled = device, cancelled
+        self._marks: deque[Run] = deque()
+
+    def given_up(self) -> bool:
+        """Whether the rest of the prompt is left out. To be called before a part is queued."""
+        if self._cancelled is None:
+            return False
+        self._marks.append(self._device.mark())
+        if len(self._marks) > AHEAD:
+            self._marks.popleft()()
+        return self._cancelled()

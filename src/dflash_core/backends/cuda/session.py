@@ -15,8 +15,7 @@ from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled, Step
 from dflash_core.backends.cuda.checkpoints import CudaCheckpoint
 from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder
 from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.parts_ahead import PartsAhead
-from dflash_core.backends.cuda.prefill import MIN_ROWS, ChunkPass
+from dflash_core.backends.cuda.prefill import MIN_ROWS, ChunkPass, PartsAhead
 from dflash_core.backends.cuda.rings import copies
 from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS, SequencePasses
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS

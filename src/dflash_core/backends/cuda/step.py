@@ -45,18 +45,18 @@ from dflash_core.tree import Candidates
 AHEAD = 2  # steps that run or are queued while the host reads the previous step's result
 
 
-def _followed(knobs: Knobs, decision: Decision, most: int) -> tuple[Knobs, Decision]:
-    """`knobs` and a policy's decision within the limits of a card and of trees of `most` drafted tokens, with notes on
+def _followed(knobs: Knobs, decision: Decision, limit: int) -> tuple[Knobs, Decision]:
+    """`knobs` and a policy's decision within the limits of a card and of trees of `limit` drafted tokens, with notes on
     differences in the reason."""
     notes = list[str]()
     if knobs.temperature > 0 and knobs.top_k > MAX_LISTED and knobs.top_p < 1:
         notes.append(f"top_p with a top_k over {MAX_LISTED} reads the whole vocabulary")
-    budget = min(decision.budget, most)
+    budget = min(decision.budget, limit)
     if budget < decision.budget:
-        full = most + 1 == MAX_NODES
-        why = f"a tree on a card has at most {MAX_NODES}" if full else f"there is memory for trees of {most + 1}"
-        notes.append(f"budget {most}: {why} nodes with its root")
-        knobs = knobs.at_most(most)
+        full = limit + 1 == MAX_NODES
+        why = f"a tree on a card has at most {MAX_NODES}" if full else f"there is memory for trees of {limit + 1}"
+        notes.append(f"budget {limit}: {why} nodes with its root")
+        knobs = knobs.at_most(limit)
     return knobs, replace(decision, budget=budget, reason="; ".join([decision.reason, *notes]))
 
 
@@ -229,15 +229,16 @@ class CudaDecoder(AnswerDecoder):
         return max(self.decision.budget, 1)
 
     def _kind(self, proposal: Candidates | None = None) -> StepKind:
-        forced, device_block = self.steps.trace is not None, self.session.device_block
-        drafted = self.decision.budget
-        if not device_block:
+        drafter, drafted = self.session.drafter, self.decision.budget
+        if drafter is None:
             depths, width = proposal.tokens.shape if proposal is not None else (0, 1)
             drafted = min(drafted, depths) if width == 1 or not depths else drafted
-        drafts = self.decision.mode != "plain" and device_block > 0
-        passes = self.session.drafter.passes(self._drafting) if self.session.drafter else 1
-        given = drafted, self.knobs, self.session.head.vocab
-        kind = StepKind.holding(*given, drafts=drafts, forced=forced, passes=passes, log_probs=self.log_probs)
+        drafts = drafter is not None and self.decision.mode != "plain"
+        passes = drafter.passes(self._drafting) if drafter is not None else 1
+        kind = StepKind.holding(
+            drafted, self.knobs, self.session.head.vocab, drafts=drafts, forced=self.steps.trace is not None,
+            passes=passes, log_probs=self.log_probs,
+        )  # fmt: skip
         return replace(kind, windowed=bool(self.session.window.size), text=drafts and self._text is not None)
 
     @property
@@ -259,16 +260,16 @@ class CudaDecoder(AnswerDecoder):
             self._decide(self._requested[0])
             return None
         state = self.session.state
-        most = 1 if self.decision.mode == "chain" else MAX_WIDTH
-        kept = Candidates(proposal.tokens[:MAX_DEPTH, :most], proposal.log_probs[:MAX_DEPTH, :most])
-        depths, width = kept.tokens.shape
-        state.host["candidate"][:depths, :width] = kept.tokens
-        state.host["candidate_log_prob"][:depths, :width] = kept.log_probs
+        widest = 1 if self.decision.mode == "chain" else MAX_WIDTH
+        used = Candidates(proposal.tokens[:MAX_DEPTH, :widest], proposal.log_probs[:MAX_DEPTH, :widest])
+        depths, width = used.tokens.shape
+        state.host["candidate"][:depths, :width] = used.tokens
+        state.host["candidate_log_prob"][:depths, :width] = used.log_probs
         state.host["draft_depth"], state.host["width"] = depths, width
         with self.session.device.stream():
             state.push("candidate", FIRST_KNOB)
             state.push_knobs()
-        return kept
+        return used
 
     def _enqueue(self) -> None:
         self._decide(self._requested[0])
@@ -280,9 +281,6 @@ class CudaDecoder(AnswerDecoder):
             graph = self.steps.graph(kind)
             if (cache := self.session.target.cache) is not None:
                 cache.between_steps()
-            there = self.session.memory.text
-            if kind.text and there is not None and (text := self._text) is not None:
-                there.follow(text)
             self._catch_up(kind)
             graph()
             mark = self.session.device.mark()
@@ -291,8 +289,10 @@ class CudaDecoder(AnswerDecoder):
             self._unknown += 1
 
     def _catch_up(self, kind: StepKind) -> None:
-        """Before a step of that kind: bring the drafter's cache up to date where the step cannot. A draft takes in a
-        block of pending positions itself."""
+        """Before a step of that kind: bring the text on the card up to date, and the drafter's cache where the step
+        cannot. A draft takes in a block of pending positions itself."""
+        if kind.text and (copy := self.session.memory.text) is not None and (text := self._text) is not None:
+            copy.follow(text)
         self.session.before_step(len(self._queue))
         if (drafter := self.session.drafter) is None:
             return

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 
-from dflash_core.backends.cuda.block import Block
 from dflash_core.backends.cuda.launch import At, Launch
 from dflash_core.backends.cuda.layers.base import Branch, Pass
 from dflash_core.backends.cuda.layers.norm import Added, join_launch, norm_launch
 from dflash_core.backends.cuda.projection import AnyProjection
 from dflash_core.backends.cuda.sequence import SequenceMemory
-from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.target_model import Block, DeviceTarget
 
 
 def target_pass(

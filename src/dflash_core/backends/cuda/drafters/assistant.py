@@ -16,7 +16,6 @@ import torch
 from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.kinds import Attention
 from dflash_core.backends.cuda.activations import Activations
-from dflash_core.backends.cuda.block import Block, residuals_of
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.drafters.base import ChunkDrafter, Launcher, OnDevice, TargetSequence
 from dflash_core.backends.cuda.drafters.caches import overwritten
@@ -33,7 +32,7 @@ from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, Spli
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP
-from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.target_model import Block, DeviceTarget, residuals_of
 from dflash_core.backends.cuda.target_pass import block_launches
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.assistant import NEEDS_KEYS, capabilities

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
-from dflash_core.backends.cuda.block import FEED_FORWARDS
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.drafters.base import ChunkDrafter, OnDevice, TargetSequence
 from dflash_core.backends.cuda.drafters.caches import cache_table
@@ -34,7 +33,7 @@ from dflash_core.backends.cuda.projection import AnyProjection, Matrix, Projecti
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.rings import Layer
 from dflash_core.backends.cuda.state import PASS_ROWS
-from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.target_model import FEED_FORWARDS, DeviceTarget
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.mtp import NEEDS_TOKENS, capabilities

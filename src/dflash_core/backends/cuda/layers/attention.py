@@ -32,10 +32,9 @@ from dflash_core.backends.cuda.layers.base import (
     Upload,
 )
 from dflash_core.backends.cuda.layers.cache_memory import CacheMemory, slots_of
-from dflash_core.backends.cuda.layers.sink_rows import SINK_DIMS, with_sinks
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, HeadShape, SplitLaunch, SplitOrder, Splits
 from dflash_core.backends.cuda.layers.visible_rows import VisibleRows
-from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
+from dflash_core.backends.cuda.layers.windowed_rows import SINK_DIMS, windowed_attention, windowed_results, with_sinks
 from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
