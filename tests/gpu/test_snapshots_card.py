@@ -16,7 +16,8 @@ from dflash_core.backends.cuda.drafters import caches
 from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.prefill import MIN_ROWS
 from dflash_core.backends.cuda.rings import Tensors
-from dflash_core.backends.cuda.session import PROMPT_ROWS, CudaSession
+from dflash_core.backends.cuda.sequence_passes import PROMPT_ROWS
+from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.cache_types import CachePair

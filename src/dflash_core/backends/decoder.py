@@ -51,15 +51,15 @@ def tokens_left(knobs: Knobs, answered: int, capacity: int, halt: int | None) ->
 
 
 def constrained(
-    tree: Tree, constraint: Constraint, knobs: Knobs, decision: Decision, deepest: int, most: int
+    tree: Tree, constraint: Constraint, knobs: Knobs, decision: Decision, deepest: int, limit: int
 ) -> tuple[Tree, Decision]:
-    """The part of a tree that a constraint leaves, with what it forces, no deeper than `deepest` and with `most` nodes
+    """The part of a tree that a constraint leaves, with what it forces, no deeper than `deepest` and with `limit` nodes
     below the root at most; and what the step then runs. Under `auto` what is forced is drafted whatever drafts bring,
     as it is hardly ever wrong."""
     if knobs.mode == "plain":
         return tree, decision
-    budget = min(decision.budget, most)
-    forced = min(max(budget, FORCED) if knobs.mode == "auto" else budget, deepest, most)
+    budget = min(decision.budget, limit)
+    forced = min(max(budget, FORCED) if knobs.mode == "auto" else budget, deepest, limit)
     tree = within(tree, constraint, budget, forced, chain=decision.mode != "tree")
     if decision.mode == "plain" and len(tree) > 1:
         decision = replace(decision, mode="chain", budget=len(tree) - 1, drafts=False)
@@ -294,9 +294,9 @@ class Decoder(AnswerDecoder):
 
     def _drafter(self) -> str:
         """The kind of the drafter that the step used; "" where none was."""
-        asked = self.decision.mode != "plain" and self.decision.drafts
+        drafts = self.decision.mode != "plain" and self.decision.drafts
         capabilities = self.backend.capabilities
-        return (self.decision.drafter or (capabilities.kind if capabilities else "")) if asked else ""
+        return (self.decision.drafter or (capabilities.kind if capabilities else "")) if drafts else ""
 
     @property
     def ahead(self) -> bool:

@@ -71,8 +71,8 @@ class ConstrainedCudaDecoder(CudaDecoder):
         super().__init__(session, steps, knobs, stop_ids, context_length, policy, log_probs, constraint)
         self._ahead = 1
         self._started: Started | None = None
-        self._open = False  # see `_is_open`, when it was last asked; the next tree is built for that
-        self._taken: Knobs | None = None
+        self._open = False  # see `_is_open`, when it was last called; the next tree is built for that
+        self._next_knobs: Knobs | None = None
 
     @property
     def _fixed_budget(self) -> int:
@@ -82,14 +82,14 @@ class ConstrainedCudaDecoder(CudaDecoder):
         """Whether the grammar forces nothing, and admits most tokens, so that hardly a draft is ruled out: then the
         pass runs the tree as it was built. A node that is ruled out is never drawn, edited or not."""
         allowed = self.constraint.allowed(())
-        most = self.session.head.vocab // 2
-        return (allowed is None or allowed_count(allowed) > most) and not self.constraint.forced()
+        half = self.session.head.vocab // 2
+        return (allowed is None or allowed_count(allowed) > half) and not self.constraint.forced()
 
     def _learn(self, event: StepEvent) -> None:
         self.policy.said(event.tokens)  # what a grammar leaves of a tree shows nothing about the drafter
 
     def take(self, knobs: Knobs) -> None:
-        self._taken = knobs  # the step that has begun ends with the settings that it began with
+        self._next_knobs = knobs  # the step that has begun ends with the settings that it began with
 
     def finish(self) -> Sequence[StepEvent]:
         if self._begun and self._started is not None and self._started.passed and not self._over:
@@ -110,11 +110,11 @@ class ConstrainedCudaDecoder(CudaDecoder):
     def _start(self) -> Started:
         """Draft and build the tree of the next step. A plain step's pass begins too, unless the grammar may have tokens
         for it that are forced: those of the first step that is no longer open are drawn one by one."""
-        taken, self._taken = self._taken, None
-        if taken is None:
+        knobs, self._next_knobs = self._next_knobs, None
+        if knobs is None:
             self._decide(self._requested[0])
         else:
-            super().take(taken)
+            super().take(knobs)
         began = time.perf_counter()
         proposal = self._propose()
         proposing_ms = (time.perf_counter() - began) * 1e3

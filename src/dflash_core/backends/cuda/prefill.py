@@ -18,8 +18,6 @@ from dflash_core.arch.spec import EMBEDDING
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import PrefillCancelled
 from dflash_core.backends.cuda.chunk import Chunk
-from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.drafters.base import ChunkDrafter, DeviceDrafter
 from dflash_core.backends.cuda.launch import Device, Launch, Run
 from dflash_core.backends.cuda.layers.base import ChunkRun
 from dflash_core.backends.cuda.layers.norm import chunk_add, chunk_norm
@@ -37,15 +35,8 @@ Cancelled = Callable[[], bool]
 class ChunkPass:
     """Runs up to `chunk.rows` tokens after the committed state; no commit may be pending."""
 
-    def __init__(
-        self,
-        target: DeviceTarget,
-        memory: SequenceMemory,
-        chunk: Chunk,
-        state: DeviceState,
-        drafter: DeviceDrafter | None = None,
-    ) -> None:
-        self.memory, self.chunk, self.state = memory, chunk, state
+    def __init__(self, target: DeviceTarget, memory: SequenceMemory, chunk: Chunk) -> None:
+        self.memory, self.chunk, self.state = memory, chunk, memory.state
         self.device, eps = target.device, target.spec.rms_eps
         scale = target.spec.embedding_scale
         embed = target.embedding.launch(chunk.h, chunk.tokens, chunk.count, chunk.rows, scale=scale)
@@ -54,7 +45,7 @@ class ChunkPass:
             self.embed.append(chunk_norm(chunk.ops, chunk.count, chunk.h, None, eps, chunk.embedded))
 
         self.layers = [[*self._steps(block, eps)] for block in target.blk]
-        self.drafter: ChunkDrafter | None = drafter.chunk(chunk) if drafter else None
+        self.drafter = memory.drafter.chunk(chunk) if memory.drafter else None
 
     def _steps(self, block: Block, eps: float) -> Iterator[ChunkRun]:
         """What runs of one layer, in order."""
@@ -91,10 +82,7 @@ class ChunkPass:
         self.device.multiply(x, w, self.chunk.h[:64, :64], add=True)
 
     def run(
-        self,
-        tokens: Sequence[int],
-        cancelled: Cancelled | None = None,
-        window: AttentionWindow = EVERYTHING,
+        self, tokens: Sequence[int], cancelled: Cancelled | None = None, window: AttentionWindow = EVERYTHING
     ) -> Tensor:
         """Run and commit `tokens`; returns the residual stream (hidden,) of the last one after the last layer.
 
@@ -143,7 +131,7 @@ AHEAD = 2  # parts that are queued while the host waits for an earlier one
 
 
 class PartsAhead:
-    """Limits the lead, so that `cancelled`, if there is one, is asked while there is still something to leave out."""
+    """Limits the lead, so that `cancelled`, if there is one, is called while there is still something to leave out."""
 
     def __init__(self, device: Device, cancelled: Callable[[], bool] | None) -> None:
         self._device, self._cancelled = device, cancelled

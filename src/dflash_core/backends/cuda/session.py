@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,20 +15,15 @@ from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled, StepDecoder
 from dflash_core.backends.cuda.checkpoints import CudaCheckpoint
 from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder
-from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.prefill import MIN_ROWS, ChunkPass, PartsAhead
+from dflash_core.backends.cuda.prefill import MIN_ROWS, PartsAhead
 from dflash_core.backends.cuda.rings import copies
 from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS, SequencePasses
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.backends.cuda.step import CudaDecoder
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
-from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.cache_types import F16, CachePair
 from dflash_core.constraints.base import Constraint
-from dflash_core.drafters.base import Drafter
 from dflash_core.drafters.draw_noise import ranked
 from dflash_core.errors import ContextError
-from dflash_core.fits import PREFILL_ROWS
 from dflash_core.knobs import Knobs
 from dflash_core.log_probs import LogProbs
 from dflash_core.policy.base import FixedPolicy, Policy
@@ -38,47 +34,22 @@ from dflash_core.snapshots.base import Snapshot, SnapshotError, check_rows, chec
 from dflash_core.tree import Candidates
 
 USUAL = ("plain", "auto")  # what most answers are drafted with
-PROMPT_ROWS = 24  # of a pass over a prompt that is too short for chunks
 MIN_CHUNK_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down to this if memory is short
 
 
 class CudaSession(SequencePasses):
-    """Implements `backends.base.Session` for a target and, if given, a drafter: `draft` on the device, which proposes
-    inside the steps, or `host_drafter`, which proposes before each step.
+    """Implements `backends.base.Session`. See `SequencePasses` for the arguments."""
 
-    `captured`: the layers whose outputs passes record, if no drafter names them. `context`: the most positions.
-    `kv`: the types of cached keys and values. `rows`: the most rows of a prompt chunk. `nodes`: of the largest tree.
-    `chunks_from`: shorter prompts are read in passes; None: below MIN_ROWS.
-    """
-
-    def __init__(
-        self,
-        target: DeviceTarget,
-        draft: OnDevice | None = None,
-        captured: Sequence[int] = (),
-        *,
-        host_drafter: Drafter | None = None,
-        context: int,
-        kv: CachePair = F16,
-        rows: int = PREFILL_ROWS,
-        nodes: int = MAX_NODES,
-        chunks_from: int | None = None,
-    ) -> None:
-        super().__init__(
-            target, draft, captured, host_drafter=host_drafter, context=context, kv=kv, rows=rows, nodes=nodes
-        )
-        chunk = self.memory.chunk
-        self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.drafter) if chunk else None
-        self.pass_rows = PROMPT_ROWS  # of a prompt that is read in passes
-        self.chunks_from = chunks_from  # see `read_in_passes`
-        self.steps = Steps(self)
+    @cached_property
+    def steps(self) -> Steps:
+        return Steps(self)
 
     # ---- Backend -------------------------------------------------------------------------------------------------
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         self.device.host.pause()
-        least = MIN_ROWS if self.chunks_from is None else self.chunks_from
-        if self.chunk_pass is not None and len(tokens) >= least:
+        shortest = MIN_ROWS if self.chunks_from is None else self.chunks_from
+        if self.chunk_pass is not None and len(tokens) >= shortest:
             return self.prefill_chunk(tokens, cancelled)
         return self._prefill_passes(tokens, cancelled)
 
@@ -243,7 +214,7 @@ class CudaSession(SequencePasses):
     def features(self) -> Logits:
         assert self.captured_layers, "this session captures no layers, so it has no features"
         with self.device.stream():
-            return self.memory.captured.rows[: self._rows].to("cpu", copy=True).numpy()
+            return self.memory.captured.rows[: len(self._tokens)].to("cpu", copy=True).numpy()
 
     def observe(self, features: Logits) -> None:
         """Give the drafter the features (n, layers * hidden) of the first n positions, to draft after them without the
@@ -303,9 +274,10 @@ class CudaSession(SequencePasses):
         the graphs of these steps."""
         policy = FixedPolicy(self.capabilities)
         usual = [policy.next(Knobs(drafting=one)) for one in USUAL]
-        most = self.host_drafter.capabilities.depths if self.host_drafter else MAX_NODES
+        longest = self.host_drafter.capabilities.depths if self.host_drafter else MAX_NODES
         kinds = dict.fromkeys(
-            self._kind(min(one.budget, most), drafts=one.mode != "plain" and self.drafter is not None) for one in usual
+            self._kind(min(one.budget, longest), drafts=one.mode != "plain" and self.drafter is not None)
+            for one in usual
         )
         text = self.memory.text
         if self.drafter is not None:  # the widths that mode auto chooses from

@@ -113,10 +113,10 @@ class ReadingBranch(Branch):
              layers.frequencies, np.float32(layers.spec.eps), layers.query_scale, splits.q, *cache],
         )  # fmt: skip
         # Without its own position, which a window counts too.
-        most = max(layers.spec.window - 1, 0)
+        window = max(layers.spec.window - 1, 0)
         yield Launch(
             "mtp.cu", "mtp_split", defines, split.grid, split.block,
-            [state.pointer, np.int32(0), np.int32(0), np.int32(most), one, splits.q, *cache, splits.out,
+            [state.pointer, np.int32(0), np.int32(0), np.int32(window), one, splits.q, *cache, splits.out,
              splits.stats],
             split.shared,
         )  # fmt: skip

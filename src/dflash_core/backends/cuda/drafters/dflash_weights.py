@@ -63,9 +63,9 @@ class DeviceDraft(OnDevice):
 
     def __init__(self, config: DraftConfig, upload: Upload, target: DeviceTarget, activations: Activations) -> None:
         if config.depths >= MAX_DEPTH:  # one pass adds a path with its root to the caches
-            most = MAX_DEPTH - config.depths + config.block_size - 1
+            limit = MAX_DEPTH - config.depths + config.block_size - 1
             raise UnsupportedError(
-                f"a drafter whose block has {config.block_size} positions, expected at most {most} on a card; "
+                f"a drafter whose block has {config.block_size} positions, expected at most {limit} on a card; "
                 "run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )

@@ -43,7 +43,7 @@ from dflash_core.cache_types import F16, CachePair
 from dflash_core.errors import cpu_only
 
 COMBINE_THREADS = 4 * WARP  # threads of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
-LEAST_RECENT = 384  # positions of a recent window: near tiles (kernels/attention_parts.cuh) are halves
+MIN_RECENT = 384  # positions of a recent window: near tiles (kernels/attention_parts.cuh) are halves
 # cuDNN's attention is left out: it plans again for every new prompt length, which takes about 50 ms.
 LIBRARY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
@@ -74,7 +74,7 @@ class AttentionLayers(MixerLayers):
             "KEYS_ARE_VALUES": spec.key_is_value,
             "BORROWED": spec.kv_from is not None,
         }
-        found: dict[str, object] = {name: 1 for name, wanted in options.items() if wanted}
+        found: dict[str, object] = {name: 1 for name, given in options.items() if given}
         if not spec.qk_norm:
             found["UNNORMED"] = 1
             if turn_factor(spec) != 1:
@@ -93,8 +93,8 @@ class AttentionLayers(MixerLayers):
     def stored(self, kv: CachePair) -> CachePair:
         """The types of these layers' keys and values. With a window no longer than the recent one, a row reads halves
         only. Raises UnsupportedError for recent windows without a kernel."""
-        if kv.recent and kv.recent < LEAST_RECENT:
-            raise cpu_only(f"keys and values as {kv}, expected +{LEAST_RECENT} or more on a card")
+        if kv.recent and kv.recent < MIN_RECENT:
+            raise cpu_only(f"keys and values as {kv}, expected +{MIN_RECENT} or more on a card")
         if kv.recent and self.spec.window > kv.recent:
             raise cpu_only(
                 f"keys and values as {kv} of layers with a window of {self.spec.window:,}, expected {kv.past}"
