@@ -18,7 +18,7 @@ from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.answer import AnswerParts, AnswerShape
 from dflash_core.text.tool_calls.forms import Form
 from dflash_core.text.tool_calls.parts import Part
-from dflash_core.turn_stats import TurnReport, TurnStats, so_far
+from dflash_core.turn_stats import TurnReport, TurnStats
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.server.asked import Asked
@@ -173,7 +173,7 @@ class Job:
         if (meter := self._meter) is None:
             return None
         meter.add(piece)
-        return so_far(meter.prefill, meter.totals, meter.decode_s, meter.parts) if meter.prefill is not None else None
+        return meter.totals.stats(meter.prefill, meter.decode_s, meter.parts) if meter.prefill is not None else None
 
     def _send_parts(
         self,
