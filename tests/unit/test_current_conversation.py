@@ -10,6 +10,7 @@ from dflash_core.conversation import Conversation
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.conversations.store import StoreError
 from support.kept import answer, conversation
@@ -45,7 +46,7 @@ def test_the_prompt_after_a_resume_is_the_one_before(tmp_path: Path, system: str
     went_on = talk.ask("go on", KNOBS)
     turn = resumed.ask("go on", KNOBS)
     assert turn.prompt == went_on.prompt
-    assert turn.prompt == build_prompt(talk.tokenizer, talk.template, resumed.messages, False)
+    assert turn.prompt == build_prompt(Prompting(talk.tokenizer, talk.template, False), resumed.messages)
     went_on.close()
     turn.close()
 

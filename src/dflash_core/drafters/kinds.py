@@ -41,7 +41,7 @@ _LOAD_BLOCK = {
 _KINDS = (
     Kind(
         "mtp", "an MTP head", "the MTP head in the target's own file", "dflash_core.drafters.mtp:open_mtp",
-        {CPU: "dflash_core.backends.cpu.chain:load_mtp", CARD: "dflash_core.backends.cuda.drafters.mtp:DeviceMtp"},
+        {CPU: "dflash_core.backends.cpu.chain:CpuMtp", CARD: "dflash_core.backends.cuda.drafters.mtp:DeviceMtp"},
         recognises="dflash_core.drafters.mtp:holds_mtp", inside="dflash_core.drafters.mtp:has_head", by_name=True,
         depth_knob="mtp_depth",
     ),
@@ -52,7 +52,7 @@ _KINDS = (
     Kind(
         "assistant", "a Gemma assistant", "a small model that reads the target's keys and values",
         "dflash_core.drafters.assistant:open_assistant",
-        {CPU: "dflash_core.backends.cpu.chain:load_assistant",
+        {CPU: "dflash_core.backends.cpu.chain:CpuAssistant",
          CARD: "dflash_core.backends.cuda.drafters.assistant:DeviceAssistant"},
         recognises="dflash_core.drafters.assistant:holds_assistant", depth_knob="mtp_depth",
     ),

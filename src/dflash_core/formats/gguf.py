@@ -18,7 +18,7 @@ from dflash_core.clean import quoted
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.quants import LISTS, SUPPORTED, SUPPORTED_NAMES, UNSUPPORTED
 from dflash_core.formats.splits import SPLIT_NAME
-from dflash_core.formats.weights import Shard, StoredWeights, check_apart, shown
+from dflash_core.formats.weights import Shard, WeightFile, check_apart, shown
 from dflash_core.formats.weights import TensorInfo as TensorInfo
 
 MetaValue = str | int | float | bool | list[Any]
@@ -40,7 +40,7 @@ IMAGE_TENSORS = ("v.", "mm.", "a.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GGUFFile(StoredWeights):
+class GGUFFile(WeightFile):
     """An open GGUF file, all shards of it. `metadata` is the first shard's."""
 
     version: int

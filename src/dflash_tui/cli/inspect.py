@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.arch.assistant import AssistantConfig
-from dflash_core.arch.facts import has_experts
+from dflash_core.arch.facts import has_experts, sizes
 from dflash_core.arch.folders.opening import is_target, open_model
 from dflash_core.arch.recommended import Recommended, recommended
-from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import EMBEDDING, ModelSpec
 from dflash_core.clean import one_line
 from dflash_core.config import (
@@ -134,7 +133,7 @@ def _types(file: WeightFile) -> dict[str, dict[str, dict[str, int]]]:
 
 def _target_facts(config: ModelSpec, gguf: GGUFFile) -> dict[str, Any]:
     facts: dict[str, Any] = {"path": str(gguf.path), "format": gguf.container}
-    facts["config"] = ARCHITECTURES[config.architecture].facts(config)
+    facts["config"] = sizes(config)
     return (
         facts
         | _sizes(gguf)

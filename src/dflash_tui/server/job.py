@@ -192,15 +192,15 @@ class Job:
     def _ended(self, report: TurnReport | None, tokenizer: Tokenizer) -> Ended:
         ids, shape = report.tokens if report is not None else (), self._shape
         why: Why = _WHY[report.stop] if report is not None else "cancelled"
-        if shape.stop_string:
+        if shape.stops.found:
             why = "stop string"
         elif shape.calls and (why == "end" or shape.over):
             why = "calls"
-        count = counted(tokenizer, ids, shape.dropped) if shape.stop_string else len(ids)
+        count = counted(tokenizer, ids, shape.stops.dropped) if shape.stops.found else len(ids)
         if report is not None and report.stop == "stop token" and why in ("end", "calls") and not shape.notes:
             self._remember(ids)
         notes = (*self.prepared.asked.notes, *shape.notes)
-        return Ended(report, why, count, shape.stop_string, self._queue_ms, self._ttft_ms, notes)
+        return Ended(report, why, count, shape.stops.found, self._queue_ms, self._ttft_ms, notes)
 
     def _remember(self, ids: Sequence[int]) -> None:
         text, thinking, found = text_thinking_calls(self.parts)

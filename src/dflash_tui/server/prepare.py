@@ -19,6 +19,7 @@ from dflash_core.log_probs import LogProbs
 from dflash_core.messages import Message, Prompt
 from dflash_core.prompting import build_prompt, visible_end
 from dflash_core.record import Start
+from dflash_core.text.prompt import Prompting
 from dflash_core.text.tool_calls.forms import tool_grammar
 from dflash_tui.server.asked import GRAMMAR, Asked
 from dflash_tui.server.job import Prepared
@@ -90,11 +91,10 @@ class Preparer:
         if size > BYTES_PER_POSITION * capacity:
             raise too_long(size // BYTES_PER_TOKEN, capacity)
         try:
-            given = self._template.reasoning.variables(knobs)
-            prompt = build_prompt(self.tokenizer, self._template, messages, knobs.thinking, given, asked.tools)
+            prompting = Prompting.of(self.tokenizer, self._template, knobs, asked.tools)
+            prompt = build_prompt(prompting, messages)
             if knobs.attention_window:
-                sinks = visible_end(self.tokenizer, self._template, messages, prompt, knobs.thinking, given)
-                prompt = replace(prompt, sinks=sinks)
+                prompt = replace(prompt, sinks=visible_end(prompting, messages, prompt))
         except (TemplateError, KnobError) as error:
             raise invalid(f"the model's chat template refuses these messages: {error}", "messages") from None
         if not prompt.ids:

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from dflash_core.arch.folders.form import ATTENTION, DENSE, EXPERTS, Form, Values, refused
-from dflash_core.arch.folders.settings import (
-    check_activation,
-    common,
-    experts,
-    rope_by_kind,
-    rotary,
-    sliding,
-)
+from dflash_core.arch.folders.settings import check_activation, common, experts, rope_by_kind, rotary, sliding
 from dflash_core.arch.laguna import WINDOW_ROPE_BASE
 from dflash_core.arch.reading import GATING
 from dflash_core.formats.folders.layouts import Modules
