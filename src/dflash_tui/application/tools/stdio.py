@@ -25,10 +25,8 @@ from mcp_types import jsonrpc_message_adapter
 
 from dflash_core.clean import one_line
 from dflash_tui.application.tools.offered import ToolsError
-from dflash_tui.application.tools.streams import Streams
+from dflash_tui.application.tools.streams import MAX_LINE, Streams
 
-MAX_LINE = 8 * 2**20
-"""Bytes of a message."""
 LEAVE_S = 1.0
 """How long a process has to end by itself, and then after SIGTERM."""
 _TAIL = 20  # lines of stderr that are stored
@@ -73,9 +71,8 @@ class ServerProcess:
             yield read, write
         finally:
             self._ending = True
-            ending = asyncio.ensure_future(_end(process))
             try:
-                await asyncio.shield(ending)  # a process is ended also where the caller was cancelled
+                await asyncio.shield(_end(process))  # a process is ended also where the caller was cancelled
             finally:
                 for task in tasks:
                     task.cancel()
