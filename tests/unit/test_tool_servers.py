@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
@@ -165,7 +165,7 @@ def test_a_call_that_never_ends_is_given_up(start: Start, address: str, tmp_path
     servers = start(server)
     result = call(servers, "waits", path=str(tmp_path / "called"))
     assert (result.outcome, result.text) == ("failed", "Error: no answer within 0.5 s")
-    servers.connections[server.name].server = replace(server, timeout=LIMIT_S)
+    servers.connections[server.name].server = msgspec.structs.replace(server, timeout=LIMIT_S)
     assert call(servers, "add", a=1, b=1).text == "2"
 
 

@@ -256,23 +256,9 @@ def _clash(keymap: Mapping[str, str]) -> tuple[str, str] | None:
     return None
 
 
-def remapped(requested: Mapping[str, str]) -> tuple[tuple[Action, ...], dict[str, str], list[str]]:
-    """The actions with a user's keys, the keymap for Textual, and a line for each entry that is left out.
-
-    A key that two actions of one screen would share is refused, and so is one that no terminal sends.
-    """
-    keymap: dict[str, str] = {}
-    problems: list[str] = []
-    for id, keys in requested.items():
-        try:
-            keymap[id] = checked(id, keys)
-        except KeysError as error:
-            problems.append(f"{id}: {error}")
-    for id, why in clashing(keymap).items():
-        del keymap[id]
-        problems.append(f"{id}: {why}")
-    actions = tuple(dataclasses.replace(one, keys=keymap.get(one.id, one.keys)) for one in ACTIONS)
-    return actions, keymap, problems
+def with_keys(keymap: Mapping[str, str]) -> tuple[Action, ...]:
+    """The actions with a user's checked keys."""
+    return tuple(dataclasses.replace(one, keys=keymap.get(one.id, one.keys)) for one in ACTIONS)
 
 
 def actions_of(app: object) -> Sequence[Action]:

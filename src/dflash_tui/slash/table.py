@@ -12,11 +12,8 @@ from dflash_core.knobs import CONTEXT, SPEC, SPEC_FORMER, SPECS, described, pars
 from dflash_tui.application.new_file import typed_pair
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.settings.keys import ACTIONS
-from dflash_tui.slash.chats import CHATS
 from dflash_tui.slash.command import Slash, SlashError, does, knob_words
-from dflash_tui.slash.lab import LAB_SLASH
-from dflash_tui.slash.models import MODELS
-from dflash_tui.slash.programs import PROGRAMS
+from dflash_tui.slash.pages import CHATS, LAB, MODELS_AND_PROGRAMS
 from dflash_tui.text.commands import COMMAND
 from dflash_tui.widgets.completions import Completion
 
@@ -189,7 +186,7 @@ SLASH: dict[str, Slash] = {
             lambda host: {one.name: one.about for one in host.tuning.presets}
             | {"save": "keep the present parameters by a name"},
         ),
-        *LAB_SLASH,
+        *LAB,
         *CHATS,
         Slash("policy", "/policy reset", "forget what auto learned of this pair", _policy, lambda host: RESET),
         Slash(
@@ -197,8 +194,7 @@ SLASH: dict[str, Slash] = {
             lambda host: dict.fromkeys(sorted(host.screen.app.available_themes), ""),
         ),
         Slash("kv", "/kv TYPE|K/V", "the cache type of keys and values, from the next load on", _kv, _kv_types),
-        *MODELS,
-        *PROGRAMS,
+        *MODELS_AND_PROGRAMS,
         Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
         Slash("reload", "/reload [CONTEXT]", "load the model again, with so many positions of context", _reload),
         Slash("system", "/system [TEXT]", "the system message of this conversation", _system, lambda host: SYSTEM),

@@ -123,13 +123,9 @@ class CurrentConversation:
 
         Raises what the conversation's `ask` raises; nothing is changed then.
         """
-        leaf = self.branches.leaf
-        if instead_of is not None:
-            leaf = self.branches[instead_of].parent
-        if isinstance(prompt, str):
-            question = Node("user", encodable(prompt), leaf)
-        else:
-            question = Node("user", "", leaf, results=tuple(prompt))
+        leaf = self.branches.leaf if instead_of is None else self.branches[instead_of].parent
+        text, results = (encodable(prompt), ()) if isinstance(prompt, str) else ("", tuple(prompt))
+        question = Node("user", text, leaf, results=results)
         # Calls that nobody has answered: the program ended before they were made.
         left_open = self.branches[leaf].calls if leaf is not None and question.asks else ()
         if instead_of is not None or self.card is None or left_open:

@@ -22,17 +22,17 @@ def drafters(gguf: GGUFFile, target: ModelSpec) -> list[str]:
     """A line for each; drafters next to the file are listed if their headers show that they match."""
     own = own_kind(gguf, target)
     found = [f"{own}: {KINDS[own].summary}"] if own else []
-    found += [f"{path.name}, beside it: {what}" for path, what in beside(gguf, target)]
+    found += _beside(gguf, target)
     hidden, layers, vocabulary = target.embedding_length, target.block_count, target.vocab_size
     found.append(f"a DFlash drafter made for hidden size {hidden:,}, {layers} layers, a vocabulary of {vocabulary:,}")
     return [*found, *(f"{kind.name}: {kind.summary}" for kind in KINDS.values() if kind.by_name and not kind.inside)]
 
 
-def beside(gguf: GGUFFile, target: ModelSpec) -> Iterator[tuple[Path, str]]:
+def _beside(gguf: GGUFFile, target: ModelSpec) -> Iterator[str]:
     for path in islice(_likely(gguf), MAX_CHECKED):
         try:
             draft = open_draft(path, TargetHeader(gguf, target))
-            yield path, KINDS[draft.capabilities.kind].title
+            yield f"{path.name}, beside it: {KINDS[draft.capabilities.kind].title}"
         except DFlashError:
             continue  # for another model, or not a drafter
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 
 from dflash_core.arch.folders.opening import open_model
 from dflash_core.clean import one_line
@@ -14,7 +12,8 @@ from dflash_core.drafters.base import TargetHeader
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import DFlashError
 from dflash_core.formats.gguf import GGUFFile
-from dflash_tui.application.hub.header import HeaderCache, ModelHeader
+from dflash_tui.application.hub.found import DrafterFile, Found
+from dflash_tui.application.hub.header import HeaderCache
 
 # Words in names that do not identify the model: kinds of files, drafters and weights.
 _COMMON = re.compile(
@@ -22,26 +21,7 @@ _COMMON = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterFile:
-    """A drafter that is compatible by its header. `belongs`: by its name it was made for this target, not a sibling."""
-
-    path: Path
-    name: str
-    belongs: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ReadHeader:
-    """A file or folder whose header was read. `key`: its cache key."""
-
-    path: Path
-    name: str
-    header: ModelHeader
-    key: str
-
-
-def drafters_of(target: ReadHeader, drafts: Iterable[ReadHeader], cache: HeaderCache) -> tuple[DrafterFile, ...]:
+def drafters_of(target: Found, drafts: Iterable[Found], cache: HeaderCache) -> tuple[DrafterFile, ...]:
     """Compatible drafters, the one that belongs to the target first. The target is opened only for new pairs."""
     found, opened = list[tuple[tuple[bool, float, bool, str], DrafterFile]](), list[GGUFFile]()
     for draft in drafts:
@@ -51,7 +31,7 @@ def drafters_of(target: ReadHeader, drafts: Iterable[ReadHeader], cache: HeaderC
         if both not in cache.pairs:
             try:
                 opened = opened or [open_model(target.path)]
-                _check(opened[0], draft.path)
+                open_draft(draft.path, TargetHeader(opened[0], target_config(opened[0])))
                 cache.pairs[both] = ""
             except (DFlashError, OSError) as error:
                 cache.pairs[both] = one_line(str(error)) or type(error).__name__
@@ -59,8 +39,9 @@ def drafters_of(target: ReadHeader, drafts: Iterable[ReadHeader], cache: HeaderC
             made_for, here = (generation(f"{one.name} {one.header.title}") for one in (draft, target))
             sizes, own = (_sizes(f"{one.name} {one.header.title}") for one in (draft, target))
             foreign = bool((made_for and here and made_for != here) or (sizes and own and sizes.isdisjoint(own)))
-            alike, near = likeness(draft.name, f"{target.name} {target.header.title}"), _near(draft.path, target.path)
-            drafter = DrafterFile(draft.path, one_line(draft.name), not foreign and (near or alike > 0))
+            alike = likeness(draft.name, f"{target.name} {target.header.title}")
+            near = draft.path.absolute().parent == target.path.absolute().parent
+            drafter = DrafterFile(draft.path, draft.name, not foreign and (near or alike > 0))
             found.append(((foreign, -alike, not near, draft.name), drafter))
     return tuple(drafter for _, drafter in sorted(found, key=lambda one: one[0]))
 
@@ -79,12 +60,3 @@ def _words(name: str) -> set[str]:
 def _sizes(name: str) -> set[str]:
     """The number of parameters in a name: 27b, 35b."""
     return set(re.findall(r"(?<![a-z0-9.])\d+(?:\.\d+)?b(?![a-z0-9])", name.lower()))
-
-
-def _near(draft: Path, target: Path) -> bool:
-    return draft.absolute().parent == target.absolute().parent
-
-
-def _check(target: GGUFFile, draft: Path) -> None:
-    """Raises DFlashError if they are not compatible."""
-    open_draft(draft, TargetHeader(target, target_config(target)))

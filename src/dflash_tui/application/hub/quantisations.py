@@ -12,7 +12,7 @@ from huggingface_hub.hf_api import RepoFile
 
 from dflash_core.clean import one_line
 from dflash_core.formats.splits import INDEX, SPLIT_NAME
-from dflash_tui.application.hub.catalogue import CatalogueError, Pair, Source, source_of
+from dflash_tui.application.hub.catalogue import CatalogueError, Pair, source_of
 from dflash_tui.application.hub.fetch import explained
 from dflash_tui.application.hub.files import HubError
 from dflash_tui.application.hub.waiting import as_it_comes
@@ -55,10 +55,8 @@ def quantisations(repo: str, endpoint: str | None = None) -> list[Quantisation]:
     files = list(as_it_comes(asked, lambda: None))
     found = [*grouped(files), *folder(files)]
     if not found:
-        raise HubError(
-            f"{repo}: no GGUF file in it, and no {' and '.join(_NEEDED)} beside .safetensors files; expected a"
-            " repository of either"
-        )
+        no_folder = f"no {' and '.join(_NEEDED)} beside .safetensors files"
+        raise HubError(f"{repo}: no GGUF file in it, and {no_folder}; expected a repository of either")
     return sorted(found, key=lambda one: one.size)
 
 
@@ -98,5 +96,5 @@ def chosen(repo: str, there: Sequence[Quantisation], quant: str) -> Pair:
         names = ", ".join(dict.fromkeys(one.name for one in there))
         found = f"{len(fitting)} files" if fitting else "no file"
         raise CatalogueError(one_line(f"{repo}: {found} of {quant!r}; expected one of {names}"))
-    source: Source = source_of(repo, fitting[0].file, fitting[0].beside)
+    source = source_of(repo, fitting[0].file, fitting[0].beside)
     return Pair(f"{repo}:{fitting[0].name}", fitting[0].file, "", source, None)
