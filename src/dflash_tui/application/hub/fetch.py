@@ -123,8 +123,6 @@ def fetch(
             _complete(one, file, watch, endpoint)
             _check(one, part, watch)
             part.replace(path)
-    except HubError:
-        raise
     except Exception as error:
         raise explained(error, one.where) from None
     _remember(one, path)
@@ -277,30 +275,30 @@ def _mark(one: FileRequest, path: Path) -> tuple[Path, str]:
 
 def explained(error: Exception, where: str) -> HubError:
     """The library's error as one line: the cause, and what to do."""
+    return error if isinstance(error, HubError) else HubError(f"{where}: {_explanation(error)}")
+
+
+def _explanation(error: Exception) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(error, HubError):
-        return error
     if isinstance(error, errors.GatedRepoError) or status in (401, 403):
-        return HubError(
-            f"{where}: refused ({status or 401}): the repository does not exist, or needs a token; accept its licence"
-            " on the hub's page, then: hf auth login"
-        )
+        missing = "the repository does not exist, or needs a token; accept its licence on the hub's page"
+        return f"refused ({status or 401}): {missing}, then: hf auth login"
     if isinstance(error, (errors.RepositoryNotFoundError, errors.EntryNotFoundError)) or status == 404:
-        return HubError(f"{where}: not on the hub (404); the catalogue's entry may be out of date")
+        return "not on the hub (404); the catalogue's entry may be out of date"
     if status == 429:
-        wait = _asked_to_wait(error) or 0.0
+        wait = _asked_to_wait(error)
         when = f"in {wait:.0f} s" if wait else "in a few minutes"
-        return HubError(f"{where}: the hub asks to wait (429: too many requests); try again {when}")
+        return f"the hub asks to wait (429: too many requests); try again {when}"
     if status is not None and status >= 500:
-        return HubError(f"{where}: the hub has an error ({status}); the received part is saved; try again later")
+        return f"the hub has an error ({status}); the received part is saved; try again later"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return HubError(f"{where}: no space left on the disk; the received part is saved; the next try resumes it")
+        return "no space left on the disk; the received part is saved; the next try resumes it"
     if isinstance(error, errors.FileMetadataError):
-        return HubError(f"{where}: the answer is not a file of a hub (a web page or a proxy); check HF_ENDPOINT")
+        return "the answer is not a file of a hub (a web page or a proxy); check HF_ENDPOINT"
     why = _cause(error)
     if type(error).__name__.startswith("Connect"):
-        return HubError(f"{where}: the hub cannot be reached ({why[:100]}); check the network and HF_ENDPOINT")
-    return HubError(f"{where}: {why[:160]}; the received part is saved; the next try resumes it")
+        return f"the hub cannot be reached ({why[:100]}); check the network and HF_ENDPOINT"
+    return f"{why[:160]}; the received part is saved; the next try resumes it"
 
 
 def _cause(error: Exception) -> str:

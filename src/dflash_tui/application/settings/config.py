@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dflash_core.clean import encodable
 from dflash_core.drafters.registry import resolved
@@ -22,9 +22,7 @@ from dflash_tui.application.new_file import here
 from dflash_tui.application.settings import schema
 from dflash_tui.application.settings.schema import SERVERS, Kind
 from dflash_tui.application.settings.toml_file import TomlError, edit_toml, line_of, read_toml
-
-if TYPE_CHECKING:
-    from dflash_tui.application.settings.tool_servers import ToolServer
+from dflash_tui.application.settings.tool_servers import ToolServer, tool_server
 
 PREFIX = "DFLASH_TUI_"
 FILE_NAME = "config.toml"
@@ -251,8 +249,6 @@ def _checked(entry: _Entry, key_rules: KeyRules) -> Any:
     if table == "keys" and inner:
         return key_rules.checked(inner, schema.KEYS.check(value, folder))
     if table == SERVERS:
-        from dflash_tui.application.settings.tool_servers import tool_server  # few have one
-
         return tool_server(inner, value, folder)
     kind = schema.TEXT if table == "clients" and inner else PLAIN[entry.name]
     return kind.check(value, folder)

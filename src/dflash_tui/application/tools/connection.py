@@ -95,7 +95,7 @@ class Connection:
         if self._process is not None and self._process.problem:
             return self._process.problem
         if isinstance(_first_cause(error), TimeoutError):
-            late = f"it has not said within {start_s:g} s which tools it has"
+            late = f"it has not listed its tools within {start_s:g} s"
             skipped = self._process.skipped if self._process is not None else 0
             return late + (f"; it wrote {skipped:,} lines that are no messages" if skipped else "")
         if self._process is not None and self._process.gone.is_set():

@@ -105,7 +105,7 @@ def together(of_servers: Sequence[Sequence[OfferedTool]]) -> tuple[OfferedTool, 
     """The tools of all servers, with names that are unique: those of several have their server before them."""
     found = [tool for tools in of_servers for tool in tools]
     names = [tool.name for tool in found]
-    taken: set[str] = set()
+    taken = set[str]()
     unique: list[OfferedTool] = []
     for tool in found:
         name = tool.name if names.count(tool.name) == 1 else _name(f"{tool.server}_{tool.name}")
