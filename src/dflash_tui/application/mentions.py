@@ -210,8 +210,7 @@ def _offer(before: str, full: str, path: Path, quote: str) -> Offer | None:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether a file is text, by its beginning. Raises InputError for anything but a regular file, without opening it;
-    OSError as `open` does."""
+    """Whether a file is text, by its beginning. Raises InputError for what is no regular file, and OSError."""
     with open_input(path) as file:
         head = file.read(LOOKED_AT)
     try:

@@ -289,8 +289,7 @@ def retold(text: str, app: object) -> str:
 
 
 def nowhere(id: str) -> str:
-    """The placeholder key of an action without one. No terminal sends it. Textual needs a key to bind an action, and
-    only a bound action can be remapped."""
+    """The placeholder key of an action without one, which no terminal sends: Textual remaps only what has a key."""
     return f"{_NOWHERE}{id}"
 
 

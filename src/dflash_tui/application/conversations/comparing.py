@@ -81,7 +81,6 @@ class Comparing:
 
 
 def _question(by_id: Mapping[str, Node], answer: Node | None) -> str:
-    """The text of the message that an answer replies to; of results of calls their id, so that only answers to the same
-    ones are compared."""
+    """The text of the message that an answer replies to; of results of calls their id: only the same ones compare."""
     asked = by_id.get(answer.parent or "") if answer is not None else None
     return (asked.content or asked.id) if asked is not None else ""

@@ -60,8 +60,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An entry. `draft` None: the target contains its drafter, or has none. `shapes`: a published model of the same
-    shapes, "" if none is known."""
+    """An entry. `draft` None: in the target, or none. `shapes`: a published model of the same shapes, "" if unknown."""
 
     name: str
     about: str

@@ -139,15 +139,11 @@ class HeaderCache:
         found = self._file.read()
         cache = found if found is not None and found.version == VERSION else _Cache(VERSION, {}, {})
         self.headers, self.pairs = cache.headers, cache.pairs
-        self._before = self._sizes
-
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        return len(self.headers), len(self.pairs)
+        self._written = len(self.headers), len(self.pairs)
 
     def save(self) -> None:
         """Write new entries."""
-        if self._sizes != self._before:
+        if (sizes := (len(self.headers), len(self.pairs))) != self._written:
             headers, pairs = (dict([*one.items()][-MAX_ENTRIES:]) for one in (self.headers, self.pairs))
             self._file.write(_Cache(VERSION, headers, pairs))
-            self._before = self._sizes
+            self._written = sizes

@@ -20,8 +20,7 @@ NEAR = 2  # below the present folder, which may be anybody's home
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder to search, and its usual name. `keeps`: the layout of its files, "itself" for a single file; `deep`:
-    levels of folders below it."""
+    """A folder to search. `keeps`: the layout of its files, "itself" for one file; `deep`: levels of folders in it."""
 
     name: str
     folder: Path

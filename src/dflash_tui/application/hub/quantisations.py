@@ -1,5 +1,4 @@
-"""The models of a repository: its GGUF files by their quantisation, and the folder that it is itself. What there is,
-and how large it is."""
+"""The models of a repository and their sizes: its GGUF files by quantisation, and the folder that it is itself."""
 
 from __future__ import annotations
 
@@ -19,8 +18,6 @@ from dflash_tui.application.hub.waiting import as_it_comes
 
 # Q4_K_M, UD-Q4_K_XL, IQ4_XS, BF16 and so on, at the end of a name.
 _QUANT = re.compile(r"(?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|BF16|F16|F32)$", re.IGNORECASE)
-
-
 FOLDER = "safetensors"
 """The name of a model whose repository is its folder."""
 _NEEDED = ("config.json", "tokenizer.json")
@@ -31,8 +28,7 @@ _OPTIONAL = (
 
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """A model of a repository: its `file`, the first part if it is split, and the bytes of all parts. `beside`: the
-    other files of a folder."""
+    """A model: its `file`, the first part of a split one; the bytes of all parts; `beside`: other files of a folder."""
 
     name: str
     file: str

@@ -67,8 +67,7 @@ class Preset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile(Preset):
-    """A preset that names a model. `target` None is the demo pair; `draft` None is the target's own drafter; `context`
-    0 is as much as fits."""
+    """A preset that names a model. `target` None: the demo pair; `draft` None: its own; `context` 0: as fits."""
 
     target: Path | None = None
     draft: Path | None = None

@@ -135,8 +135,7 @@ class Connection:
         self.tools, self.left_out = listed(self.server.name, [*found, *self._broken])
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
-        """The text of a result, and whether it says that the call failed. Raises ToolsError for a server that does not
-        answer; cancelling ends the wait."""
+        """The text of a result, and whether it is that of a failure. Raises ToolsError; cancelling ends the wait."""
         client, timeout = self._client, self.server.timeout
         if client is None:
             raise ToolsError(f"the server {self.server.name} is not there: {self.why or 'it is off'}")

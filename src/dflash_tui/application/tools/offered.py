@@ -37,8 +37,7 @@ def needs() -> None:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool. `own`: its name at its server; `name`: the one that the model knows it by. `parameters`: a JSON schema of
-    an object."""
+    """A tool. `own`: its name at its server; `name`: the one that the model gets. `parameters`: a JSON schema."""
 
     server: str
     own: str
