@@ -107,12 +107,7 @@ class Requests:
     def after(self, number: int) -> tuple[list[NumberedLine], int]:
         """The lines after that of this number, and how many between are lost."""
         with self._lock:
-            found: list[NumberedLine] = []
-            for line in reversed(self._recent):
-                if line.number <= number:
-                    break
-                found.append(line)
-            found.reverse()
+            found = [line for line in self._recent if line.number > number]
             return found, (found[0].number - number - 1 if found else 0)
 
 

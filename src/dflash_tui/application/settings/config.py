@@ -243,7 +243,7 @@ def _checked(entry: _Entry, key_rules: KeyRules) -> Any:
     value, folder = entry.value, entry.folder
     spec = (SPEC.get(inner) or SPEC_FORMER[inner]) if table == "knobs" else None
     if folder is None:
-        return spec.parse(value) if spec else PLAIN[entry.name].parse(value, here())
+        return spec.parse(value) if spec else PLAIN[entry.name].check(value, here(), text=True)
     if spec:
         return spec.check(value)
     if table == "keys" and inner:

@@ -38,17 +38,10 @@ class Kind:
     read: Callable[[Any, Path], Any] = lambda value, folder: value
     split: Callable[[str], Any] = lambda text: text
 
-    def check(self, value: Any, folder: Path) -> Any:
-        """The program's value of an entry. Raises BadValueError."""
-        return self._check(value, folder, strict=True)
-
-    def parse(self, text: str, folder: Path) -> Any:
-        """The program's value of a text from the environment. Raises BadValueError."""
-        return self._check(self.split(text), folder, strict=False)
-
-    def _check(self, value: Any, folder: Path, *, strict: bool) -> Any:
+    def check(self, value: Any, folder: Path, *, text: bool = False) -> Any:
+        """The program's value of an entry; `text`: of a text from the environment. Raises BadValueError."""
         try:
-            return self.read(msgspec.convert(value, self.type, strict=strict), folder)
+            return self.read(msgspec.convert(self.split(value) if text else value, self.type, strict=not text), folder)
         except KnobError as error:
             raise BadValueError(str(error)) from None
         except RuntimeError as error:  # "~name" of a user that does not exist
@@ -67,18 +60,6 @@ def choice(*names: str) -> Kind:
     return Kind(str, ", ".join(names), read)
 
 
-def _path(value: str, folder: Path) -> Path | None:
-    return folder / Path(value).expanduser() if value else None
-
-
-def _drafter(value: str, folder: Path) -> Path | None:
-    return resolved(value, folder) if value else None
-
-
-def _folders(value: list[str], folder: Path) -> tuple[Path, ...]:
-    return tuple(folder / Path(one).expanduser() for one in value)
-
-
 def _size(value: str | int, folder: Path) -> str:
     text = str(value).strip()
     if text.lower() in ("auto", "0"):
@@ -93,10 +74,11 @@ def _size(value: str | int, folder: Path) -> str:
 WORDS = Kind(str, "text")
 TEXT = Kind(Annotated[str, msgspec.Meta(min_length=1)], "text")
 SWITCH = Kind(bool, "true or false", split=lambda text: _SWITCHES.get(text.lower(), text))
-PATH = Kind(str, "a path", _path)
-DRAFTER = Kind(str, "a path, or text", _drafter)
+PATH = Kind(str, "a path", lambda value, folder: folder / Path(value).expanduser() if value else None)
+DRAFTER = Kind(str, "a path, or text", lambda value, folder: resolved(value, folder) if value else None)
 FOLDERS = Kind(
-    list[Annotated[str, msgspec.Meta(min_length=1)]], "a list of folders", _folders,
+    list[Annotated[str, msgspec.Meta(min_length=1)]], "a list of folders",
+    lambda value, folder: tuple(folder / Path(one).expanduser() for one in value),
     lambda text: [part for part in text.split(os.pathsep) if part],
 )  # fmt: skip
 CACHE = Kind(str, "text", lambda value, folder: checked(value))

@@ -8,7 +8,6 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 from dflash_tui import __version__
@@ -106,7 +105,7 @@ def migrate(connection: sqlite3.Connection, until: int = VERSION) -> None:
         raise UnusableError(wrote, "newer" if version == applied else "damaged")
     for number, statements in enumerate(MIGRATIONS[:until], 1):
         if number > version:
-            transact(connection, partial(_apply, number, statements))
+            transact(connection, functools.partial(_apply, number, statements))
 
 
 def _apply(number: int, statements: tuple[str, ...], db: sqlite3.Connection) -> None:
