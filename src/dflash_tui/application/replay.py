@@ -30,10 +30,6 @@ from dflash_tui.application.session import OnPrefill
 NO_MODEL = "this is a replay, no model is loaded; leave it (Ctrl+Q) and start dflash-tui to ask something"
 
 
-class ReplayError(DFlashError):
-    """Raised for what only a loaded model can do."""
-
-
 def reported(record: TurnRecord) -> TurnRecord:
     """The record with a report: its own, or one made from its steps if the turn was cut off."""
     prefill = record.prefill
@@ -52,7 +48,7 @@ def reported(record: TurnRecord) -> TurnRecord:
 
 
 def _refused(self: object, *args: object, **options: object) -> NoReturn:
-    raise ReplayError(NO_MODEL)
+    raise DFlashError(NO_MODEL)
 
 
 class ReplayTurn:
@@ -109,10 +105,10 @@ class ReplayConversation:
         self.messages = tuple(messages)
 
     def ask(self, prompt: str | Sequence[Message], knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
-        """The next recorded turn. Raises ReplayError for a prompt that is not the recorded one."""
+        """The next recorded turn. Raises DFlashError for a prompt that is not the recorded one."""
         record = self.next
         if not isinstance(prompt, str) or record is None or record.start.prompt != prompt:
-            raise ReplayError(NO_MODEL)
+            raise DFlashError(NO_MODEL)
         del self._waiting[0]
         self.messages += (Message("user", prompt), Message("assistant", record.text, record.thinking, record.report))
         self.turns.append(record)
@@ -126,7 +122,7 @@ class ReplayConversation:
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
         """The last turn once more, at its original pace."""
         if not self.turns:
-            raise ReplayError(NO_MODEL)
+            raise DFlashError(NO_MODEL)
         return ReplayTurn(self.turns[-1], paced=True)
 
 

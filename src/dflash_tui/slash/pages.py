@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_core.errors import KnobError
+from dflash_core.errors import DFlashError, KnobError
 from dflash_core.files import check_regular
 from dflash_tui.application.attach.server import AttachedServer
 from dflash_tui.application.hub.catalogue import load_catalogue
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.server.settings import ServerSettings, keys_given
-from dflash_tui.slash.command import Slash, SlashError, knob_words
+from dflash_tui.slash.command import Slash, knob_words
 from dflash_tui.text.pages import KINDS
 from dflash_tui.widgets.flash import Note
 
@@ -39,13 +39,13 @@ def _answer(host: ChatParts, command: str, outcome: str | Exception) -> None:
 async def _export(host: ChatParts, rest: str) -> None:
     kind, _, path = rest.partition(" ")
     if kind not in KINDS:
-        raise SlashError("write /export md, /export json or /export svg, and a path if you like")
+        raise DFlashError("write /export md, /export json or /export svg, and a path if you like")
     host.conversation.files.export(kind, path.strip(), None, lambda outcome: _answer(host, f"/export {rest}", outcome))
 
 
 async def _import(host: ChatParts, rest: str) -> None:
     if not rest:
-        raise SlashError("write /import FILE, a JSON export of conversations")
+        raise DFlashError("write /import FILE, a JSON export of conversations")
     host.conversation.files.import_file(rest, lambda outcome: _answer(host, f"/import {rest}", outcome))
 
 
@@ -55,7 +55,7 @@ async def _rename(host: ChatParts, rest: str) -> None:
 
 async def _version(host: ChatParts, rest: str) -> None:
     if rest not in ("", "-", "+"):
-        raise SlashError("write /version - for the one before, /version + for the one after")
+        raise DFlashError("write /version - for the one before, /version + for the one after")
     await host.conversation.branching.switch(-1 if rest == "-" else 1)
 
 
@@ -65,9 +65,9 @@ async def _version(host: ChatParts, rest: str) -> None:
 def _ready(host: ChatParts) -> SessionLike:
     """The session, if an experiment can begin."""
     if host.state.session is None:
-        raise SlashError(host.state.no_pair)
+        raise DFlashError(host.state.no_pair)
     if host.state.busy:
-        raise SlashError("an answer is being written: Esc stops it")
+        raise DFlashError("an answer is being written: Esc stops it")
     return host.state.session
 
 
@@ -78,7 +78,7 @@ async def _sweep(host: ChatParts, rest: str) -> None:
     try:
         parse_sweep(rest or SWEEP)
     except KnobError as error:
-        raise SlashError(f"{error}. Write /sweep {SWEEP}") from None
+        raise DFlashError(f"{error}. Write /sweep {SWEEP}") from None
     host.open_page("sweep", rest or SWEEP)
 
 
@@ -89,7 +89,7 @@ async def _ab(host: ChatParts, rest: str) -> None:
     try:
         parse_ab(rest, host.state.knobs, session.limits)
     except KnobError as error:
-        raise SlashError(f"{error}. Write /ab {AB}") from None
+        raise DFlashError(f"{error}. Write /ab {AB}") from None
     host.open_page("ab", rest or AB)
 
 
@@ -101,9 +101,9 @@ async def _tune(host: ChatParts, rest: str) -> None:
             check_regular(path)
             found = path.exists()
         except OSError as error:
-            raise SlashError(f"{path}: {error.strerror}; check the path") from None
+            raise DFlashError(f"{path}: {error.strerror}; check the path") from None
         if not found:
-            raise SlashError(f"{path}: no such file; /tune alone measures on the conversation's prompts")
+            raise DFlashError(f"{path}: no such file; /tune alone measures on the conversation's prompts")
     host.open_page("tune", f"prompts={shlex.quote(rest)}" if rest else "")
 
 
@@ -126,7 +126,7 @@ async def _profile(host: ChatParts, rest: str) -> None:
         case [name] if name not in ("save", "rename", "delete"):
             profiles.load(name, host.say)
         case _:
-            raise SlashError(PROFILE)
+            raise DFlashError(PROFILE)
 
 
 def _profile_words(host: ChatParts) -> Mapping[str, str]:
@@ -156,7 +156,7 @@ async def _attach(host: ChatParts, rest: str) -> None:
             known = request.attach_key if AttachedServer(request.attach or url).url == server.url else ""
             host.program.attach(server.url, known or next(iter(keys_given()), ""), "".join(model))
         case _:
-            raise SlashError(ATTACH)
+            raise DFlashError(ATTACH)
 
 
 async def _list(host: ChatParts) -> None:
@@ -169,7 +169,7 @@ async def _list(host: ChatParts) -> None:
 
 async def _detach(host: ChatParts, rest: str) -> None:
     if rest:
-        raise SlashError("write /detach alone")
+        raise DFlashError("write /detach alone")
     host.program.detach()
 
 
@@ -188,7 +188,7 @@ async def _serve(host: ChatParts, rest: str) -> None:
         host.open_page("requests")
         return
     if rest and not (rest.isascii() and rest.isdigit() and int(rest) < 65_536):
-        raise SlashError("write /serve, /serve PORT (0: any that is free) or /serve off")
+        raise DFlashError("write /serve, /serve PORT (0: any that is free) or /serve off")
     await host.serving.begin(ServerSettings(port=int(rest or PORT), keys=keys_given()))
     host.say(f"programs of this machine can use the model at {host.state.serving}; /requests lists what they ask")
 
@@ -199,7 +199,7 @@ async def _tools(host: ChatParts, rest: str) -> None:
     if not words:
         host.open_page("tools")
     elif words[0] not in ("on", "off") or len(words) > 2:
-        raise SlashError("write /tools, /tools on [SERVER] or /tools off [SERVER]")
+        raise DFlashError("write /tools, /tools on [SERVER] or /tools off [SERVER]")
     elif words[0] == "on":
         await host.tools.start(named)
     else:

@@ -15,7 +15,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.record import Start, TurnRecord, Turns, pack, unpack
 from dflash_tui.application.conversations.branches import Branches, Node, messages, new_id
 from dflash_tui.application.conversations.journal import NOTHING, Journal, Left, Place
-from dflash_tui.application.conversations.store import Card, Store, StoredConversation, StoreError, title_of
+from dflash_tui.application.conversations.store import Card, Store, StoredConversation, title_of
 from dflash_tui.application.conversations.tool_messages import ToolResult, result_messages, stored, without_results
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import ConversationLike, OnPrefill, TurnLike
@@ -219,7 +219,7 @@ class CurrentConversation:
         self.system = self.default_system
 
     def open(self, conversation: str) -> None:
-        """Continue a stored conversation. Raises StoreError if it does not exist."""
+        """Continue a stored conversation. Raises DFlashError if it does not exist."""
         card = self.store.find(conversation)
         self.card, self.branches, self._packed = card, self.store.branches(card.id), {}
         self.system = card.system
@@ -260,9 +260,9 @@ class CurrentConversation:
                 return
 
     def rename(self, title: str, conversation: str | None = None) -> None:
-        """Rename a conversation, by default the present one. Raises StoreError for an empty title or conversation."""
+        """Rename a conversation, by default the present one. Raises DFlashError for an empty title or conversation."""
         if conversation is None and self.card is None:
-            raise StoreError("an empty conversation has no title yet; its first message gives it one")
+            raise DFlashError("an empty conversation has no title yet; its first message gives it one")
         present = self.card.id if self.card is not None else None
         self.store.rename(conversation or present or "", title)
         if present is not None:

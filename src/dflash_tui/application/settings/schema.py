@@ -21,10 +21,6 @@ MAX_COUNT = 1000
 _SWITCHES = {"on": "true", "off": "false"}
 
 
-class BadValueError(DFlashError):
-    """An entry with a wrong value: what was found, what is expected."""
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What a value may be: `type` for msgspec, `expected` for people.
@@ -39,15 +35,15 @@ class Kind:
     split: Callable[[str], Any] = lambda text: text
 
     def check(self, value: Any, folder: Path, *, text: bool = False) -> Any:
-        """The program's value of an entry; `text`: of a text from the environment. Raises BadValueError."""
+        """The program's value of an entry; `text`: of a text from the environment. Raises DFlashError."""
         try:
             return self.read(msgspec.convert(self.split(value) if text else value, self.type, strict=not text), folder)
         except KnobError as error:
-            raise BadValueError(str(error)) from None
+            raise DFlashError(str(error)) from None
         except RuntimeError as error:  # "~name" of a user that does not exist
-            raise BadValueError(f"{value!r}: {error}") from None
+            raise DFlashError(f"{value!r}: {error}") from None
         except (msgspec.ValidationError, ValueError):
-            raise BadValueError(f"found {value!r}, expected {self.expected}") from None
+            raise DFlashError(f"found {value!r}, expected {self.expected}") from None
 
 
 def choice(*names: str) -> Kind:

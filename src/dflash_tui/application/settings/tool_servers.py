@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from dflash_tui.application.settings.schema import SERVERS, BadValueError
+from dflash_core.errors import DFlashError
+from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.toml_file import TomlError, edit_toml
 
 ALL = "*"
@@ -44,11 +45,11 @@ class ToolServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def tool_server(name: str, value: Any, folder: Path) -> ToolServer:
-    """The server of a table. Raises BadValueError."""
+    """The server of a table. Raises DFlashError."""
     if not _NAME.fullmatch(name):
-        raise BadValueError(f"found the name {name!r}, expected up to 40 letters, digits, - and _")
+        raise DFlashError(f"found the name {name!r}, expected up to 40 letters, digits, - and _")
     if not isinstance(value, dict) or "name" in value:
-        raise BadValueError("expected a table, without the field `name`")
+        raise DFlashError("expected a table, without the field `name`")
 
     def path(kind: type, text: object) -> Path:
         if not isinstance(text, str) or not text:
@@ -58,12 +59,12 @@ def tool_server(name: str, value: Any, folder: Path) -> ToolServer:
     try:
         server = msgspec.convert({"name": name, **value}, ToolServer, dec_hook=path)
     except (msgspec.ValidationError, RuntimeError) as error:  # RuntimeError: "~name" of a user that does not exist
-        raise BadValueError(str(error)) from None
+        raise DFlashError(str(error)) from None
     if bool(server.command) == bool(server.url):
         both = "both" if server.command else "neither"
-        raise BadValueError(f"found {both} of command and url, expected one: a program to start, or an address")
+        raise DFlashError(f"found {both} of command and url, expected one: a program to start, or an address")
     if server.url and not server.url.startswith(("http://", "https://")):
-        raise BadValueError(f"found the url {server.url!r}, expected http:// or https://")
+        raise DFlashError(f"found the url {server.url!r}, expected http:// or https://")
     return server
 
 
@@ -80,11 +81,11 @@ def allow_always(server: str, path: Path) -> None:
 
 
 def expanded(text: str, environment: Mapping[str, str]) -> str:
-    """With the values of the variables that it names. Raises BadValueError for one that is not set."""
+    """With the values of the variables that it names. Raises DFlashError for one that is not set."""
 
     def value(found: re.Match[str]) -> str:
         if found[1] not in environment:
-            raise BadValueError(f"the environment variable {found[1]} is not set")
+            raise DFlashError(f"the environment variable {found[1]} is not set")
         return environment[found[1]]
 
     return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", value, text)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dflash_core.clean import encodable
+from dflash_core.errors import DFlashError
 from dflash_core.record import TurnRecord, unpack
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.store import rows
-from dflash_tui.application.conversations.store.database import Database, StoreError
+from dflash_tui.application.conversations.store.database import Database
 from dflash_tui.application.conversations.store.rows import Card, short_title
 
 EXCERPT = 80
@@ -81,7 +82,7 @@ class Store(Database):
     def put(self, stored: StoredConversation, progress: Progress | None = None) -> None:
         """Add a whole conversation, all of it or nothing. Messages that exist already are not changed.
 
-        `progress` gets the share of the messages written so far. Raises StoreError for a text that is too large.
+        `progress` gets the share of the messages written so far. Raises DFlashError for a text that is too large.
         """
         self.write(lambda db: _insert(db, stored, progress))
 
@@ -94,10 +95,10 @@ class Store(Database):
         self._run("UPDATE conversation SET leaf = ? WHERE id = ?", leaf, conversation)
 
     def rename(self, conversation: str, title: str) -> None:
-        """Change the title. Raises StoreError for an empty one."""
+        """Change the title. Raises DFlashError for an empty one."""
         title = short_title(title)
         if not title:
-            raise StoreError("a conversation needs a title; the old one stays")
+            raise DFlashError("a conversation needs a title; the old one stays")
         self._run("UPDATE conversation SET title = ? WHERE id = ?", title, conversation)
 
     def set_system(self, conversation: str, text: str) -> None:
@@ -135,7 +136,7 @@ class Store(Database):
         return found[0] if found else None
 
     def find(self, name: str) -> Card:
-        """The conversation with that id or id prefix. Raises StoreError if there is none, or several."""
+        """The conversation with that id or id prefix. Raises DFlashError if there is none, or several."""
         name = encodable(name)
 
         def query(db: sqlite3.Connection) -> list[Card]:
@@ -145,13 +146,13 @@ class Store(Database):
 
         cards = self.read(query)
         if not cards:
-            raise StoreError(f"no conversation {name!r}; dflash-tui conversations list shows them")
+            raise DFlashError(f"no conversation {name!r}; dflash-tui conversations list shows them")
         if len(cards) > 1:
-            raise StoreError(f"{name!r} could be several, {', '.join(card.id for card in cards)}; write more of it")
+            raise DFlashError(f"{name!r} could be several, {', '.join(card.id for card in cards)}; write more of it")
         return cards[0]
 
     def stored(self, conversation: str, *, records: bool = True) -> StoredConversation:
-        """A conversation with its stored records, which are large, so that `put` can restore it. Raises StoreError."""
+        """A conversation with its stored records, which are large, so that `put` can restore it. Raises DFlashError."""
         card, branches = self.find(conversation), self.branches(conversation)
         query = "SELECT message, record FROM turn JOIN message ON id = message WHERE conversation = ?"
 

@@ -34,10 +34,6 @@ _IN_THE_WAY = (
 _FAILURES = (sqlite3.Error, UnusableError, UnicodeDecodeError, OverflowError, OSError)
 
 
-class StoreError(DFlashError):
-    """The store cannot do it: no such conversation, or invalid data."""
-
-
 class Database:
     """Reads and changes, from any thread. Every error of a statement is handled by `_go_on`.
 
@@ -62,7 +58,7 @@ class Database:
         try:
             reference()
         except sqlite3.OperationalError:
-            raise StoreError("this Python's SQLite has no full-text search (FTS5); use a Python that has it") from None
+            raise DFlashError("this Python's SQLite has no full-text search (FTS5); use a Python that has it") from None
         self._open()
 
     @property
@@ -98,7 +94,7 @@ class Database:
     def write(self, change: Change) -> None:
         """Make a change in one transaction: on the disk, or in memory if the disk fails.
 
-        Raises StoreError for a text that is larger than a database accepts; nothing is changed then.
+        Raises DFlashError for a text that is larger than a database accepts; nothing is changed then.
         """
         with self._lock:
             self.look()
@@ -128,7 +124,7 @@ class Database:
     def _active(self) -> sqlite3.Connection:
         connection = self._memory or self._disk
         if connection is None:
-            raise StoreError("the conversations have been closed already")
+            raise DFlashError("the conversations have been closed already")
         return connection
 
     def _open(self) -> None:
@@ -148,7 +144,7 @@ class Database:
         code = getattr(error, "sqlite_errorcode", None)  # None: a text that is not UTF-8, or an error that is not SQL's
         code = code & 0xFF if code is not None else None
         if code == sqlite3.SQLITE_TOOBIG or isinstance(error, OverflowError):
-            raise StoreError(
+            raise DFlashError(
                 "a text of this size cannot be saved: a database takes up to 1,000,000,000 bytes"
             ) from None
         if self._memory is not None or isinstance(error, sqlite3.ProgrammingError):
