@@ -17,7 +17,6 @@ from dflash_tui.application.conversations.branches import Branches, Node, messag
 from dflash_tui.application.conversations.journal import NOTHING, Journal, Left, Place
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation, title_of
 from dflash_tui.application.conversations.tool_messages import ToolResult, result_messages, stored, without_results
-from dflash_tui.application.log import LOG
 from dflash_tui.application.session import ConversationLike, OnPrefill, TurnLike
 
 if TYPE_CHECKING:
@@ -233,11 +232,8 @@ class CurrentConversation:
 
     def _turn(self, message: str) -> TurnRecord:
         """The record of a turn. If it is lost or unreadable, one with the question and answer but no steps."""
-        packed, record = self._packed.get(message), None
-        try:
-            record = unpack(packed) if packed is not None else self.store.record(message)
-        except DFlashError as error:
-            LOG.warning("the record of an answer: %s", error)
+        packed = self._packed.get(message)
+        record = unpack(packed) if packed is not None else self.store.readable(message)
         model = self.card.model if self.card is not None else ""
         return record or TurnRecord(Start("1970-01-01T00:00:00Z", model, "", "", "", (), Knobs()), ended=True)
 

@@ -53,7 +53,7 @@ def places(
     ]
     found: dict[Path, Place] = {}
     for one in named:
-        if one.keeps == "itself" or _is_folder(one.folder):
+        if one.keeps == "itself" or os.path.isdir(one.folder):  # no error for a folder of another user
             found.setdefault(one.folder.resolve(), one)
     return list(found.values())
 
@@ -61,10 +61,3 @@ def places(
 def downloads() -> Path:
     """Where `get` puts files."""
     return user_folder("data") / "models"
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # owned by another user
-        return False

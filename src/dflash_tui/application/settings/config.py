@@ -180,7 +180,7 @@ def remember(name: str, value: str | bool | Path, path: Path | None = None) -> N
     _edit(path, lambda table: table.update({name: value}))
 
 
-def remember_client(name: str, preset: str, path: Path | None = None) -> None:
+def remember_client(name: str, preset: str) -> None:
     """Write the preset of a client into the user's file; "" takes it out. Raises ConfigError."""
 
     def change(table: Any) -> None:
@@ -191,7 +191,7 @@ def remember_client(name: str, preset: str, path: Path | None = None) -> None:
         if not clients:
             del table["clients"]
 
-    _edit(path, change)
+    _edit(None, change)
 
 
 def _edit(path: Path | None, change: Callable[[Any], None]) -> None:

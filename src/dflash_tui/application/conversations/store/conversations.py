@@ -15,6 +15,7 @@ from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.store import rows
 from dflash_tui.application.conversations.store.database import Database
 from dflash_tui.application.conversations.store.rows import Card, short_title
+from dflash_tui.application.log import LOG
 
 EXCERPT = 80
 REPORT_EVERY = 2000  # messages written between two calls of `progress`
@@ -193,6 +194,14 @@ class Store(Database):
         query = "SELECT record FROM turn WHERE message = ?"
         packed_records = self.read_large(lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))])
         return unpack(packed_records[-1]) if packed_records else None
+
+    def readable(self, message: str) -> TurnRecord | None:
+        """As `record`; one that cannot be read is logged."""
+        try:
+            return self.record(message)
+        except DFlashError as error:
+            LOG.warning("the record of an answer: %s", error)
+            return None
 
 
 # If the leaf is not a message of the conversation, its newest message is used.
