@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from dflash_core.errors import DFlashError
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
 from dflash_tui.application.settings.tool_servers import ToolServer
 from dflash_tui.application.tools import offered
 from dflash_tui.application.tools.connection import Connection
-from dflash_tui.application.tools.offered import ToolsError
 from dflash_tui.application.tools.rounds import Planned
 from dflash_tui.application.tools.servers import ToolServers
 from dflash_tui.application.tools.stdio import MAX_LINE
@@ -371,7 +371,7 @@ def test_tools_that_are_turned_off_are_not_offered(start: Start) -> None:
 
 def test_an_unknown_server(start: Start) -> None:
     servers = start(THINGS)
-    with pytest.raises(ToolsError, match="no server 'thing' in the settings; there are: things"):
+    with pytest.raises(DFlashError, match="no server 'thing' in the settings; there are: things"):
         servers.start("thing")
 
 
@@ -403,5 +403,5 @@ def test_a_web_page_is_no_server(start: Start, status: int, body: bytes) -> None
 def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     offered.needs()
     monkeypatch.setattr(offered, "find_spec", lambda name: None)
-    with pytest.raises(ToolsError, match=r'tools need the package mcp.*: pip install "dflash-tui\[tools\]"'):
+    with pytest.raises(DFlashError, match=r'tools need the package mcp.*: pip install "dflash-tui\[tools\]"'):
         offered.needs()

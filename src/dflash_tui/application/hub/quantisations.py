@@ -10,8 +10,9 @@ from huggingface_hub import HfApi
 from huggingface_hub.hf_api import RepoFile
 
 from dflash_core.clean import one_line
+from dflash_core.errors import DFlashError
 from dflash_core.formats.splits import INDEX, SPLIT_NAME
-from dflash_tui.application.hub.catalogue import CatalogueError, Pair, source_of
+from dflash_tui.application.hub.catalogue import Pair, source_of
 from dflash_tui.application.hub.fetch import explained
 from dflash_tui.application.hub.files import HubError
 from dflash_tui.application.hub.waiting import as_it_comes
@@ -37,7 +38,7 @@ class Quantisation:
 
 
 def quantisations(repo: str, endpoint: str | None = None) -> list[Quantisation]:
-    """The models of a repository, the smallest first. Raises CatalogueError for a name that is none, and HubError."""
+    """The models of a repository, the smallest first. raises DFlashError."""
     source_of(repo, "model.gguf")  # checks the name
 
     def asked() -> Generator[tuple[str, int], None, None]:
@@ -86,11 +87,11 @@ def grouped(files: Iterable[tuple[str, int]]) -> list[Quantisation]:
 
 
 def chosen(repo: str, there: Sequence[Quantisation], quant: str) -> Pair:
-    """The file of a repository with this quantisation, as a pair without a drafter. Raises CatalogueError."""
+    """The file of a repository with this quantisation, as a pair without a drafter. Raises DFlashError."""
     fitting = [one for one in there if one.name.lower() == quant.lower()]
     if len(fitting) != 1:
         names = ", ".join(dict.fromkeys(one.name for one in there))
         found = f"{len(fitting)} files" if fitting else "no file"
-        raise CatalogueError(one_line(f"{repo}: {found} of {quant!r}; expected one of {names}"))
+        raise DFlashError(one_line(f"{repo}: {found} of {quant!r}; expected one of {names}"))
     source = source_of(repo, fitting[0].file, fitting[0].beside)
     return Pair(f"{repo}:{fitting[0].name}", fitting[0].file, "", source, None)

@@ -19,7 +19,7 @@ from dflash_tui import __version__
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.log import LOG
 from dflash_tui.application.settings.tool_servers import ToolServer, expanded
-from dflash_tui.application.tools.offered import LeftOut, OfferedTool, ToolsError, listed, problem
+from dflash_tui.application.tools.offered import LeftOut, OfferedTool, listed, problem
 from dflash_tui.application.tools.results import MAX_CHARACTERS, as_text, shortened
 from dflash_tui.application.tools.stdio import ServerProcess
 from dflash_tui.application.tools.streams import Streams, checked, over_http
@@ -85,7 +85,7 @@ class Connection:
             await self._process.gone.wait()
             self._client = None
             self._fail(self._process.ended())  # at once: ending the process may take a while
-            raise ToolsError(self.why)
+            raise DFlashError(self.why)
 
     def _fail(self, why: str) -> None:
         self.state, self.why, self.tools = "failed", why, ()
@@ -135,19 +135,19 @@ class Connection:
         self.tools, self.left_out = listed(self.server.name, [*found, *self._broken])
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
-        """The text of a result, and whether it is that of a failure. Raises ToolsError; cancelling ends the wait."""
+        """The text of a result, and whether it is that of a failure. Raises DFlashError; cancelling ends the wait."""
         client, timeout = self._client, self.server.timeout
         if client is None:
-            raise ToolsError(f"the server {self.server.name} is not there: {self.why or 'it is off'}")
+            raise DFlashError(f"the server {self.server.name} is not there: {self.why or 'it is off'}")
         try:
             async with asyncio.timeout(timeout):
                 result = await client.call_tool(tool, arguments)
                 text = as_text(_plain(result.content), result.structured_content, failed=bool(result.is_error))
                 return shortened(text, MAX_CHARACTERS), bool(result.is_error)
         except TimeoutError:
-            raise ToolsError(f"no answer within {timeout:g} s") from None
+            raise DFlashError(f"no answer within {timeout:g} s") from None
         except Exception as error:
-            raise ToolsError(await self._lost(error)) from None
+            raise DFlashError(await self._lost(error)) from None
 
     async def _lost(self, error: Exception) -> str:
         """Why a call failed: the end of the process says more than the broken connection."""

@@ -24,15 +24,11 @@ _MAX_NAME = 64
 _WORD = 120  # characters of a reason
 
 
-class ToolsError(DFlashError):
-    """Tools cannot be used, or a server of tools cannot."""
-
-
 def needs() -> None:
-    """Raises ToolsError where packages are missing."""
+    """Raises DFlashError where packages are missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise ToolsError(f"tools need the package {missing[0]}, which is not installed: {INSTALL}")
+        raise DFlashError(f"tools need the package {missing[0]}, which is not installed: {INSTALL}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse
 
-from dflash_tui.application.tools.offered import ToolsError
+from dflash_core.errors import DFlashError
 
 MAX_LINE = 8 * 2**20
 """Bytes of a message."""
@@ -51,12 +51,12 @@ async def checked(transport: AbstractAsyncContextManager[Streams], usable: Usabl
 
 @asynccontextmanager
 async def over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[Streams]:
-    """Messages of the server at this address. Raises ToolsError."""
+    """Messages of the server at this address. Raises DFlashError."""
     limits = httpx2.Timeout(CONNECT_S, read=SILENT_S)
     try:
         client = httpx2.AsyncClient(headers=dict(headers), timeout=limits, transport=_Limited(), trust_env=False)
     except (ValueError, TypeError) as error:
-        raise ToolsError(f"{url}: {error}") from None
+        raise DFlashError(f"{url}: {error}") from None
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MAX_LINE) as found:
         yield found
 
