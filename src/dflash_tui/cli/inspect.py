@@ -42,7 +42,7 @@ from dflash_core.formats.groups import types_by_group
 from dflash_core.formats.suspects import suspects
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
-from dflash_tui.application.hub.drafters_beside import drafters
+from dflash_tui.application.hub.pairing import drafters
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import write_json, write_out
 
