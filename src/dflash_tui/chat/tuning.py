@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from dflash_core.arch.recommended import NOTHING, Recommended
+from dflash_core.arch.recommended import NOTHING
 from dflash_core.drafting import SHAPES
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SPEC, SPEC_FORMER, Knobs, Value, described
+from dflash_core.limits import Limits
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.application.settings.presets import Preset, Presets, changed
 from dflash_tui.chat.controller import Controller
@@ -27,11 +27,14 @@ class Tuning(Controller):
 
     _gauges: Gauges
     presets: Presets
+    _limits: Limits = Limits(None, 0)  # of the last model that was loaded
     _loaded_context: int = 0
-    _defaults: Recommended = NOTHING  # of the last model that was loaded
     _before: Knobs = Knobs()  # of the turn before the present one
     _auto: Knobs | None = None  # the last parameters under auto that a shape of the tree ended
     _begun: bool = False  # a model has been loaded, and the parameters are the user's from then on
+
+    def __post_init__(self) -> None:
+        self._loaded_context = self.state.context
 
     def set(self, **changes: Value) -> None:
         """Stage changes. Raises KnobError if the loaded pair does not support one, or one has no effect on it."""
@@ -39,7 +42,8 @@ class Tuning(Controller):
         if self.state.session is not None:
             self.state.session.limits.check(knobs, changes)
             knobs, notes = self.state.session.limits.within(knobs)
-            self._tell(notes)
+            for note in notes:
+                self.say(note)
         if knobs.thinking != before.thinking:  # other sampling is recommended for it
             usual = self.state.recommended.defaults(before.thinking)
             knobs = self.state.recommended.moved(knobs, usual, {*changes, *self.state.request.chosen})
@@ -59,12 +63,9 @@ class Tuning(Controller):
         if self.state.session is not None:
             knobs, notes = self.state.session.limits.within(knobs)
             self.state.session.limits.check_possible(knobs, SPEC)
-            self._tell(notes)
+            for note in notes:
+                self.say(note)
         self._stage(knobs)
-
-    def _tell(self, notes: Sequence[str]) -> None:
-        for note in notes:
-            self.say(note)
 
     def _stage(self, knobs: Knobs) -> None:
         before, self.state.knobs = self.state.knobs, knobs
@@ -91,9 +92,9 @@ class Tuning(Controller):
 
     def show(self) -> None:
         """Show the present parameters in their panel and in the strip."""
-        panel = self.inspector.params_panel
-        panel.show(self.state.knobs, self.state.used, running=self.state.busy)
-        panel.show_presets(self.presets.names_for(self.state.model), self.preset)
+        state, panel = self.state, self.inspector.params_panel
+        panel.show(state.knobs, state.used, self._limits, (state.context, self._loaded_context), running=state.busy)
+        panel.show_presets(self.presets.names_for(state.model), self.preset)
         self._gauges.strip()
 
     @property
@@ -201,7 +202,6 @@ class Tuning(Controller):
         except KnobError as error:
             self.say(error)
             self.show()
-            self._show_context()
 
     def _put_back(self) -> None:
         """A slider that ended auto, and stands where it stood before, leaves auto on."""
@@ -241,42 +241,26 @@ class Tuning(Controller):
 
     def loaded(self) -> None:
         """A model has been loaded, with the staged context or as much of it as possible."""
-        self.state.turn.cold = True
-        if self.state.session is not None and not self._begun and self.state.knobs == self.state.used == Knobs():
-            self.state.knobs = self.state.used = self.state.session.knobs
-            self.show()
-        self._begun = True
-        self._take_defaults()
-        here = self.state.session is not None and self.state.session.limits.taken is None
-        if (
-            here
-            and self.state.session is not None
-            and self.state.context > (has := self.state.session.context_length) > 0
-        ):
-            self.say(f"the context is {has:,}, all that the model was made for, not {self.state.context:,}")
-            self.state.context = has
-        self._loaded_context = self.state.context
-        self._show_context()
-        self.inspector.params_panel.show_reasoning(self.reasoning)
-        if self.state.session is not None:
-            limits = self.state.session.limits
-            self.inspector.params_panel.show_taken(limits.engine, limits.taken)
-            self.inspector.params_panel.show_most_nodes(limits.budget)
-            self.state.knobs, notes = self.state.session.limits.within(self.state.knobs)
-            self.show()
-            self._tell(notes)
-
-    def _take_defaults(self) -> None:
-        """The loaded model's defaults of sampling, in place of those of the one before."""
-        state, before = self.state, self._defaults
-        if state.session is None:
+        state, session = self.state, self.state.session
+        if session is None:
             return
-        self._defaults = now = state.recommended
-        chosen = state.request.chosen
+        state.turn.cold = True
+        if not self._begun and state.knobs == state.used == Knobs():
+            state.knobs = state.used = session.knobs
+        before, self._limits, self._begun = self._limits, session.limits, True
+        # Its defaults of sampling take the place of those of the model before.
         state.knobs, state.used = (
-            now.moved(knobs, before.defaults(knobs.thinking), chosen) for knobs in (state.knobs, state.used)
+            state.recommended.moved(knobs, before.recommended.defaults(knobs.thinking), state.request.chosen)
+            for knobs in (state.knobs, state.used)
         )
-        self.inspector.params_panel.show_defaults(now)
+        if session.limits.taken is None and state.context > (has := session.context_length) > 0:
+            self.say(f"the context is {has:,}, all that the model was made for, not {state.context:,}")
+            state.context = has
+        self._loaded_context = state.context
+        state.knobs, notes = session.limits.within(state.knobs)
+        self.show()
+        for note in notes:
+            self.say(note)
 
     def ask_for_context(self, requested: str) -> None:
         """Stage another context and say what loads it. Raises KnobError as `set_context`."""
@@ -294,10 +278,7 @@ class Tuning(Controller):
             self.state.context = int(spec.parse(requested.replace(",", "")))
         except KnobError as error:
             raise KnobError(f"{error}; the model was made for {most:,} positions" if most else str(error)) from None
-        self._show_context()
-
-    def _show_context(self) -> None:
-        self.inspector.params_panel.show_context(self.state.context, self._loaded_context)
+        self.show()
 
     def ask_for_cache(self, kv: str) -> None:
         """Stage another cache type for the next load."""

@@ -10,7 +10,7 @@ from textual.events import Blur, Key, MouseDown, MouseMove, MouseScrollDown, Mou
 
 from dflash_core.drafting import CAPPED, DEFAULT_NODES, kind_of, nodes_of
 from dflash_core.errors import KnobError
-from dflash_core.knobs import Spec, Value
+from dflash_core.knobs import Value
 from dflash_tui.widgets.knob_row import LEFT, KnobRow
 
 VALUE = 8  # cells for the number at the right
@@ -31,10 +31,8 @@ class Slider(KnobRow):
         Binding("end", "end(1)", "most", show=False),
     ]
 
-    def __init__(self, spec: Spec, value: Value | None = None) -> None:
-        super().__init__(spec, value)
-        self._typed = ""
-        self._dragging = False
+    _typed = ""
+    _dragging = False
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -56,18 +54,10 @@ class Slider(KnobRow):
         """Cells of the track."""
         return max(self.size.width - LEFT - VALUE - 1, 4)
 
-    @property
-    def fraction(self) -> float:
-        low, high = self.ends
-        return min(max((self.number - low) / (high - low), 0.0), 1.0)
-
     def action_step(self, count: int) -> None:
-        low, high = self.ends
-        present = self.number
-        target = self._snap(present + count * self.spec.step)
+        (low, high), present = self.ends, self.number
         # A typed value beyond the track stays where it is rather than jump the wrong way.
-        low, high = min(low, present), max(high, present)
-        self.change(self._typed_as(min(max(target, low), high)))
+        self._move_to(present + count * self.spec.step, min(low, present), max(high, present))
 
     def action_end(self, which: int) -> None:
         self.change(self._typed_as(self.ends[which]))
@@ -128,12 +118,17 @@ class Slider(KnobRow):
 
     def _place(self, x: int) -> None:
         low, high = self.ends
-        part = min(max((x - self.start) / max(self.track - 1, 1), 0.0), 1.0)
-        self.change(self._typed_as(min(max(self._snap(low + part * (high - low)), low), high)))
+        self._move_to(low + (x - self.start) / max(self.track - 1, 1) * (high - low), low, high)
 
-    def _snap(self, number: float) -> float:
-        """The nearest whole number of steps from zero, where steps are counted."""
-        return round(number / self.spec.step) * self.spec.step if self.spec.step else number
+    def _move_to(self, number: float, low: float, high: float) -> None:
+        """Change to the nearest whole number of steps from zero, where steps are counted, from `low` to `high`."""
+        step = self.spec.step
+        self.change(self._typed_as(min(max(round(number / step) * step if step else number, low), high)))
+
+    @property
+    def _prefix(self) -> str:
+        """What stands before the number in a value."""
+        return ""
 
     def _typed_as(self, number: float) -> Value:
         return round(number) if self.spec.kind == "int" else round(number, 6)
@@ -141,20 +136,17 @@ class Slider(KnobRow):
     def _take_typed(self) -> None:
         typed, self._typed = self._typed, ""
         try:
-            self.change(self._parsed(typed))
+            self.change(self.spec.parse(self._prefix + typed))
         except KnobError as error:
             self.post_message(self.Refused(str(error)))
-
-    def _parsed(self, typed: str) -> Value:
-        """What the user typed. Raises KnobError."""
-        return self.spec.parse(typed)
 
     def render(self) -> Content:
         return Content.assemble(self.label(), *self.drawn(self.spec.show(self.value), VALUE))
 
     def drawn(self, value: str, width: int) -> list[tuple[str, str]]:
         """The track, and at its right the value, or what is being typed instead, in `width` cells."""
-        at = round(self.fraction * (self.track - 1))
+        low, high = self.ends
+        at = round(min(max((self.number - low) / (high - low), 0.0), 1.0) * (self.track - 1))
         value = f"{self._typed}_" if self._typed else value
         return [
             ("━" * at, "$primary"),
@@ -212,11 +204,12 @@ class DraftingRow(Slider):
     def _has_size(self) -> bool:
         return nodes_of(str(self.value)) is not None
 
-    def _typed_as(self, number: float) -> Value:
-        return f"{self.kind if self._has_size else 'tree'} {number:.0f}"
+    @property
+    def _prefix(self) -> str:
+        return f"{self.kind if self._has_size else 'tree'} "
 
-    def _parsed(self, typed: str) -> Value:
-        return self.spec.parse(f"{self.kind if self._has_size else 'tree'} {typed}")
+    def _typed_as(self, number: float) -> Value:
+        return f"{self._prefix}{number:.0f}"
 
     def render(self) -> Content:
         kind = (f"‹{self.kind}› ", "bold")
