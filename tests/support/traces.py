@@ -59,9 +59,9 @@ def look_at(trace: Trace) -> None:
         if speed is not None:
             measurements.when(speed.taken, datetime.now(UTC))
         meter = Meter.of(record)
-        shown = [stats.of_meter(meter, None, speed, running=True)]
+        shown = [stats.figures(meter, None, None, running=True, plain=speed)]
         if record.report is not None:
-            shown.append(stats.of_turn(record, record.report, speed))
+            shown.append(stats.figures(meter, record.report, record, running=False, plain=speed))
         for one in shown:
             for width in (24, 90):
                 stats.drawn(one, width)

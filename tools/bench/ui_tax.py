@@ -280,7 +280,7 @@ async def _shown(place: Place, prompt: str, open_turn: Opener, knobs: Knobs) -> 
         transcript = place.screen.query_one(Transcript)  # when the app has ended it can no longer be accessed
         block = await transcript.add_turn(prompt)
         try:
-            await flow.begin(block, open_turn, knobs)
+            await flow.begin(block, Running(place.state.decoder, open_turn), knobs)
             running, meter = place.state.turn.running, place.state.turn.meter
             assert running is not None
             assert meter is not None

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
@@ -95,9 +96,8 @@ class ConversationController(Controller):
         """Where the conversation is stored when a fault or signal ends the program, also if the disk refuses it."""
         if self._current.card is None:
             return []
-        if self._current.store.on_disk:
-            return ["the conversation is saved, Ctrl+O lists it"]
-        return [self.files.elsewhere()]
+        on_disk = self._current.store.on_disk
+        return ["the conversation is saved, Ctrl+O lists it" if on_disk else self.files.elsewhere()]
 
     # Turns
 
@@ -119,10 +119,9 @@ class ConversationController(Controller):
     def sent(self, block: TurnBlock) -> None:
         """A message was sent. A new version replaces the old one and everything after it on the screen."""
         self._current.wait(block.prompt)
-        edited = self.branching.take_edited()
-        if edited is not None:
+        if (edited := self.branching.take_edited()) is not None:
             block.instead_of = edited.node
-            for one in self._from(edited):
+            for one in self._from_id(edited.node):
                 one.display = one is block
 
     async def ended(self, block: TurnBlock, *, refused: bool) -> None:
@@ -131,15 +130,14 @@ class ConversationController(Controller):
         transcript, branches = self.transcript, self._current.branches
         if refused:
             self.edit_again(block)
+            self._stand()
+            if isinstance(self.state.turn.error, ContextError) and block in transcript.turns:
+                await transcript.take_away(block)
         elif block.instead_of is not None:
             found = self._from_id(block.instead_of)
             for one in found[: found.index(block)]:  # queued messages follow it
                 await transcript.take_away(one)
             block.instead_of = None
-        if refused:
-            self._stand()
-        if refused and isinstance(self.state.turn.error, ContextError) and block in transcript.turns:
-            await transcript.take_away(block)
         if block.entered and branches.leaf is not None:
             answer = branches[branches.leaf]
             block.node = answer.parent or ""
@@ -153,18 +151,15 @@ class ConversationController(Controller):
     def edit_again(self, block: TurnBlock) -> None:
         """A message is back in the prompt. If it is a new version, what it was to replace is shown again, and sending
         it replaces that."""
-        replaced = self._from_id(block.instead_of) if block.instead_of is not None else []
+        replaced = self._from_id(block.instead_of)
         for one in replaced:
             one.display = True
         if replaced:
             self.branching.edit_again(replaced[0])
 
-    def _from(self, block: TurnBlock) -> list[TurnBlock]:
-        turns = self.transcript.turns
-        return turns[turns.index(block) :]
-
-    def _from_id(self, node: str) -> list[TurnBlock]:
-        return next((self._from(one) for one in self.transcript.turns if one.node == node), [])
+    def _from_id(self, node: str | None) -> list[TurnBlock]:
+        """The turns from the one of a message on; none for None."""
+        return list(dropwhile(lambda one: one.node != node, self.transcript.turns))
 
     def _place(self, block: TurnBlock) -> None:
         """Show which of its versions a message is."""
@@ -215,11 +210,10 @@ class ConversationController(Controller):
         await self.go_on_from(None)
         if gone := self._current.left_out:
             await self._note_unseen(gone)
-        card, branches = self._current.card, self._current.branches
+        card, path = self._current.card, self._current.branches.path
         last = self.state.turn.record  # an answer that was cut off has no report
-        ran = [last.asked] if last is not None else [node.report.asked for node in branches.path if node.report]
-        notes = [f"resumed: {card.title}"] if card is not None else []
-        notes += filter(None, [self._other_model()])
+        ran = [last.asked] if last is not None else [node.report.asked for node in path if node.report]
+        notes = [f"resumed: {card.title}" if card is not None else "", self._other_model()]
         try:
             if ran:
                 self._tuning.set_all(ran[-1])
@@ -227,15 +221,14 @@ class ConversationController(Controller):
                 self._tuning.show()
         except KnobError as error:
             notes.append(f"its parameters do not fit this pair ({error})")
-        self.say("; ".join(notes))
+        self.say("; ".join(filter(None, notes)))
         if find:
             self.screen.call_after_refresh(self.screen.query_one(FindBar).begin, find)
 
     async def open_last(self) -> None:
         """Continue the conversation that changed last, other than the present one."""
         present = self._current.card
-        card = self._current.store.newest(present.id if present is not None else "")
-        if card is not None:
+        if card := self._current.store.newest(present.id if present is not None else ""):
             await self.open(card.id)
         else:
             self.say("there is no earlier conversation; the first message begins one")
@@ -258,11 +251,15 @@ class ConversationController(Controller):
             if other := self._other_model():
                 self.say(f"this conversation goes on; {other}")
 
+    def _resume(self) -> None:
+        """Set the decoder to the end of the present path."""
+        if self.state.session is not None:
+            self._current.resume(self.state.session.conversation)
+
     def _go_on(self) -> None:
         """Set the decoder, and the figures, to the end of the present path."""
-        session = self.state.session
-        if session is not None and self._current.card is not None:
-            self._current.resume(session.conversation)
+        if self._current.card is not None:
+            self._resume()
         self.state.turn.recall(self._last_record())
         self._stand()
         self.files.show_title()
@@ -274,9 +271,8 @@ class ConversationController(Controller):
 
     async def leave_out(self, turns: int) -> None:
         """Stop giving the oldest turns to the decoder; the conversation shows where its input now begins."""
-        session, gone = self.state.session, self._current.leave_out(turns)
-        if session is not None:
-            self._current.resume(session.conversation)
+        gone = self._current.leave_out(turns)
+        self._resume()
         self._stand()
         line = await self._note_unseen(gone)
         self.say(f"{line}; they stay in the conversation")
@@ -298,9 +294,7 @@ class ConversationController(Controller):
     def set_system(self, text: str) -> None:
         """Give the present conversation another system message, "" for none; it applies from the next turn."""
         self._current.set_system(text)
-        session = self.state.session
-        if session is not None:
-            self._current.resume(session.conversation)
+        self._resume()
         self.files.show_title()
 
     def _other_model(self) -> str:
@@ -367,8 +361,7 @@ class ConversationController(Controller):
         chosen = None
         for id in branches.children(question.id):
             node = branches[id]
-            answer = await block.add_answer(node.report.knobs if node.report is not None else self.state.knobs)
-            answer.node = id
+            answer = await block.add_answer(node.report.knobs if node.report is not None else self.state.knobs, id)
             await answer.restore(node.content, node.thinking, node.report, node.outcome)
             answer.compare(self._comparing.known(id))
             if node.calls and not branches.children(id):

@@ -11,7 +11,7 @@ from dflash_core.clean import blank
 from dflash_core.errors import ContextError
 from dflash_core.knobs import RANDOM_SEED
 from dflash_tui.application import collector
-from dflash_tui.application.background import UNDER_WAY
+from dflash_tui.application.background import UNDER_WAY, Running
 from dflash_tui.application.conversations.tool_messages import stored
 from dflash_tui.application.log import LOG
 from dflash_tui.application.mentions import MentionError, files
@@ -46,22 +46,19 @@ class Sending(Controller):
     async def send(self, text: str, typed: str) -> None:
         """Send or queue a message from the prompt, with the files that `typed` names."""
         state = self.state
+        refusal: str | Exception = state.no_model
         if blank(text):
-            self.give_back(text, "there is nothing to read in the message: its characters have no width; write words")
-            return
-        if state.no_model:
-            self.give_back(text, state.no_model)
-            return
-        if state.experiment is not None:
-            self.give_back(text, UNDER_WAY)
-            return
-        if state.session is None and not state.loading:
-            self.give_back(text, "no model is loaded: Ctrl+R loads again; your text stays here")
-            return
+            refusal = "there is nothing to read in the message: its characters have no width; write words"
+        elif state.experiment is not None:
+            refusal = refusal or UNDER_WAY
+        elif state.session is None and not state.loading:
+            refusal = refusal or "no model is loaded: Ctrl+R loads again; your text stays here"
         try:
             message = as_message(text) + files(typed, here())
         except MentionError as error:
-            self.give_back(text, error)
+            refusal = refusal or error
+        if refusal:
+            self.give_back(text, refusal)
             return
         block = await self.transcript.add_turn(message)
         self._conversation.sent(block)
@@ -95,11 +92,10 @@ class Sending(Controller):
         decoder_is_free = self._plain.yield_to_turn()
         self._tuning.turn_begins()
         self._tools.offer()
-        open_turn = self._conversation.opens(block, state.used)
-        current = state.conversation
-        await self.flow.begin(
-            block, open_turn, state.used, partial(current.pieces, ahead=True), current.saved, decoder_is_free
-        )
+        open_turn, current = self._conversation.opens(block, state.used), state.conversation
+        pieces = partial(current.pieces, ahead=True)
+        running = Running(state.decoder, open_turn, pieces, current.saved, decoder_is_free)
+        await self.flow.begin(block, running, state.used)
         self._show_turn()
 
     async def retry(self) -> None:
@@ -149,14 +145,11 @@ class Sending(Controller):
         if isinstance(error, ContextError):
             self.screen.call_next(self._context_refused, error, block.prompt)
         elif self.state.calling:
-            self.screen.call_next(self._begin_calls, block)
+            # Not in the screen's own task, which handles keys meanwhile.
+            self.screen.call_next(lambda: self.screen.run_worker(self._go_on(block), group="calls"))
         else:
             self.screen.call_next(self.next)
         self.screen.post_message(TurnEnded())
-
-    def _begin_calls(self, block: TurnBlock) -> None:
-        """Not in the screen's own task, which handles keys meanwhile."""
-        self.screen.run_worker(self._go_on(block), group="calls")
 
     async def _go_on(self, block: TurnBlock) -> None:
         """Make the calls of an answer, and let the model go on with their results."""
@@ -202,12 +195,10 @@ class Sending(Controller):
     async def take_back_one(self, chosen: TurnBlock | None) -> bool:
         """Take back a queued message: `chosen`, or the last one if none is chosen. False if it is not queued, or the
         queue is empty."""
-        if chosen is None:
-            return await self.take_back()
-        if chosen not in self.state.queue:
+        if chosen is not None and chosen not in self.state.queue:
             return False
         self._conversation.branching.leave_choice()
-        return await self.take_back(self.state.queue.index(chosen))
+        return await self.take_back(self.state.queue.index(chosen) if chosen is not None else -1)
 
     async def take_back(self, index: int = -1, why: str = "taken back; Enter queues it again") -> bool:
         """Put a queued message, by default the last one, back into the prompt; False if none is queued."""

@@ -174,9 +174,13 @@ class AppState:
         """Why the conversation cannot be changed: an answer is being written, or messages are queued; "" if it can."""
         if self.busy:
             return "an answer is being written: Esc stops it first"
-        if self.waiting:
+        if self.queue:
             return "messages are queued for the model; they are answered first"
         return UNDER_WAY if self.experiment is not None else ""
+
+    def missing(self, what: str) -> str:
+        """Why the loaded model has no such thing, as a figure or a change of a running answer; "" if it has."""
+        return self.session.missing.get(what, "") if self.session is not None else ""
 
     @property
     def no_pair(self) -> str:

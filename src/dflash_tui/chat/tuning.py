@@ -100,20 +100,17 @@ class Tuning(Controller):
     @property
     def preset(self) -> str:
         """The preset that the parameters are at; "" for none."""
-        session = self.state.session
-        return self.presets.like(self.state.knobs, session.limits if session is not None else None)
+        limits = self.state.session.limits if self.state.session is not None else None
+        return self.presets.like(self.state.knobs, limits)
 
     def when(self, name: str) -> str:
         """When a staged change of `name` takes effect, in words."""
-        if self.state.busy and name in LIVE:
-            return "from the next turn; /apply applies it now"
-        return "from the next turn"
+        return "from the next turn" + "; /apply applies it now" * (self.state.busy and name in LIVE)
 
     @property
     def reasoning(self) -> Reasoning:
         """The levels that the loaded model's template accepts; on and off if that is not known."""
-        session = self.state.session
-        return (session.limits.reasoning if session is not None else None) or Reasoning()
+        return (self.state.session.limits.reasoning if self.state.session is not None else None) or Reasoning()
 
     def think(self, level: str) -> None:
         """Stage a level of thinking: off, on, or one that the template defines. Raises KnobError."""
@@ -141,7 +138,7 @@ class Tuning(Controller):
             self.say("no answer is being written: changes apply to the next turn")
         elif not staged:
             self.say("no parameter has been changed since this turn began")
-        elif self.state.session is not None and (why := self.state.session.missing.get("change")):
+        elif why := self.state.missing("change"):
             self.say(why)
         elif not live:
             self.say(f"{', '.join(staged)}: from the next turn only")

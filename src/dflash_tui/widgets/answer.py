@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.content import Content
 from textual.css.styles import RulesMap
 from textual.selection import Selection
@@ -27,7 +26,7 @@ from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.markdown import Streamed
-from dflash_tui.widgets.mixins import Stack
+from dflash_tui.widgets.mixins import Stack, StackedRows
 
 if TYPE_CHECKING:
     from dflash_core.turn_stats import TurnReport
@@ -94,23 +93,19 @@ _STOPS = {
 }
 
 
-class Inside(Stack, Vertical):
-    """All of an answer except the line that opens it."""
-
-
 class Answer(Stack, Foldable):
     """Filled while its turn runs. A retry folds it into one line and does not replace it."""
 
-    def __init__(self, knobs: Knobs) -> None:
+    def __init__(self, knobs: Knobs, node: str = "") -> None:
         super().__init__(classes="answer")
         self.knobs = knobs
-        self.node = ""  # its id in the conversation, once it is stored
+        self.node = node  # its id in the conversation, once it is stored
         self.report: TurnReport | None = None
         self.line = FoldLine()
         self.thinking = Thinking()
         self.body = Streamed()
         self.footer = Dotted(classes="turn-footer")
-        self.inside = Inside(self.thinking, self.body, self.footer, classes="answer-inside")
+        self.inside = StackedRows(self.thinking, self.body, self.footer, classes="answer-inside")
         self._summary = ""
         self._sibling = ""
         self._moved = False  # the thinking was at first taken for the answer, and counted as such

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from textual.containers import Vertical
 from textual.geometry import Region, Size
 from textual.layout import DockArrangeResult
 from textual.selection import Selection
@@ -43,6 +44,10 @@ class Stack(Blank):
 
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
         return super().arrange(Size(size.width, 0), optimal)
+
+
+class StackedRows(Stack, Vertical):
+    """Widgets one below the other."""
 
 
 class Growing(_Static):

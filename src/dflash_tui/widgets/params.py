@@ -36,7 +36,7 @@ WHEN: dict[Applies, str] = {
 
 
 class MoreRow(Row):
-    """Posts `Toggled` on Enter, Space, an arrow or a click; the owner of the rows sets `open`. While the rows are hidden,
+    """Posts `Toggled` on Enter, Space, an arrow or a click; the owner of the rows sets `open`. While these are hidden,
     it names those that are not at their default, `set_ones`."""
 
     HELP = "Enter, Space, m or a click shows the other parameters, or hides them again."

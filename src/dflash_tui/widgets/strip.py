@@ -109,7 +109,7 @@ def _of(memory: MemoryBreakdown) -> str:
 class Status:
     """What the strip shows."""
 
-    rates: tuple[float, ...] = ()
+    measured: bool = False  # a speed, if only 0
     rate: float = 0.0
     acceptance: float = 0.0
     knobs: Knobs = field(default_factory=Knobs)
@@ -142,7 +142,7 @@ class StatusStrip(Widget):
         it = self.status
         width = self.size.width - 1
         parts: list[tuple[str, str]] = []
-        if it.rates or it.rate:
+        if it.measured or it.rate:
             parts.append((f"{speed(it.rate)} tok/s", "bold"))
             if it.against is not None and it.against.ratio:
                 style = "bold $error" if it.against.slower else "bold $success"

@@ -18,7 +18,7 @@ from dflash_tui.application.amounts import counted
 from dflash_tui.application.mentions import collapse
 from dflash_tui.application.pasted import clipped
 from dflash_tui.widgets.flash import Note
-from dflash_tui.widgets.fold import Foldable, FoldLine
+from dflash_tui.widgets.fold import FoldedText
 from dflash_tui.widgets.literal import Caption, Static
 from dflash_tui.widgets.marks import begins_before
 from dflash_tui.widgets.mixins import Blank, Stack
@@ -89,11 +89,11 @@ class TurnBlock(Stack, Vertical):
         for place in self.query(".user-place").results(Caption):
             place.update(f" ‹{number}/{count}›" if count > 1 else "")
 
-    async def add_answer(self, knobs: Knobs) -> Answer:
-        """Begin an answer; earlier ones fold into a line each."""
+    async def add_answer(self, knobs: Knobs, node: str = "") -> Answer:
+        """Begin an answer, or show that of the id `node`; earlier ones fold into a line each."""
         from dflash_tui.widgets.answer import Answer
 
-        answer = Answer(knobs)
+        answer = Answer(knobs, node)
         self.answers.append(answer)
         await self.mount(answer)
         self.choose(answer)
@@ -109,31 +109,19 @@ class TurnBlock(Stack, Vertical):
                 one.fold()
 
 
-class Earlier(Foldable):
+class Earlier(FoldedText):
     """Old turns, as plain text under one line, because every key and resize costs time for what is laid out."""
 
     def __init__(self) -> None:
-        super().__init__(id="earlier")
+        super().__init__(id="earlier", body="")
+        self.display = False
         self.texts: list[str] = []
-        self.line = FoldLine()
-        self.body = Static("")
-
-    def compose(self) -> ComposeResult:
-        yield self.line
-        yield self.body
-
-    def on_mount(self) -> None:
-        self.show()
 
     def show(self) -> None:
         """Bring line and text up to date."""
         self.line.title = counted(len(self.texts), "earlier turn")
         self.display = bool(self.texts)
         self.toggled(self.line.open)
-
-    def toggled(self, is_open: bool) -> None:
-        self.body.display = is_open
-        self.body.update(Content(self.folded_text) if is_open else "")
 
     @property
     def folded_text(self) -> str:
@@ -165,10 +153,8 @@ class Transcript(Blank, VerticalScroll):
 
     @property
     def answer(self) -> Answer | None:
-        for turn in reversed(self.turns):
-            if turn.answers:
-                return turn.answers[-1]
-        return None
+        """The newest answer."""
+        return next((turn.answers[-1] for turn in reversed(self.turns) if turn.answers), None)
 
     def toggle_thinking(self) -> bool:
         """Open or close the thinking of the newest answer; False where it has none."""
