@@ -24,12 +24,10 @@ class Branching(Controller):
     _chosen: Widget | None = None
 
     def reset(self) -> None:
-        """Another conversation is shown: no message is chosen."""
         self._editing = self._chosen = None
 
     @property
     def open(self) -> bool:
-        """A message is being edited or chosen; Esc ends that."""
         return self._editing is not None or self._chosen is not None
 
     @property
@@ -44,7 +42,6 @@ class Branching(Controller):
 
     @property
     def chosen_text(self) -> str:
-        """The text of the chosen message; empty if none is chosen."""
         chosen = self._chosen
         if chosen is None:
             return ""
@@ -74,7 +71,6 @@ class Branching(Controller):
         self._mark(messages[place] if 0 <= place < len(messages) else None)
 
     def _messages(self) -> list[Widget]:
-        """The messages on the screen, from top to bottom: the present path, then the queue."""
         messages: list[Widget] = []
         for block in self.transcript.turns:
             if block.display:
@@ -183,7 +179,6 @@ class Copying(Controller):
     _copied: Fence | None = None  # the block copied last
 
     def message(self) -> None:
-        """The chosen message, or the newest answer."""
         answer = self.transcript.answer
         if chosen := self._branching.chosen_text:
             self._copies(chosen, f"the message, {len(chosen)} characters")

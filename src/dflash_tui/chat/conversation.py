@@ -162,7 +162,6 @@ class ConversationController(Controller):
         return list(dropwhile(lambda one: one.node != node, self.transcript.turns))
 
     def _place(self, block: TurnBlock) -> None:
-        """Show which of its versions a message is."""
         versions = self._current.branches.siblings(block.node)
         block.place(versions.index(block.node) + 1, len(versions))
 
@@ -182,7 +181,6 @@ class ConversationController(Controller):
         await self.clear()
 
     async def clear(self) -> None:
-        """Start an empty conversation; the present one stays in the list."""
         self._current.new()
         self._current.waits_no_more()
         self.branching.reset()
@@ -252,7 +250,6 @@ class ConversationController(Controller):
                 self.say(f"this conversation goes on; {other}")
 
     def _resume(self) -> None:
-        """Set the decoder to the end of the present path."""
         if self.state.session is not None:
             self._current.resume(self.state.session.conversation)
 
@@ -278,7 +275,6 @@ class ConversationController(Controller):
         self.say(f"{line}; they stay in the conversation")
 
     def _mark_unseen(self) -> list[TurnBlock]:
-        """Mark the turns that the decoder no longer gets; returns them."""
         shown = [block for block in self.transcript.turns if self._current.unseen(block.node)]
         for block in shown:
             block.add_class("-unseen")

@@ -92,7 +92,6 @@ class Flow(Controller):
         self._look_again()
 
     def stop(self) -> None:
-        """Stop the turn; the text stays."""
         turn = self.state.turn
         if turn.running is not None and not turn.running.stopping:
             turn.running.stop()
@@ -136,7 +135,6 @@ class Flow(Controller):
         return now - self._figures_at >= FIGURES_S
 
     async def _frame(self) -> None:
-        """Draw what has arrived, or the end."""
         turn = self.state.turn
         running, meter, answer = turn.running, turn.meter, turn.answer
         if running is None or meter is None or answer is None:
@@ -168,7 +166,6 @@ class Flow(Controller):
         await answer.add(text, thinking, meter)
 
     def _say(self, running: Running, meter: Meter, answer: Answer) -> None:
-        """Show under the answer what the turn is doing."""
         if running.stopping:
             return
         if running.waits and (user := self.state.decoder.used_by):

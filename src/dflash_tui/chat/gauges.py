@@ -38,7 +38,6 @@ class Gauges(Controller):
         return self.state.shown.meter is not None
 
     async def tick(self) -> None:
-        """Once a second."""
         self.start()
         if self.state.session is not None:
             self.context()
@@ -95,7 +94,6 @@ class Gauges(Controller):
         return self._plain.get(session.title) if session is not None else None
 
     def start(self) -> None:
-        """Show the model's name on the page of an empty conversation."""
         self.transcript.start.show(self.state.model, loading=self.state.loading, tunes=not self.state.attached)
 
     def context(self) -> None:
@@ -121,7 +119,6 @@ class Gauges(Controller):
         self.turn_ended()
 
     def typed(self, tokens: int) -> None:
-        """Set the number of tokens of the text being typed."""
         if tokens != self._draft:
             self._draft = tokens
             self.context()
@@ -159,7 +156,6 @@ class Gauges(Controller):
             inspector.stats_panel.show(self._figures())
 
     def _figures(self) -> Figures | None:
-        """The figures of the running turn, or of the last one; with the record if there is one."""
         turn, session = self.state.shown, self.state.session
         if turn.meter is None:
             return None

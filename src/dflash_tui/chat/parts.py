@@ -57,7 +57,6 @@ class ChatParts(Controller):
         self.typed = Typed(state, screen, gauges, lambda text: complete(text, self))
 
     async def begin(self) -> None:
-        """The first frame is on the screen: begin with what it did not need."""
         await self.conversation.begin()
         self.conversation.files.tell_problems()
         self.tuning.tell_problems()
@@ -77,7 +76,6 @@ class ChatParts(Controller):
         self._open_page(page, text)
 
     def tour_seen(self) -> None:
-        """The tour need not be offered again."""
         self.state.remembered.put("tour seen", True)
         self.transcript.start.offers_tour = False
         self.gauges.start()

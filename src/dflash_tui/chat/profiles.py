@@ -144,7 +144,6 @@ class ProfileKeeper(Controller):
 
 
 def attempt(action: Callable[[], str], say: Say) -> None:
-    """Do something to the profiles, and pass on its message or the refusal."""
     try:
         message = action()
     except DFlashError as error:
@@ -153,6 +152,5 @@ def attempt(action: Callable[[], str], say: Say) -> None:
 
 
 def suggested(target: Path | None) -> str:
-    """A suggested name for a profile of this model."""
     stem = re.sub(r"-0000\d-of-\d{5}$", "", target.stem) if target else "demo"
     return re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._")[:48] or "profile"

@@ -105,7 +105,6 @@ class ProgramController(Controller):
         self._change(replace(request, knobs=profile.knobs), profile)
 
     def attach(self, url: str, key: str, model: str) -> None:
-        """Use the model of a server in place of the present one."""
         self._change(replace(self.state.request, attach=url, attach_key=key, attach_model=model))
 
     def detach(self) -> None:
@@ -206,7 +205,6 @@ class ProgramController(Controller):
             await self._not_there(loading.error, loading.trace)
 
     async def _there(self, session: SessionLike) -> None:
-        """A pair has been loaded: the requested one, or the previous one."""
         why, self._why = self._why, None
         self.state.session = session
         self._last, self._title = self._asked, session.title
@@ -293,7 +291,6 @@ class ProgramController(Controller):
             self.state.request = self.state.present
 
     async def _use_session(self) -> None:
-        """A pair has just been loaded: continue the conversation with it."""
         self._tuning.loaded()
         self._conversation.model_loaded()
         self._gauges.context()

@@ -99,7 +99,6 @@ class Sending(Controller):
         self._show_turn()
 
     async def retry(self) -> None:
-        """Answer the last message again."""
         state, turns = self.state, self.transcript.turns
         if state.busy:
             self.say("an answer is being written: Esc stops it, Ctrl+R then answers again")
@@ -114,7 +113,6 @@ class Sending(Controller):
             await self.ask(turns[-1])
 
     async def next(self) -> None:
-        """Send the oldest queued message, if no answer is being written."""
         if self.state.queue and not self.state.busy:
             await self.ask(self.state.queue.pop(0))
 
@@ -164,7 +162,6 @@ class Sending(Controller):
             await self.next()
 
     def _report(self) -> None:
-        """Log the turn's figures, and notify a user who is elsewhere."""
         turn = self.state.turn
         if turn.meter is not None:
             spent = time.monotonic() - turn.meter.started
@@ -188,7 +185,6 @@ class Sending(Controller):
         await self.screen.run_action("open('full')")
 
     async def take_all_back(self, why: str) -> None:
-        """Put all queued messages back into the prompt, in their order."""
         while await self.take_back(0, why):
             pass
 

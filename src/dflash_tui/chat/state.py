@@ -116,7 +116,6 @@ class AppState:
 
     @property
     def attached(self) -> bool:
-        """The model is a server's."""
         return self.present is not None and bool(self.present.attach)
 
     @property
@@ -141,7 +140,6 @@ class AppState:
 
     @property
     def model(self) -> str:
-        """The title of the loaded pair; "" if none is loaded."""
         return self.session.title if self.session is not None else ""
 
     @property
@@ -166,7 +164,6 @@ class AppState:
 
     @property
     def waiting(self) -> bool:
-        """Messages were sent that the model has not received yet."""
         return bool(self.queue)
 
     @property

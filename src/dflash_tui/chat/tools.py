@@ -74,7 +74,6 @@ class ToolCalls(Controller):
         return ToolServers(self.state.settings.servers)
 
     async def begin(self) -> None:
-        """Start the servers that the settings start with the app."""
         at_start = [one.name for one in self.state.settings.servers if one.start]
         if at_start and not self.state.no_model:
             try:

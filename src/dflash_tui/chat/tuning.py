@@ -182,7 +182,6 @@ class Tuning(Controller):
         self.say(f"preset {name} is saved in {path}")
 
     def nudge(self, steps: int) -> None:
-        """Change the size of drafting, as its slider does."""
         row = self.inspector.params_panel.row("drafting")
         assert isinstance(row, DraftingRow)
         row.step_size(steps)
@@ -209,7 +208,6 @@ class Tuning(Controller):
             self.say(f"drafting is {auto.drafting} again")
 
     def reset(self) -> None:
-        """Stage every parameter's default."""
         self._stage(self.state.recommended.applied(Knobs()))
         self.say("every parameter is at its default from the next turn")
 
@@ -283,7 +281,6 @@ class Tuning(Controller):
         self.say(f"keys and values {kv}: /reload loads the model again with it; the conversation goes on")
 
     def tell_problems(self) -> None:
-        """Show the problems of preset files, once."""
         if self.presets.problems:
             text = "\n".join(self.presets.problems)
             self.screen.notify(text, title="Presets", severity="warning", timeout=10)

@@ -36,7 +36,6 @@ class Typed(Controller):
     _counting: Timer | None = None
 
     def changed(self) -> None:
-        """Called with every change of the prompt."""
         text = self.prompt.text
         self.screen.query_one(Completions).show(self._complete(text) or self._files(text))
         if self._counting is not None:

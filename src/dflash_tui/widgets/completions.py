@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from textual.content import Content
 
@@ -12,8 +12,7 @@ from dflash_tui.widgets.literal import Static
 SHOWN = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     """`text` is the whole prompt after the completion is taken."""
 
     text: str
@@ -26,15 +25,12 @@ class Completions(Static):
 
     def __init__(self) -> None:
         super().__init__("", id="completions")
+        self.display = False
         self.rows: Sequence[Completion] = ()
         self.marked = 0
         self.moved = False  # the user has moved the mark
 
-    def on_mount(self) -> None:
-        self.display = False
-
     def show(self, rows: Sequence[Completion]) -> None:
-        """Offer these completions; an empty list is hidden."""
         if rows != self.rows:
             self.rows, self.marked, self.moved = rows, 0, False
             self.display = bool(rows)
@@ -50,7 +46,6 @@ class Completions(Static):
 
     @property
     def taken_by_enter(self) -> bool:
-        """The user has marked one of them."""
         return bool(self.rows) and self.moved
 
     def _draw(self) -> None:
@@ -58,11 +53,8 @@ class Completions(Static):
         first = min(max(self.marked - SHOWN // 2, 0), max(len(self.rows) - SHOWN, 0))
         parts: list[str | tuple[str, str]] = []
         for number, row in list(enumerate(self.rows))[first : first + SHOWN]:
-            mark = "▸" if number == self.marked else " "
-            parts += [
-                (f"{mark} {row.label:<{width}}", "bold" if number == self.marked else ""),
-                (f"{row.help}\n", "$foreground 70%"),
-            ]
+            mark, style = ("▸", "bold") if number == self.marked else (" ", "")
+            parts += [(f"{mark} {row.label:<{width}}", style), (f"{row.help}\n", "$foreground 70%")]
         more = len(self.rows) - first - SHOWN
         parts.append((f"  {more} more" if more > 0 else "", "$foreground 70%"))
         self.update(Content.assemble(*parts).rstrip())

@@ -150,7 +150,6 @@ class FindBar(Horizontal):
             self.call_after_refresh(self._look_at, widget, place, layouts - 1)
 
     def _mark(self) -> None:
-        """Mark every match, and show their count."""
         style, here = (self.get_component_rich_style(name) for name in ("find--place", "find--here"))
         marks: dict[Widget, dict[int, list[Mark]]] = {}
         for number, (widget, parts) in enumerate(self._places):

@@ -42,7 +42,6 @@ class Notices:
         self._notices.append(Notice(text, datetime.now(), error))
 
     def page(self) -> str:
-        """All of them, the newest first."""
         return "\n".join(one.line() for one in reversed(self._notices)) or "No notices yet."
 
 
@@ -59,7 +58,6 @@ class Saying(Protocol):
 
 
 def stays_s(text: str) -> float:
-    """How long a notice is shown, in seconds."""
     return max(MIN_S, PER_CHARACTER_S * len(text))
 
 

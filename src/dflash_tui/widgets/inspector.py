@@ -25,7 +25,6 @@ TABS = ("params", "stats", "tree", "memory")  # panels, whose keys are those of 
 
 
 def tabs(app: App[Any], names: Sequence[str] = TABS) -> Iterator[tuple[str, str, str]]:
-    """Panels with their labels and keys."""
     keys = {one.id: one.shown.split("  ")[0] for one in actions_of(app)}
     return ((name, name.title(), keys[f"view.{name}"]) for name in names)
 
@@ -118,7 +117,6 @@ class Inspector(Container):
             column.set_class(any(panel.has_class("-active") for panel in panels), "-active")
 
     def enter(self, name: str) -> None:
-        """Show a panel and focus it."""
         self.active = name
         self._apply(name)
         # At once, not with the next frame: the next key of the same burst belongs to the panel.

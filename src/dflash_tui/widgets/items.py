@@ -89,7 +89,6 @@ def _folded(tokens: Sequence[Token], unordered: int) -> list[Token]:
 
 
 def _end_of_list(tokens: Sequence[Token], at: int) -> int:
-    """The index after the list that begins at `at`."""
     ends = (place for place in range(at, len(tokens)) if tokens[place].type in _CLOSE)
     return next(place for place in ends if tokens[place].level == tokens[at].level) + 1
 
@@ -178,18 +177,15 @@ class Row:
 
     @property
     def indent(self) -> int:
-        """In cells."""
         return self.bullet.cell_length
 
     def height(self, rules: RulesMap, width: int) -> int:
-        """In lines, in `width` cells."""
         text_width = max(width - self.indent, 1)
         if self.text.cell_length <= text_width and "\n" not in self.text.plain:
             return 1
         return self.text.get_height(rules, text_width)
 
     def plain(self) -> str:
-        """As text, its lines hanging."""
         return self.bullet.plain + self.text.plain.replace("\n", "\n" + " " * len(self.bullet))
 
 

@@ -107,7 +107,6 @@ class WordRow(Row):
         raise NotImplementedError
 
     def take(self, place: int) -> None:
-        """The user chooses a word."""
         raise NotImplementedError
 
     def label(self) -> Content:
@@ -224,7 +223,6 @@ class ThinkingRow(ChoiceRow):
         return ("off", *self.reasoning.levels) if self.reasoning.levels else (True, False)
 
     def show(self, knobs: Knobs) -> None:
-        """Set the row to `knobs`."""
         self.value = self.reasoning.level(knobs) if self.reasoning.levels else knobs.thinking
 
     @property

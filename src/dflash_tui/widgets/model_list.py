@@ -30,8 +30,8 @@ class Paths(Suggester):
             names = sorted(one.name + "/" * one.is_dir() for one in where.iterdir() if one.name.startswith(start))
         except (OSError, RuntimeError):
             return None
-        found = next((name for name in names if name.endswith(self._ends) and not name.startswith(".")), None)
-        return None if found is None else value[: len(value) - len(start)] + found
+        found = (name for name in names if name.endswith(self._ends) and not name.startswith("."))
+        return next((value.removesuffix(start) + name for name in found), None)
 
 
 class ModelList(OptionList):

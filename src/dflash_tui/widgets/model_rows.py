@@ -35,12 +35,9 @@ def at_home(path: Path) -> str:
 
 def choices(one: Found) -> list[ModelChoice]:
     """What a target can draft with, the best guess first."""
-    belongs = [ModelChoice(drafter.name, drafter.path) for drafter in one.drafters or () if drafter.belongs]
-    others = [
-        ModelChoice(f"{drafter.name} (of another?)", drafter.path)
-        for drafter in one.drafters or ()
-        if not drafter.belongs
-    ]
+    drafters = one.drafters or ()
+    belongs = [ModelChoice(drafter.name, drafter.path) for drafter in drafters if drafter.belongs]
+    others = [ModelChoice(f"{drafter.name} (of another?)", drafter.path) for drafter in drafters if not drafter.belongs]
     own = ModelChoice("its own MTP head" if one.header.own_head else "no drafter", None)
     return [*belongs, own, ModelChoice("n-grams", Path("ngram")), *others]
 
@@ -60,27 +57,21 @@ def option(
     """A row: the name, and a summary below. `fetched`: the download's progress, for a pair that can be fetched."""
     first = ["● " if present else "  ", (one_line(name), "bold")]
     parts: list[tuple[str, str]] = []
+    if gone is not None:
+        parts.append((f"{at_home(gone)} is not there", "$error"))
+    elif fit is not None:
+        size = f"about {gib(fit.weights)}, " if found is None and fit.weights and id.startswith(PAIR) else ""
+        parts.append((f"{size}{fit.words}", colour(fit)))
+    if fetched:
+        parts.append((one_line(fetched), "bold $primary"))
     if found is None:
         parts.append((one_line(about), DIM))
     else:
         first.append((f"   {one_line(about)}", DIM))
-        header = found.header
-        parts.append((f"{gib(found.size)} · {_with(choice)} · {header.architecture}, {header.types}", DIM))
-    if fetched:
-        parts = [(one_line(fetched), "bold $primary"), (" · ", DIM), *parts]
-    if gone is not None:
-        parts.insert(0, (f"{at_home(gone)} is not there · ", "$error"))
-    elif fit is not None:
-        size = f"about {gib(fit.weights)}, " if found is None and fit.weights and id.startswith(PAIR) else ""
-        parts.insert(0, (f"{size}{fit.words}", colour(fit)))
-        parts.insert(1, (" · ", DIM))
-    return Option(Content.assemble(*first, "\n  ", *parts), id=id)
-
-
-def _with(choice: ModelChoice | None) -> str:
-    if choice is None:
-        return "looking for its drafter"
-    return choice.words if choice.draft is None else f"+ {choice.words}"
+        drafter = "looking for its drafter" if choice is None else "+ " * (choice.draft is not None) + choice.words
+        parts.append((f"{gib(found.size)} · {drafter} · {found.header.architecture}, {found.header.types}", DIM))
+    summary = Content.styled(" · ", DIM).join(Content.styled(*part) for part in parts)
+    return Option(Content.assemble(*first, "\n  ", summary), id=id)
 
 
 def colour(fit: FitCheck) -> str:
@@ -91,27 +82,22 @@ def beside(one: Found, drafters: Sequence[ModelChoice], chosen: ModelChoice | No
     """The details of a model; Enter takes the drafter `chosen`."""
     header = one.header
     parts: list[tuple[str, str] | str] = [(f"{one_line(header.title)}\n", "bold"), (f"{at_home(one.path)}\n\n", DIM)]
-    facts = (
-        ("found in", one.where),
-        ("architecture", header.architecture),
-        ("weights", f"{short(header.parameters)}, most {header.types}"),
-        ("size", gib(one.size)),
-        ("made for", f"{header.context:,} positions"),
-    )
-    for name, value in facts:
-        parts += [(f"{name:<14}", DIM), f"{value}\n"]
-    if fit is None:
-        parts += [(f"{'memory':<14}", DIM), ("being computed\n", DIM)]
-    else:
-        parts += [(f"{'memory':<14}", DIM), (f"{fit.words}\n", colour(fit))]
-        if fit.why:
-            parts.append((f"{fit.why}\n", DIM))
-        else:
-            parts.append((f"takes {gib(fit.taken)}; computed for {fit.machine}\n", DIM))
+    facts = {
+        "found in": (one.where, ""),
+        "architecture": (header.architecture, ""),
+        "weights": (f"{short(header.parameters)}, most {header.types}", ""),
+        "size": (gib(one.size), ""),
+        "made for": (f"{header.context:,} positions", ""),
+        "memory": (fit.words, colour(fit)) if fit is not None else ("being computed", DIM),
+    }
+    for name, (value, style) in facts.items():
+        parts += [(f"{name:<14}", DIM), (f"{value}\n", style)]
+    if fit is not None:
+        parts.append((f"{fit.why or f'takes {gib(fit.taken)}; computed for {fit.machine}'}\n", DIM))
     parts.append(("\ndrafter, ← → change it\n" if drafters else "", DIM))
     for choice in drafters:
-        taken = choice == chosen
-        parts.append((f"{'●' if taken else ' '} {choice.words}\n", "bold" if taken else ""))
+        mark, style = ("●", "bold") if choice == chosen else (" ", "")
+        parts.append((f"{mark} {choice.words}\n", style))
     return Content.assemble(*parts)
 
 

@@ -153,7 +153,6 @@ class ParamsPanel(Panel):
         untaken.update(f"{limits.engine} takes these; drafting and the rest are set where it runs")
 
     def show_presets(self, names: Sequence[str], chosen: str) -> None:
-        """The presets there are, and the one that the parameters are at; empty where they are at none."""
         row = self.query_one(PresetRow)
         row.words, row.chosen = tuple(names), chosen
 
@@ -164,7 +163,6 @@ class ParamsPanel(Panel):
         next(row for name in FIRST if (row := self.row(name)).display).focus()
 
     def unfold(self, is_open: bool) -> None:
-        """Show or hide the parameters that are not among the first."""
         self._others.display = self._more.open = is_open
 
     @on(MoreRow.Toggled)

@@ -86,7 +86,6 @@ class Prompt(TextArea):
 
     @property
     def whole(self) -> str:
-        """The full text, as it is sent."""
         return self._pasted.whole(self.text)
 
     def fill(self, text: str) -> None:
@@ -135,7 +134,6 @@ class Prompt(TextArea):
 
     @property
     def is_long(self) -> bool:
-        """Whether the text takes more than one line."""
         return self.wrapped_document.height > 1
 
     def rewrite(self, text: str) -> None:
@@ -268,7 +266,6 @@ class Prompt(TextArea):
             super().action_cursor_down(select)
 
     def _mark(self, count: int) -> bool:
-        """Mark another completion, where some are offered."""
         if self.completions is None or self.completions.chosen is None:
             return False
         self.completions.move(count)

@@ -41,17 +41,14 @@ class Slider(KnobRow):
 
     @property
     def number(self) -> float:
-        """Where the knob of the track stands."""
         return float(self.value)
 
     @property
     def start(self) -> int:
-        """The first cell of the track."""
         return LEFT
 
     @property
     def track(self) -> int:
-        """Cells of the track."""
         return max(self.size.width - LEFT - VALUE - 1, 4)
 
     def action_step(self, count: int) -> None:

@@ -18,7 +18,7 @@ from dflash_core.clean import one_line
 from dflash_tui.application.amounts import ago
 from dflash_tui.settings.keys import retold
 from dflash_tui.text.bars import clip
-from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.literal import Caption, Static
 
 if TYPE_CHECKING:
     from dflash_tui.application.conversations.store import Card
@@ -35,10 +35,8 @@ EXAMPLES = (
 WIDTH = 64
 
 
-class Example(Static):
+class Example(Caption):
     """A prompt to try."""
-
-    ALLOW_SELECT = False
 
     def __init__(self, text: str) -> None:
         super().__init__(classes="example")
@@ -58,10 +56,8 @@ class Example(Static):
         self.post_message(StartPage.Chosen(self.text))
 
 
-class Last(Static):
+class Last(Caption):
     """The conversation that changed last; a click goes on with it."""
-
-    ALLOW_SELECT = False
 
     async def on_click(self, event: Click) -> None:
         event.stop()
@@ -85,17 +81,12 @@ class StartPage(Vertical):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="start"):
-            yield Static(
-                Content.assemble(("dflash", "bold $primary"), ("  a chat that drafts ahead", "$foreground 80%"))
-            )
+            about = ("  a chat that drafts ahead", "$foreground 80%")
+            yield Static(Content.assemble(("dflash", "bold $primary"), about))
             yield Static(WHAT, id="start-what", classes="start-part")
             yield Last("", id="start-last", classes="start-part")
-            yield Static(
-                Content.assemble(
-                    ("Try one", "bold"), ("   Tab puts it into the prompt, Enter sends it", "$foreground 70%")
-                ),
-                classes="start-part",
-            )
+            how = ("   Tab puts it into the prompt, Enter sends it", "$foreground 70%")
+            yield Static(Content.assemble(("Try one", "bold"), how), classes="start-part")
             yield from self._examples
             yield Static("", id="start-model", classes="start-part")
             yield Static("", id="start-hints", classes="start-part")
@@ -114,13 +105,8 @@ class StartPage(Vertical):
         last = self.query_one(Last)
         self.query_one("#start-what").display, last.display = card is None, card is not None
         if card is not None:
-            about = f"        {ago(card.updated, time.time())}; "
-            last.update(
-                Content.assemble(
-                    ("Last", "bold"), "    ", clip(one_line(card.title), WIDTH - 8), "\n",
-                    (about + retold("Alt+L goes on with it, Ctrl+O lists all", self.app), "$foreground 70%"),
-                )
-            )  # fmt: skip
+            keys = retold("Alt+L goes on with it, Ctrl+O lists all", self.app)
+            last.update(_part("Last", one_line(card.title), f"{ago(card.updated, time.time())}; {keys}"))
 
     def mark(self, prompt: str) -> None:
         for one in self._examples:
@@ -143,18 +129,16 @@ class StartPage(Vertical):
 
 
 def _model(title: str, *, loading: bool) -> Content:
+    if title.startswith("demo pair"):
+        return _part("Model", title, "small, to look around with; /models has real ones")
     if title:
-        hint = "/models opens another"
-        if title.startswith("demo pair"):
-            hint = "small, to look around with; /models has real ones"
-        return Content.assemble(
-            ("Model", "bold"), "   ", clip(title, WIDTH - 8), ("\n        " + hint, "$foreground 70%")
-        )
+        return _part("Model", title, "/models opens another")
     if loading:
-        return Content.assemble(
-            ("Model", "bold"), ("   is being loaded; what you send waits for it\n", "$foreground 70%")
-        )
-    return Content.assemble(
-        ("Model", "bold"), "   none is loaded\n",
-        ("        /models lists what is here, /get fetches one", "$foreground 70%"),
-    )  # fmt: skip
+        waits = ("   is being loaded; what you send waits for it\n", "$foreground 70%")
+        return Content.assemble(("Model", "bold"), waits)
+    return _part("Model", "none is loaded", "/models lists what is here, /get fetches one")
+
+
+def _part(name: str, what: str, hint: str) -> Content:
+    """A name, what has it, and below that a hint."""
+    return Content.assemble((f"{name:<8}", "bold"), clip(what, WIDTH - 8), (f"\n        {hint}", "$foreground 70%"))

@@ -111,7 +111,6 @@ def _tables(it: Figures, stats: TurnStats) -> list[Block]:
 
 
 def _apart(blocks: Sequence[Block]) -> Block:
-    """Blocks under each other, with a line between them; empty ones are left out."""
     joined: Block = []
     for block in blocks:
         if block:
@@ -231,7 +230,6 @@ def _stages(stats: TurnStats, width: int, min_share: float = 0.0) -> Block:
 
 
 def _lengths(stats: TurnStats, width: int) -> Block:
-    """The histogram of tokens per step."""
     rows = [(f" {length:>3}", count) for length, count in enumerate(stats.lengths) if length and count]
     if stats.steps == 0 or len(stats.lengths) < 3:
         return []
@@ -271,7 +269,6 @@ def _totals(stats: TurnStats) -> Block:
 
 
 def _drafters(stats: TurnStats) -> Block:
-    """Acceptance by drafter, if several were used."""
     if len(stats.drafters) < 2:
         return []
     block: Block = [line("drafters", ("   steps tok/step  nodes taken tok/s", _DIM))]
@@ -284,7 +281,6 @@ def _drafters(stats: TurnStats) -> Block:
 
 
 def _sizes(stats: TurnStats, width: int) -> Block:
-    """The histogram of tree sizes, if they differ between steps."""
     rows = []
     for low, high in _SIZES:
         span = str(low) if low == high else f"{low}-{high}" if high < _SIZES[-1][1] else f"{low}+"

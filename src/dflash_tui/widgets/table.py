@@ -16,15 +16,12 @@ from markdown_it.token import Token
 from rich.cells import cell_len
 from textual.content import Content
 from textual.css.styles import RulesMap
-from textual.strip import Strip
-from textual.style import Style
-from textual.visual import RenderOptions, Visual
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
 from dflash_tui.widgets.items import Part
 from dflash_tui.widgets.marks import Stretch, stretches
-from dflash_tui.widgets.mixins import Drawn
+from dflash_tui.widgets.mixins import ByWidth, Drawn
 
 TABLE = "table_lines"  # the kind of token that represents a table, or a part of one
 PART = 32  # rows of one part: what is parsed and drawn again when a table grows
@@ -120,8 +117,8 @@ class _Piece:
     length: int = 0
 
 
-class Grid(Visual):
-    """What a table, or a part of one, looks like: its lines depend on the width."""
+class Grid(ByWidth):
+    """What a table, or a part of one, looks like."""
 
     def __init__(self, rows: Sequence[Sequence[Content]], columns: Columns, *, head: bool, more: bool) -> None:
         self.rows, self.columns, self._head, self._more = rows, columns, head, more
@@ -133,17 +130,15 @@ class Grid(Visual):
 
     @property
     def _drawn_last(self) -> Content:
-        return self._lines[1] if self._lines[0] >= 0 else self.lines(self.columns.whole)
+        return self._lines[1] if self._lines[0] >= 0 else self.at(self.columns.whole)
 
-    def lines(self, width: int) -> Content:
-        """All of it in `width` cells."""
+    def at(self, width: int) -> Content:
         if self._lines[0] != width:
             self._cells = []
             self._lines = width, Content("\n").join(self._drawn(self.columns.within(width)))
         return self._lines[1]
 
     def places(self, searched: str) -> list[tuple[Stretch, ...]]:
-        """Where words are in its cells, as it is drawn: a stretch for each line that they are broken over."""
         lines = self._drawn_last.plain.split("\n")
         found = [
             parts
@@ -181,14 +176,10 @@ class Grid(Visual):
         return min(self.columns.whole, container_width)
 
     def get_height(self, rules: RulesMap, width: int) -> int:
-        return self.lines(width).plain.count("\n") + 1
-
-    def render_strips(self, width: int, height: int | None, style: Style, options: RenderOptions) -> list[Strip]:
-        return self.lines(width).render_strips(width, height, style, options)
+        return self.at(width).plain.count("\n") + 1  # a row wider than that is cut
 
 
 def _cell(text: Content, width: int, side: str) -> list[_Piece]:
-    """The lines of a cell, each of `width` cells."""
     lines = [text] if text.cell_length <= width else [line.rstrip() for line in text.wrap(width)]
     placed = []
     for line in lines:
@@ -253,5 +244,4 @@ class Table(Drawn, _Block):  # type: ignore[misc]
             self.update(self.shown)
 
     def places(self, searched: str) -> list[tuple[Stretch, ...]]:
-        """Where words are in it, also where they are broken over the lines of a cell."""
         return self.shown.places(searched)

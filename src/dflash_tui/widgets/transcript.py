@@ -72,7 +72,6 @@ class TurnBlock(Stack, Vertical):
         return bool(self.answers) and all(answer.over for answer in self.answers)
 
     def as_text(self) -> str:
-        """The message and each of its answers as plain text."""
         parts = [self.message_text]
         for answer in self.answers:
             parts += [text.strip("\n") for text in (answer.thinking.text, answer.text) if text.strip()]
@@ -153,7 +152,6 @@ class Transcript(Blank, VerticalScroll):
 
     @property
     def answer(self) -> Answer | None:
-        """The newest answer."""
         return next((turn.answers[-1] for turn in reversed(self.turns) if turn.answers), None)
 
     def toggle_thinking(self) -> bool:
@@ -190,7 +188,6 @@ class Transcript(Blank, VerticalScroll):
         self.scroll_to_region(Region(0, top - 1, 1, 3), animate=False, force=True, immediate=True)
 
     async def add_turn(self, prompt: str) -> TurnBlock:
-        """A new user message, at the end."""
         return await self.add(TurnBlock(prompt))
 
     async def add(self, turn: Block, after: TurnBlock | None = None) -> Block:
@@ -203,13 +200,11 @@ class Transcript(Blank, VerticalScroll):
         return turn
 
     def past(self, texts: list[str]) -> None:
-        """Earlier turns that are shown as plain text from the first."""
         self.start.display = False
         self.earlier.texts += texts
         self.earlier.show()
 
     async def take_away(self, turn: TurnBlock) -> None:
-        """Remove a turn that is not part of the conversation."""
         self.turns.remove(turn)
         await turn.remove()
 
@@ -226,11 +221,9 @@ class Transcript(Blank, VerticalScroll):
         self.earlier.show()
 
     async def note(self, note: Note, after: TurnBlock | None = None) -> None:
-        """A note between turns; `after` one of them, or at the end."""
         await self.mount(note, after=after)
 
     async def clear(self) -> None:
-        """Remove every turn and note."""
         self.turns.clear()
         self.earlier.line.open = False
         self.earlier.texts.clear()
