@@ -42,15 +42,12 @@ class Branching(Controller):
 
     @property
     def chosen_text(self) -> str:
-        chosen = self._chosen
-        if chosen is None:
+        block, chosen = self.chosen_block, self._chosen
+        if block is None or chosen is None:
             return ""
-        from dflash_tui.widgets.answer import Answer
-
-        if isinstance(chosen, Answer):
-            return chosen.text
-        block = chosen.parent
-        return (block.typed or block.message_text) if isinstance(block, TurnBlock) else ""
+        if chosen.has_class("user"):
+            return block.typed or block.message_text
+        return next(answer.text for answer in block.answers if answer is chosen)
 
     def take_edited(self) -> TurnBlock | None:
         """The block whose message is being edited in the prompt; returned once."""
@@ -100,17 +97,16 @@ class Branching(Controller):
         """Put the chosen message, or the last one, into the prompt; sending it starts a new branch."""
         if self.refuses_change():
             return
-        chosen = self.chosen_block
-        if chosen is not None and not chosen.node:
-            self.say("this message was not answered: there is no version of it to edit")
-            return
         turns = [block for block in self.transcript.turns if block.node and block.typed]
-        if chosen is not None and not chosen.typed:
-            self.say("results of calls cannot be edited; the message before them can")
-            return
-        block = chosen or (turns[-1] if turns else None)
+        block = self.chosen_block or (turns[-1] if turns else None)
         if block is None:
             self.say("no message to edit yet")
+            return
+        if not block.node:
+            self.say("this message was not answered: there is no version of it to edit")
+            return
+        if not block.typed:
+            self.say("results of calls cannot be edited; the message before them can")
             return
         self._editing = block
         self._mark(None)
@@ -122,15 +118,14 @@ class Branching(Controller):
 
     def leave_edit(self) -> bool:
         """Esc: cancel the edit. False if nothing was being edited."""
-        edited, self._editing = self._editing, None
-        if edited is not None:
-            if self.prompt.whole == edited.typed:
-                self.prompt.text = ""
-            self.say("the message stays as it is")
-        elif self._chosen is not None:
+        over, edited, self._editing = self.open, self._editing, None
+        if edited is None:
             self.leave_choice()
-            return True
-        return edited is not None
+            return over
+        if self.prompt.whole == edited.typed:
+            self.prompt.text = ""
+        self.say("the message stays as it is")
+        return True
 
     async def switch(self, by: int) -> None:
         """Show the previous or next version of the chosen message, else of the last message that has several."""
@@ -148,24 +143,18 @@ class Branching(Controller):
             block.choose(next(answer for answer in block.answers if answer.node == since))
         self._mark(None)
         await self._show_from(since)
-        there = next(one for one in branches.siblings(node) if one in branches.path_ids)
         versions = branches.siblings(node)
-        self.say(f"version {versions.index(there) + 1} of {len(versions)}")
+        there = next(place for place, one in enumerate(versions, 1) if one in branches.path_ids)
+        self.say(f"version {there} of {len(versions)}")
 
     def _with_versions(self) -> tuple[TurnBlock | None, str]:
         """The message whose version to switch: its block and its id."""
-        blocks = [block for block in self.transcript.turns if block.node]
         branches = self.state.conversation.branches
-        found: list[tuple[TurnBlock, str, Widget]] = []
-        for block in blocks:
-            found.append((block, block.node, block.query_one(".user")))
-            found += [(block, one.node, one) for one in block.answers if one.node in branches.path_ids]
-        for block, node, widget in reversed(found):
-            if widget is self._chosen:
-                return block, node
-        if self._chosen is None:
-            for block, node, _ in reversed(found):
-                if len(branches.siblings(node)) > 1:
+        for block in reversed([block for block in self.transcript.turns if block.node]):
+            answers = [(one.node, one) for one in reversed(block.answers) if one.node in branches.path_ids]
+            for node, widget in (*answers, (block.node, block.query_one(".user"))):
+                several = self._chosen is None and len(branches.siblings(node)) > 1
+                if several or widget is self._chosen:
                     return block, node
         return None, ""
 

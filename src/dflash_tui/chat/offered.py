@@ -19,7 +19,7 @@ from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.widgets.model_rows import (
+from dflash_tui.widgets.model_list import (
     DEMO,
     FILE,
     PAIR,

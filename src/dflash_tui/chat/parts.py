@@ -17,13 +17,12 @@ from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import ChatLayout
 from dflash_tui.chat.profiles import ProfileKeeper
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.chat.sending import Sending
+from dflash_tui.chat.sending import Sending, Typed
 from dflash_tui.chat.serving import Serving
 from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.chat.typed import Typed
-from dflash_tui.widgets.completions import Completion
+from dflash_tui.widgets.prompt import Completion
 
 
 class ChatParts(Controller):

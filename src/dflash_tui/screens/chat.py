@@ -25,7 +25,6 @@ from dflash_tui.screens import pages
 from dflash_tui.settings.keys import actions_without, bindings
 from dflash_tui.terminal.editor import edited
 from dflash_tui.text.commands import is_command
-from dflash_tui.widgets.completions import Completions
 from dflash_tui.widgets.dialogs import TextScreen
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Flash
@@ -34,7 +33,7 @@ from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.knob_row import KnobRow, PresetRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.params import ParamsPanel
-from dflash_tui.widgets.prompt import Prompt
+from dflash_tui.widgets.prompt import Completions, Prompt
 from dflash_tui.widgets.start import StartPage
 from dflash_tui.widgets.strip import LoadingLine, StatusStrip, TitleRow
 from dflash_tui.widgets.transcript import Transcript

@@ -18,7 +18,7 @@ from dflash_tui.slash.lab import LAB_SLASH
 from dflash_tui.slash.models import MODELS
 from dflash_tui.slash.programs import PROGRAMS
 from dflash_tui.text.commands import COMMAND
-from dflash_tui.widgets.completions import Completion
+from dflash_tui.widgets.prompt import Completion
 
 
 async def run(text: str, host: ChatParts) -> None:

@@ -1,4 +1,4 @@
-"""Where the user types: one row that grows to six, Enter sends, history at the edges."""
+"""Where the user types: one row that grows to six, Enter sends, history at the edges; and completions above it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.document._document import EditResult, Location
 from textual.document._edit import Edit
 from textual.events import Key, Paste
@@ -20,12 +21,63 @@ from dflash_tui.application.conversations.history import History
 from dflash_tui.application.pasted import Pasted
 from dflash_tui.settings.keys import actions_of
 from dflash_tui.text.commands import is_command
-from dflash_tui.widgets.completions import Completions
+from dflash_tui.widgets.literal import Static
 
 if TYPE_CHECKING:
     from dflash_tui.application.conversations.current import CurrentConversation
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # except tabs and line ends
+
+
+SHOWN = 6
+
+
+class Completion(NamedTuple):
+    """`text` is the whole prompt after the completion is taken."""
+
+    text: str
+    label: str
+    help: str = ""
+
+
+class Completions(Static):
+    """Tab takes the marked completion, Up and Down mark another. Enter takes only one marked with Up or Down."""
+
+    def __init__(self) -> None:
+        super().__init__("", id="completions")
+        self.display = False
+        self.rows: Sequence[Completion] = ()
+        self.marked = 0
+        self.moved = False  # the user has moved the mark
+
+    def show(self, rows: Sequence[Completion]) -> None:
+        if rows != self.rows:
+            self.rows, self.marked, self.moved = rows, 0, False
+            self.display = bool(rows)
+            self._draw()
+
+    def move(self, count: int) -> None:
+        self.marked, self.moved = (self.marked + count) % len(self.rows), True
+        self._draw()
+
+    @property
+    def chosen(self) -> Completion | None:
+        return self.rows[self.marked] if self.rows else None
+
+    @property
+    def taken_by_enter(self) -> bool:
+        return bool(self.rows) and self.moved
+
+    def _draw(self) -> None:
+        width = max((len(row.label) for row in self.rows), default=0) + 2
+        first = min(max(self.marked - SHOWN // 2, 0), max(len(self.rows) - SHOWN, 0))
+        parts: list[str | tuple[str, str]] = []
+        for number, row in list(enumerate(self.rows))[first : first + SHOWN]:
+            mark, style = ("▸", "bold") if number == self.marked else (" ", "")
+            parts += [(f"{mark} {row.label:<{width}}", style), (f"{row.help}\n", "$foreground 70%")]
+        more = len(self.rows) - first - SHOWN
+        parts.append((f"  {more} more" if more > 0 else "", "$foreground 70%"))
+        self.update(Content.assemble(*parts).rstrip())
 
 
 class Prompt(TextArea):
