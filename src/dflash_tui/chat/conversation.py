@@ -284,7 +284,7 @@ class ConversationController(Controller):
         """Show where the decoder's input begins."""
         shown = self._mark_unseen()
         line = f"the model no longer sees the {counted(gone, 'turn')} above"
-        await self.transcript.note(Note(line, kind="info"), after=shown[-1] if shown else None)
+        await self.transcript.mount(Note(line, kind="info"), after=shown[-1] if shown else None)
         return line
 
     def set_system(self, text: str) -> None:
@@ -352,7 +352,7 @@ class ConversationController(Controller):
             calls = branches[question.parent].calls if question.parent is not None else ()
             block: TurnBlock = await self.transcript.add(CallsBlock(calls, question.results))
         else:
-            block = await self.transcript.add_turn(question.content)
+            block = await self.transcript.add(TurnBlock(question.content))
         block.node, block.entered = question.id, True
         chosen = None
         for id in branches.children(question.id):

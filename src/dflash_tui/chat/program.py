@@ -215,7 +215,7 @@ class ProgramController(Controller):
             await self._came_back()
             return
         for note in session.notes:
-            await self.transcript.note(Note(note, kind="info"))
+            await self.transcript.mount(Note(note, kind="info"))
         await self.loaded()
 
     async def _not_there(self, error: Exception, trace: str) -> None:
@@ -227,7 +227,7 @@ class ProgramController(Controller):
         what = f"{self._title} did not load again" if again else "the model did not load"
         note = Note(f"{what}: {message}", KEYS_WITHOUT_AGAIN if is_final(error) else KEYS)
         self._why = None
-        await self.transcript.note(note)
+        await self.transcript.mount(note)
         if self._before:  # the files failed the check, and the present pair was not released
             await self._keep(note, self._before.pop())
         elif last is not None and not turn.lost and not again:  # it was released: load it again

@@ -128,7 +128,7 @@ class Sending(Controller):
         if refusal:
             self.give_back(text, refusal)
             return
-        block = await self.transcript.add_turn(message)
+        block = await self.transcript.add(TurnBlock(message))
         self._conversation.sent(block)
         state.conversation.waits_no_more(text)
         state.past.add(text)

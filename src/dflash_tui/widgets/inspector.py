@@ -82,10 +82,8 @@ class Inspector(Container):
     def __init__(self, knobs: Knobs, without: Set[str] = frozenset()) -> None:
         """`without`: ids of actions; a panel whose own is among them is not shown."""
         super().__init__(id="inspector")
-        self.params_panel = ParamsPanel(knobs)
-        self.stats_panel = StatsPanel()
-        self.tree_panel = TreePanel()
-        self.memory_panel = MemoryPanel()
+        self.params_panel, self.stats_panel = ParamsPanel(knobs), StatsPanel()
+        self.tree_panel, self.memory_panel = TreePanel(), MemoryPanel()
         panels: tuple[Panel, ...] = (self.params_panel, self.stats_panel, self.tree_panel, self.memory_panel)
         self._panels = dict(zip(TABS, panels, strict=True))
         shown = [name for name in TABS if f"view.{name}" not in without]

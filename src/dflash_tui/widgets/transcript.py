@@ -17,7 +17,6 @@ from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.mentions import collapse
 from dflash_tui.application.pasted import clipped
-from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.fold import FoldedText
 from dflash_tui.widgets.literal import Caption, Static
 from dflash_tui.widgets.marks import begins_before
@@ -187,11 +186,8 @@ class Transcript(Blank, VerticalScroll):
         top = widget.region.y - self.region.y + int(self.scroll_y) + row
         self.scroll_to_region(Region(0, top - 1, 1, 3), animate=False, force=True, immediate=True)
 
-    async def add_turn(self, prompt: str) -> TurnBlock:
-        return await self.add(TurnBlock(prompt))
-
     async def add(self, turn: Block, after: TurnBlock | None = None) -> Block:
-        """A turn, at the end or `after` another one, before queued messages."""
+        """A new turn, at the end or `after` another one, before queued messages."""
         self.start.display = False
         await self.mount(turn, after=after)
         # Not earlier: a retry would find it before it can take an answer.
@@ -219,9 +215,6 @@ class Transcript(Blank, VerticalScroll):
             self.earlier.texts.append(turn.as_text())
             await turn.remove()
         self.earlier.show()
-
-    async def note(self, note: Note, after: TurnBlock | None = None) -> None:
-        await self.mount(note, after=after)
 
     async def clear(self) -> None:
         self.turns.clear()
