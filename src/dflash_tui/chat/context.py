@@ -57,11 +57,11 @@ class ContextKeeper(Controller):
 
     @property
     def fullness(self) -> Fullness:
-        session = self.state.session
-        capacity, max_context = (session.context_length, session.limits.max_context) if session is not None else (0, 0)
+        capacity = self.state.session.context_length if self.state.session is not None else 0
         before, (needed, tokens) = self._gauges.used, self.state.overlong
         # For megabytes of text the decoder counts only a lower bound.
-        return Fullness(max(before, needed), capacity, max_context, max(needed - before, tokens, 0))
+        message = max(needed - before, tokens, 0)
+        return Fullness(max(before, needed), capacity, self.state.limits.max_context, message)
 
     def choices(self) -> list[tuple[str, str, str]]:
         """What can be done: the argument of `take`, a label, and what follows from it."""

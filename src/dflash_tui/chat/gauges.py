@@ -133,18 +133,16 @@ class Gauges(Controller):
             event = meter.last or meter.prefill
             mode, reason = (event.mode, event.reason) if event else ("", "")
             rate, acceptance = meter.overall_rate, meter.totals.acceptance_length
-        known, limits = self.plain, state.session.limits if state.session is not None else None
-        against = self._verdict(known) if known is not None and mode != "plain" else None
-        reasoning, taken = (limits.reasoning, limits.taken) if limits is not None else (None, None)
+        against = self._verdict() if mode != "plain" else None
         self.screen.query_one(StatusStrip).status = Status(
-            bool(meter and meter.rates), rate, acceptance, state.knobs, state.used, mode, reason, reasoning, against,
-            taken, state.shown.client,
+            bool(meter and meter.rates), rate, acceptance, state.knobs, state.used, mode, reason,
+            state.limits.reasoning, against, state.limits.taken, state.shown.client,
         )  # fmt: skip
 
-    def _verdict(self, plain: PlainSpeed) -> Verdict | None:
+    def _verdict(self) -> Verdict | None:
         """The turn on the screen against plain decoding, by its report or by its steps so far."""
-        meter, report = self.state.shown.meter, self.state.shown.report
-        if meter is None:
+        meter, report, plain = self.state.shown.meter, self.state.shown.report, self.plain
+        if meter is None or plain is None:
             return None
         rate = report.stats.tokens_per_second if report is not None else meter.overall_rate
         steps, tokens = meter.totals.steps, meter.tokens
@@ -161,12 +159,10 @@ class Gauges(Controller):
             return None
         from dflash_tui.widgets.stats import figures
 
-        known, learned = self.plain, session.learned() if session is not None else ()
-        verdict = self._verdict(known) if known is not None else None
-        runs = self.state.shown_runs
         return figures(
-            turn.meter, turn.report, turn.record, running=runs, plain=known, learned=learned, verdict=verdict
-        )
+            turn.meter, turn.report, turn.record, running=self.state.shown_runs, plain=self.plain,
+            learned=session.learned() if session is not None else (), verdict=self._verdict(),
+        )  # fmt: skip
 
     def tree(self) -> None:
         inspector, meter, session = self.inspector, self.state.shown.meter, self.state.session

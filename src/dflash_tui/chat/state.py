@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dflash_core.arch.recommended import NOTHING, Recommended
+from dflash_core.arch.recommended import Recommended
 from dflash_core.knobs import Knobs
+from dflash_core.limits import Limits
 from dflash_tui.application.background import UNDER_WAY, DecoderUse
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.json_store import Remembered
@@ -31,6 +32,8 @@ NEED_THE_DECODER = frozenset({
     "tune", "sweep", "ab", "plain", "serve", "policy", "kv", "lab.tune", "lab.sweep", "lab.ab", "lab.plain",
 })  # fmt: skip
 """Commands and actions that have no effect on a server's model."""
+
+UNKNOWN = Limits(None, 0)
 
 
 @dataclass
@@ -143,9 +146,14 @@ class AppState:
         return self.session.title if self.session is not None else ""
 
     @property
+    def limits(self) -> Limits:
+        """What the loaded pair supports; without one nothing is known to be unsupported."""
+        return self.session.limits if self.session is not None else UNKNOWN
+
+    @property
     def recommended(self) -> Recommended:
         """The defaults of sampling of the loaded model."""
-        return self.session.limits.recommended if self.session is not None else NOTHING
+        return self.limits.recommended
 
     @property
     def busy(self) -> bool:

@@ -15,6 +15,7 @@ from dflash_core.text.reasoning import Reasoning
 from dflash_tui.application.settings.presets import Preset, Presets, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
+from dflash_tui.chat.state import UNKNOWN
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.slider import DraftingRow
 
@@ -27,7 +28,7 @@ class Tuning(Controller):
 
     _gauges: Gauges
     presets: Presets
-    _limits: Limits = Limits(None, 0)  # of the last model that was loaded
+    _limits: Limits = UNKNOWN  # of the last model that was loaded
     _loaded_context: int = 0
     _before: Knobs = Knobs()  # of the turn before the present one
     _auto: Knobs | None = None  # the last parameters under auto that a shape of the tree ended
@@ -40,10 +41,8 @@ class Tuning(Controller):
         """Stage changes. Raises KnobError if the loaded pair does not support one, or one has no effect on it."""
         before, knobs = self.state.knobs, self.state.knobs.replace(**changes)
         if self.state.session is not None:
-            self.state.session.limits.check(knobs, changes)
-            knobs, notes = self.state.session.limits.within(knobs)
-            for note in notes:
-                self.say(note)
+            self.state.limits.check(knobs, changes)
+        knobs = self._within(knobs)
         if knobs.thinking != before.thinking:  # other sampling is recommended for it
             usual = self.state.recommended.defaults(before.thinking)
             knobs = self.state.recommended.moved(knobs, usual, {*changes, *self.state.request.chosen})
@@ -61,11 +60,15 @@ class Tuning(Controller):
         """Stage a whole set: a preset's, or that of an earlier turn, as far as values go here. Raises KnobError if the
         loaded pair does not support a value; values that have no effect on its drafter stay for another one."""
         if self.state.session is not None:
-            knobs, notes = self.state.session.limits.within(knobs)
-            self.state.session.limits.check_possible(knobs, SPEC)
-            for note in notes:
-                self.say(note)
-        self._stage(knobs)
+            self.state.limits.check_possible(self.state.limits.within(knobs)[0], SPEC)
+        self._stage(self._within(knobs))
+
+    def _within(self, knobs: Knobs) -> Knobs:
+        """The values as far as they go here. Says what is lowered."""
+        knobs, notes = self.state.limits.within(knobs)
+        for note in notes:
+            self.say(note)
+        return knobs
 
     def _stage(self, knobs: Knobs) -> None:
         before, self.state.knobs = self.state.knobs, knobs
@@ -100,8 +103,7 @@ class Tuning(Controller):
     @property
     def preset(self) -> str:
         """The preset that the parameters are at; "" for none."""
-        limits = self.state.session.limits if self.state.session is not None else None
-        return self.presets.like(self.state.knobs, limits)
+        return self.presets.like(self.state.knobs, self.state.limits if self.state.session is not None else None)
 
     def when(self, name: str) -> str:
         """When a staged change of `name` takes effect, in words."""
@@ -110,18 +112,16 @@ class Tuning(Controller):
     @property
     def reasoning(self) -> Reasoning:
         """The levels that the loaded model's template accepts; on and off if that is not known."""
-        return (self.state.session.limits.reasoning if self.state.session is not None else None) or Reasoning()
+        return self.state.limits.reasoning or Reasoning()
 
     def think(self, level: str) -> None:
         """Stage a level of thinking: off, on, or one that the template defines. Raises KnobError."""
-        reasoning, session = self.reasoning, self.state.session
+        reasoning = self.reasoning
         self.set(**reasoning.changes(level))
-        if session is not None and (note := session.limits.thinking_notes.get(self.state.knobs.thinking)):
-            self.say(note)
-            return
         found = reasoning.level(self.state.knobs)
-        adds = reasoning.adds(found)
-        self.say(f"thinking {found} from the next turn" + (f"; the prompt gets: {adds}" if adds else ""))
+        adds = f"; the prompt gets: {adds}" if (adds := reasoning.adds(found)) else ""
+        note = self.state.limits.thinking_notes.get(self.state.knobs.thinking)
+        self.say(note or f"thinking {found} from the next turn{adds}")
 
     def think_on(self) -> None:
         """Stage the level after the present one; off follows the last."""
@@ -252,10 +252,8 @@ class Tuning(Controller):
             self.say(f"the context is {has:,}, all that the model was made for, not {state.context:,}")
             state.context = has
         self._loaded_context = state.context
-        state.knobs, notes = session.limits.within(state.knobs)
+        state.knobs = self._within(state.knobs)
         self.show()
-        for note in notes:
-            self.say(note)
 
     def ask_for_context(self, requested: str) -> None:
         """Stage another context and say what loads it. Raises KnobError as `set_context`."""
@@ -266,10 +264,9 @@ class Tuning(Controller):
     def set_context(self, requested: str) -> None:
         """Stage another context for the next load. Raises KnobError for an invalid one, and for more than the model was
         made for: that would not load, and a profile would keep it."""
-        session = self.state.session
-        most = session.limits.max_context if session is not None else 0
-        spec = replace(CONTEXT, maximum=most or CONTEXT.maximum)
+        most = self.state.limits.max_context
         try:
+            spec = replace(CONTEXT, maximum=most or CONTEXT.maximum)
             self.state.context = int(spec.parse(requested.replace(",", "")))
         except KnobError as error:
             raise KnobError(f"{error}; the model was made for {most:,} positions" if most else str(error)) from None

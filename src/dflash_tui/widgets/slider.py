@@ -55,7 +55,7 @@ class Dragged(Widget):
             event.stop()
 
 
-class Slider(Dragged, KnobRow):
+class Slider(KnobRow, Dragged):
     """An int or float `Spec` as `label ━━━●──── value`."""
 
     HELP = (
