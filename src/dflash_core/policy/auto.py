@@ -282,9 +282,10 @@ class AutoPolicy(Policy):
         parts = []
         for arm in sorted(self._drafting, key=lambda arm: arm is not step.arm):
             expected = self._expected(arm)
-            parts.append(f"{arm.kind} {expected.tokens:.1f} in {expected.plain:.1f}")
+            plain = f"{expected.plain:.1f}"  # a plain step writes one token
+            parts.append(f"{arm.kind} writes {expected.tokens:.1f} tokens while plain decoding writes {plain}")
         who = "plain decoding" if picked.at is None else step.arm.kind
-        return f"{who} is fastest here (tokens in plain steps: {', '.join(parts)})"
+        return f"{who} is fastest here ({'; '.join(parts)})"
 
     def _valued(self, step: Step, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan:
         """The tree of as many nodes as pay."""
