@@ -69,10 +69,8 @@ class Branching(Controller):
 
     def _messages(self) -> list[Widget]:
         messages: list[Widget] = []
-        for block in self.transcript.turns:
-            if block.display:
-                messages.append(block.query_one(".user"))
-                messages += [answer for answer in block.answers if answer.inside.display]
+        for block in [block for block in self.transcript.turns if block.display]:
+            messages += [block.query_one(".user"), *(answer for answer in block.answers if answer.inside.display)]
         return messages
 
     def _mark(self, message: Widget | None) -> None:

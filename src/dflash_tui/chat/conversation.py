@@ -62,11 +62,11 @@ class ConversationController(Controller):
         """Restore unsent text, and offer a conversation that was cut off."""
         self.screen.set_interval(LOOK_S, self._look)
         rescued, resume = self._current.rescue(), self.state.request.resume
-        texts = [collapse(text)[0] for text in rescued.texts]
-        for text in texts[:-1]:  # texts of several apps: the arrow keys bring the others back
+        *others, last = ["", *(collapse(text)[0] for text in rescued.texts)]
+        for text in filter(None, others):  # texts of several apps: the arrow keys bring the others back
             self.state.past.add(text)
-        for text in texts[-1:]:
-            self.prompt.restore(text)
+        if last:
+            self.prompt.restore(last)
         if resume == LISTED:
             await self.screen.run_action("open('chats')")
         elif resume == LAST:
@@ -103,16 +103,14 @@ class ConversationController(Controller):
 
     def opens(self, block: TurnBlock, knobs: Knobs) -> Callable[[OnPrefill], TurnLike]:
         """The function that starts the turn of a block, on the decoder's thread."""
-        session = self.state.session
+        session, current = self.state.session, self._current
         assert session is not None
-        self._current.model = session.title
+        current.model, chat = session.title, session.conversation
 
         def open_turn(on_prefill: OnPrefill) -> TurnLike:
             if block.entered:
-                return self._current.retry(session.conversation, knobs, on_prefill=on_prefill)
-            return self._current.ask(
-                session.conversation, block.question, knobs, instead_of=block.instead_of, on_prefill=on_prefill
-            )
+                return current.retry(chat, knobs, on_prefill=on_prefill)
+            return current.ask(chat, block.question, knobs, instead_of=block.instead_of, on_prefill=on_prefill)
 
         return open_turn
 
@@ -169,11 +167,8 @@ class ConversationController(Controller):
 
     async def start_new(self) -> None:
         """As `clear`, with the decoder and the queue; says why not while something runs."""
-        if self.state.busy:
-            self.say("an answer is being written: Esc stops it, then /clear")
-            return
-        if self.state.experiment is not None:
-            self.say(UNDER_WAY)
+        if self.state.busy or self.state.experiment is not None:
+            self.say("an answer is being written: Esc stops it, then /clear" if self.state.busy else UNDER_WAY)
             return
         if self.state.session is not None:
             self.state.session.clear()
@@ -274,17 +269,18 @@ class ConversationController(Controller):
         line = await self._note_unseen(gone)
         self.say(f"{line}; they stay in the conversation")
 
-    def _mark_unseen(self) -> list[TurnBlock]:
-        shown = [block for block in self.transcript.turns if self._current.unseen(block.node)]
-        for block in shown:
-            block.add_class("-unseen")
-        return shown
+    def _mark_unseen(self) -> TurnBlock | None:
+        """Mark the turns that the model no longer gets; returns the last one."""
+        last = None
+        for block in self.transcript.turns:
+            if self._current.unseen(block.node):
+                last = block.add_class("-unseen")
+        return last
 
     async def _note_unseen(self, gone: int) -> str:
         """Show where the decoder's input begins."""
-        shown = self._mark_unseen()
         line = f"the model no longer sees the {counted(gone, 'turn')} above"
-        await self.transcript.mount(Note(line, kind="info"), after=shown[-1] if shown else None)
+        await self.transcript.mount(Note(line, kind="info"), after=self._mark_unseen())
         return line
 
     def set_system(self, text: str) -> None:
@@ -322,11 +318,10 @@ class ConversationController(Controller):
         """
         nodes = self._current.branches.nodes
 
-        def lines() -> list[tuple[str, ...]]:
-            return [self._comparing.lines(answer.node, nodes, record) for answer in answers]
-
         async def compare() -> None:
-            found = await asyncio.to_thread(lines)
+            found = await asyncio.to_thread(
+                lambda: [self._comparing.lines(answer.node, nodes, record) for answer in answers]
+            )
             with self.screen.app.batch_update():
                 for answer, changes in zip(answers, found):
                     if answer.is_attached and answer.compared != changes:

@@ -120,9 +120,9 @@ class ProgramController(Controller):
 
     def _busy(self, remedy: str) -> str:
         state = self.state
-        runs = state.busy or state.loading or state.experiment is not None
         if state.serving:
             return f"other programs use the model at {state.serving}; /serve off ends that"
+        runs = state.busy or state.loading or state.experiment is not None
         return f"a load or an answer is running: {remedy}" if runs else ""
 
     def _change(self, request: LoadRequest, profile: Profile | None = None) -> None:
@@ -257,8 +257,7 @@ class ProgramController(Controller):
         """The requested pair did not load; the previous one did, with the context and cache type that it had."""
         state = self.state
         self._stay()
-        if state.present is not None:
-            state.context, state.kv = state.present.context, state.present.kv
+        state.context, state.kv = state.request.context, state.request.kv
         await self._use_session()
         self.screen.refresh_bindings()
         await self._sending.take_all_back(TAKEN_BACK)
