@@ -100,14 +100,13 @@ class ChatScreen(Screen[None]):
             yield StatusStrip(id="strip")
             with Horizontal(id="prompt-row"):
                 yield Static("❯", id="prompt-mark")
-                yield Prompt(self.state.past)
+                yield Prompt(self.state.past, self._completions)
             yield KeyLine()
         yield Static("", id="tiny")
 
     def on_mount(self) -> None:
         self.query_one(TitleRow).title = self.state.request.title(endings=True)
         self.places.resized(self.size)
-        self.prompt.completions = self._completions
         self.prompt.notebook = lambda: self.state.conversation
         self.prompt.examples = lambda: self.transcript.start.examples
         self.prompt.offers = lambda: "Tour" if self._tour_offered else ""

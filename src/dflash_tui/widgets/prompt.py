@@ -111,19 +111,11 @@ class Prompt(TextArea):
 
         where: str
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, completions: Completions) -> None:
         self._pasted = Pasted()
-        super().__init__(
-            id="prompt",
-            compact=True,
-            soft_wrap=True,
-            tab_behavior="focus",
-            show_line_numbers=False,
-            highlight_cursor_line=False,
-            placeholder="Ask anything   / commands   ↑ history   Ctrl+J new line",
-        )
-        self.past = history
-        self.completions: Completions | None = None  # those that the screen shows, where it shows some
+        hint = "Ask anything   / commands   ↑ history   Ctrl+J new line"
+        super().__init__(id="prompt", compact=True, highlight_cursor_line=False, placeholder=hint)
+        self.past, self.completions = history, completions
         self.notebook: Callable[[], CurrentConversation] | None = None  # stores what is typed
         self.only_commands = False  # Enter sends no messages: there is no model
         self._returned = ""  # what was given back since the last Enter
@@ -171,18 +163,17 @@ class Prompt(TextArea):
             line.stylize(self.get_component_rich_style("text-area--pasted"), *place)
         return line
 
+    # Undo: the cursor's line may go, and a scrollbar that goes with it asks where the cursor is before it has moved.
+
     def _undo_batch(self, edits: Sequence[Edit]) -> None:
-        self._stand_first(edits)
+        if edits:
+            self.move_cursor((0, 0))
         super()._undo_batch(edits)
 
     def _redo_batch(self, edits: Sequence[Edit]) -> None:
-        self._stand_first(edits)
-        super()._redo_batch(edits)
-
-    def _stand_first(self, edits: Sequence[Edit]) -> None:
-        """The cursor's line may go, and a scrollbar that goes with it asks where the cursor is before it has moved."""
         if edits:
             self.move_cursor((0, 0))
+        super()._redo_batch(edits)
 
     @property
     def is_long(self) -> bool:
@@ -220,33 +211,30 @@ class Prompt(TextArea):
         return "", self.text
 
     async def _on_key(self, event: Key) -> None:
-        offered = self.completions
-        taken = event.key == "tab" or (event.key == "enter" and offered is not None and offered.taken_by_enter)
-        if taken and offered is not None and offered.chosen is not None:
+        taken = self._taken(event.key)
+        if taken or event.key == "enter":
             event.stop()
             event.prevent_default()
-            self.text = offered.chosen.text
-            self.move_cursor(self.document.end)
-            return
-        if event.key == "tab" and (example := self._example()):
-            event.stop()
+            if taken:
+                self.text = taken
+                self.move_cursor(self.document.end)
+            else:
+                self.action_send()
+        elif self._asks(event.key) or event.key.startswith("alt+"):
+            # The character of Alt is not text: terminals send Alt+T as Esc and t. The bindings handle it.
             event.prevent_default()
-            self.text = example
-            self.move_cursor(self.document.end)
-            return
-        if event.key == "enter":
-            event.stop()
-            event.prevent_default()
-            self.action_send()
-            return
-        if self._asks(event.key):
-            event.prevent_default()
-            return
-        if event.key.startswith("alt+"):
-            # Its character is not text: terminals send Alt+T as Esc and t. The bindings handle it.
-            event.prevent_default()
-            return
-        await super()._on_key(event)
+        else:
+            await super()._on_key(event)
+
+    def _taken(self, key: str) -> str:
+        """What a key puts into the prompt: the marked completion, or the next example to try while the prompt is empty
+        or has one as it was offered; "" usually."""
+        offered, examples = self.completions, [*self.examples()] if key == "tab" else []
+        if offered.chosen is not None and (key == "tab" or (key == "enter" and offered.taken_by_enter)):
+            return offered.chosen.text
+        if not examples or (self.text and self.text not in examples):
+            return ""
+        return examples[(examples.index(self.text) + 1) % len(examples)] if self.text else examples[0]
 
     async def _on_paste(self, event: Paste) -> None:
         """Remove the control characters of a paste: they are not text, and a terminal would execute them."""
@@ -255,13 +243,6 @@ class Prompt(TextArea):
         if not self.read_only and (done := self._replace_via_keyboard(text, *self.selection)):
             self.move_cursor(done.end_location)
             self.focus()
-
-    def _example(self) -> str:
-        """The next one to try, while the prompt is empty or holds one as it was offered; "" where there is none."""
-        offered = [*self.examples()]
-        if not offered or (self.text and self.text not in offered):
-            return ""
-        return offered[(offered.index(self.text) + 1) % len(offered)] if self.text else offered[0]
 
     def _asks(self, key: str) -> bool:
         """In an empty prompt a question mark opens the explanation of the screen's figures."""
@@ -282,7 +263,7 @@ class Prompt(TextArea):
         return super().check_action(action, parameters)
 
     def hint(self, action: str, label: str) -> str:
-        if action == "send" and self.completions is not None and self.completions.taken_by_enter:
+        if action == "send" and self.completions.taken_by_enter:
             return "Take"
         return self.offers() or label if action == "send" and not self.text else label
 
@@ -298,8 +279,7 @@ class Prompt(TextArea):
             self.post_message(self.Nothing())
 
     def action_newline(self) -> None:
-        start, end = self.selection
-        self._replace_via_keyboard("\n", start, end)
+        self._replace_via_keyboard("\n", *self.selection)
 
     def action_cursor_up(self, select: bool = False) -> None:
         if self._mark(-1):
@@ -318,10 +298,9 @@ class Prompt(TextArea):
             super().action_cursor_down(select)
 
     def _mark(self, count: int) -> bool:
-        if self.completions is None or self.completions.chosen is None:
-            return False
-        self.completions.move(count)
-        return True
+        if self.completions.chosen is not None:
+            self.completions.move(count)
+        return self.completions.chosen is not None
 
     def action_cursor_page_up(self) -> None:
         self.post_message(self.Scrolled("up"))
@@ -335,10 +314,9 @@ class Prompt(TextArea):
         super().action_cursor_line_end(select)
 
     def _recall(self, text: str | None, *, at_end: bool) -> None:
-        if text is None:
-            return
-        self.fill(text)
-        self.move_cursor(self.document.end if at_end or "\n" not in self.text else (0, 0))
+        if text is not None:
+            self.fill(text)
+            self.move_cursor(self.document.end if at_end or "\n" not in self.text else (0, 0))
 
 
 def _plain(text: str) -> str:

@@ -13,6 +13,8 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Click
 from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
 
 from dflash_core.clean import one_line
 from dflash_tui.application.amounts import ago
@@ -35,21 +37,19 @@ EXAMPLES = (
 WIDTH = 64
 
 
-class Example(Caption):
-    """A prompt to try."""
+class Example(Widget):
+    """A prompt to try; `chosen` while it is in the prompt."""
+
+    ALLOW_SELECT = False
+    chosen: reactive[bool] = reactive(False)
 
     def __init__(self, text: str) -> None:
         super().__init__(classes="example")
         self.text = text
-        self._chosen: bool | None = None  # as shown
 
-    def show(self, *, chosen: bool) -> None:
-        """`chosen`: it is in the prompt now. Asked with each character that is typed."""
-        if chosen == self._chosen:
-            return
-        self._chosen = chosen
-        mark, style = ("▸", "bold") if chosen else ("›", "")
-        self.update(Content.assemble((f"{mark} ", "$accent"), (clip(self.text, WIDTH - 2), style)))
+    def render(self) -> Content:
+        mark, style = ("▸", "bold") if self.chosen else ("›", "")
+        return Content.assemble((f"{mark} ", "$accent"), (clip(self.text, WIDTH - 2), style))
 
     def on_click(self, event: Click) -> None:
         event.stop()
@@ -93,7 +93,6 @@ class StartPage(Vertical):
 
     def on_mount(self) -> None:
         self.offer(None)
-        self.mark("")
         self.show("", loading=True)
 
     @property
@@ -110,7 +109,7 @@ class StartPage(Vertical):
 
     def mark(self, prompt: str) -> None:
         for one in self._examples:
-            one.show(chosen=one.text == prompt)
+            one.chosen = one.text == prompt
 
     def show(self, model: str, *, loading: bool, tunes: bool = True) -> None:
         """The model that is loaded, "" for none. `tunes`: it can be measured here."""
@@ -119,13 +118,10 @@ class StartPage(Vertical):
             return
         self._shown = state
         self.query_one("#start-model", Static).update(_model(one_line(model), loading=loading))
+        hint, style = "F8 finds the best setting   " * tunes + "? explains figures   /tour", "$foreground 70%"
         if self.offers_tour:
-            hint = "New here? Enter begins a tour of six steps. Or just type."
-        else:
-            hint = "F8 finds the best setting   " * tunes + "? explains figures   /tour"
-        self.query_one("#start-hints", Static).update(
-            Content.styled(retold(hint, self.app), "$accent" if self.offers_tour else "$foreground 70%")
-        )
+            hint, style = "New here? Enter begins a tour of six steps. Or just type.", "$accent"
+        self.query_one("#start-hints", Static).update(Content.styled(retold(hint, self.app), style))
 
 
 def _model(title: str, *, loading: bool) -> Content:
