@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from dflash_core.events import STAGES
-from dflash_core.turn_stats import FoundRow, PartStats, TurnReport, TurnStats, so_far
+from dflash_core.turn_stats import FoundRow, TurnReport, TurnStats, so_far
 from dflash_tui.application.amounts import counted, seconds, short, speed
 from dflash_tui.application.figures.deltas import along_the_steps
 from dflash_tui.application.figures.measurements import when
@@ -294,25 +294,23 @@ def _sizes(stats: TurnStats, width: int) -> Block:
 
 def _learned(it: Figures) -> Block:
     """Probabilities of candidates, over all turns: stated by the drafter, learned by the program, and observed."""
-    if not it.learned:
-        return []
-    block: Block = [line("all candidates", ("   tried stated learned found", _DIM))]
-    for row in it.learned:
-        figures = f"{short(row.trials):>6}{row.stated:>7.2f}{row.learned:>8.2f}{row.found:>6.2f}"
-        block.append(line(f" {row.kind:<15}{figures}"))
-    return block
+    head = line("all candidates", ("   tried stated learned found", _DIM))
+    rows = [
+        line(f" {row.kind:<15}{short(row.trials):>6}{row.stated:>7.2f}{row.learned:>8.2f}{row.found:>6.2f}")
+        for row in it.learned
+    ]
+    return [head, *rows] if rows else []
 
 
 def _parts(it: Figures, stats: TurnStats) -> Block:
     """Figures of thinking and answer separately, if there was any thinking."""
     if not stats.thinking.tokens or it.remote:
         return []
-    block: Block = [line(("             tok  tok/s accept", _DIM))]
-    parts: tuple[tuple[str, PartStats], ...] = (("thinking", stats.thinking), ("answer", stats.answer))
-    for name, part in parts:
-        figures = f"{short(part.tokens):>6} {speed(part.tokens_per_second):>6} {part.acceptance_length:>6.2f}"
-        block.append(line(f" {name:<9}{figures}"))
-    return block
+    rows = [
+        line(f" {name:<9}{short(one.tokens):>6} {speed(one.tokens_per_second):>6} {one.acceptance_length:>6.2f}")
+        for name, one in (("thinking", stats.thinking), ("answer", stats.answer))
+    ]
+    return [line(("             tok  tok/s accept", _DIM)), *rows]
 
 
 def _changes(it: Figures, width: int) -> Block:

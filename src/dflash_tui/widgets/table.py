@@ -19,7 +19,7 @@ from textual.css.styles import RulesMap
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
-from dflash_tui.widgets.items import Part
+from dflash_tui.widgets.items import Part, Parted
 from dflash_tui.widgets.marks import Stretch, stretches
 from dflash_tui.widgets.mixins import ByWidth, Drawn
 
@@ -202,7 +202,7 @@ def _parts(found: Stretch, text: str, places: Sequence[Stretch], lines: Sequence
         at += len(piece)
 
 
-class Table(Drawn, _Block):  # type: ignore[misc]
+class Table(Parted, Drawn, _Block):  # type: ignore[misc]
     """A table, or a part of one; links and the colors of its text are those of any block.
 
     `head`: the two lines of the text that its table begins with, if these are not in this part.
@@ -217,7 +217,7 @@ class Table(Drawn, _Block):  # type: ignore[misc]
     """
 
     def __init__(self, markdown: Markdown, token: Token) -> None:
-        super().__init__(markdown, token)  # type: ignore[call-arg,arg-type]
+        super().__init__(markdown, token)
         meta = token.meta
         self.head: str = meta["head"]
         self._take(meta["part"])
@@ -227,15 +227,10 @@ class Table(Drawn, _Block):  # type: ignore[misc]
         self.shown: Grid = Grid(rows, meta["columns"], head=not self.head, more=self.part.more)
         self.update(self.shown)
 
-    def _take(self, part: Part) -> None:
-        self.part = part
-        self.set_class(part.more, "-more")
-
     def _copy_context(self, block: MarkdownBlock) -> None:
         super()._copy_context(block)
         if isinstance(block, Table):
             self.head = block.head
-            self._take(block.part)
 
     def widen(self, widths: tuple[int, ...]) -> None:
         if widths != self.shown.columns.widths:
