@@ -149,10 +149,8 @@ class ModelList(OptionList):
         "↑ and ↓ choose, ← and → change the drafter, Enter loads. What is typed narrows the list; a path"
         " is a model. A profile is a model with all its settings."
     )
-    # Enter on what is not here yet asks the hub; the footer says which it is.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select", "Load"),
-        Binding("enter", "fetch", "Get"),
         Binding("left", "screen.drafter(-1)", "Drafter", show=False),
         Binding("right", "screen.drafter(1)", "Drafter", key_display="← →"),
     ]
@@ -175,13 +173,11 @@ class ModelList(OptionList):
         if at is not None:
             self.scroll_to_highlight()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("select", "fetch"):
-            return self.highlighted_option is not None and self.row.startswith(PAIR) == (action == "fetch")
-        return super().check_action(action, parameters)
-
-    def action_fetch(self) -> None:
-        self.action_select()
+    def hint(self, action: str, label: str) -> str:
+        """Enter on what is not here yet asks the hub."""
+        if action != "select":
+            return label
+        return "Get" if self.row.startswith(PAIR) else label if self.row else ""
 
 
 class ModelField(Input):
@@ -192,18 +188,13 @@ class ModelField(Input):
         Binding("down", "screen.move(1)", show=False),
         Binding("up", "screen.move(-1)", show=False),
         Binding("enter", "submit", "Load"),
-        Binding("enter", "fetch", "Get"),
     ]
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("submit", "fetch"):
-            rows = [one.row for one in self.screen.query(ModelList)]
-            to_fetch = not self.path and any(row.startswith(PAIR) for row in rows)
-            return (bool(self.path) or any(rows)) and to_fetch == (action == "fetch")
-        return super().check_action(action, parameters)
-
-    async def action_fetch(self) -> None:
-        await self.action_submit()
+    def hint(self, action: str, label: str) -> str:
+        if action != "submit" or self.path:
+            return label
+        rows = self.screen.query_one(ModelList)
+        return rows.hint("select", label) if rows.row else ""
 
     @property
     def path(self) -> str:

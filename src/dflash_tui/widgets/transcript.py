@@ -170,11 +170,11 @@ class Transcript(Blank, VerticalScroll):
         else:
             self.anchor()
 
-    def look_at(self, widget: Widget, *, top: bool = True) -> None:
+    def look_at(self, widget: Widget) -> None:
         """Bring `widget` into view. If it is fully visible, do not scroll: without its anchor it would move up."""
         if self.max_scroll_y > 0:
             self.release_anchor()
-            widget.scroll_visible(animate=False, top=top)
+            widget.scroll_visible(animate=False, top=True)
 
     def look_at_line(self, widget: Widget, line: int, column: int) -> None:
         """Bring a place of a widget's text into view, with a line above and below it."""
