@@ -21,7 +21,7 @@ from dflash_tui.application.hub.fitting import FitCheck
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.screens import models as screen
 from dflash_tui.screens.models import ModelsScreen
-from dflash_tui.widgets.model_rows import PAIR
+from dflash_tui.widgets.model_list import PAIR
 from support.hub_server import Hub, serving
 
 from .fake import FakeSession

@@ -17,13 +17,12 @@ from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import ChatLayout
 from dflash_tui.chat.profiles import ProfileKeeper
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.chat.sending import Sending
+from dflash_tui.chat.sending import Sending, Typed
 from dflash_tui.chat.serving import Serving
 from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.chat.typed import Typed
-from dflash_tui.widgets.completions import Completion
+from dflash_tui.widgets.prompt import Completion
 
 
 class ChatParts(Controller):
@@ -57,7 +56,6 @@ class ChatParts(Controller):
         self.typed = Typed(state, screen, gauges, lambda text: complete(text, self))
 
     async def begin(self) -> None:
-        """The first frame is on the screen: begin with what it did not need."""
         await self.conversation.begin()
         self.conversation.files.tell_problems()
         self.tuning.tell_problems()
@@ -77,7 +75,6 @@ class ChatParts(Controller):
         self._open_page(page, text)
 
     def tour_seen(self) -> None:
-        """The tour need not be offered again."""
         self.state.remembered.put("tour seen", True)
         self.transcript.start.offers_tour = False
         self.gauges.start()

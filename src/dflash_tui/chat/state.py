@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dflash_core.arch.recommended import NOTHING, Recommended
+from dflash_core.arch.recommended import Recommended
 from dflash_core.knobs import Knobs
+from dflash_core.limits import Limits
 from dflash_tui.application.background import UNDER_WAY, DecoderUse
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.json_store import Remembered
@@ -31,6 +32,8 @@ NEED_THE_DECODER = frozenset({
     "tune", "sweep", "ab", "plain", "serve", "policy", "kv", "lab.tune", "lab.sweep", "lab.ab", "lab.plain",
 })  # fmt: skip
 """Commands and actions that have no effect on a server's model."""
+
+UNKNOWN = Limits(None, 0)
 
 
 @dataclass
@@ -116,7 +119,6 @@ class AppState:
 
     @property
     def attached(self) -> bool:
-        """The model is a server's."""
         return self.present is not None and bool(self.present.attach)
 
     @property
@@ -141,13 +143,17 @@ class AppState:
 
     @property
     def model(self) -> str:
-        """The title of the loaded pair; "" if none is loaded."""
         return self.session.title if self.session is not None else ""
+
+    @property
+    def limits(self) -> Limits:
+        """What the loaded pair supports; without one nothing is known to be unsupported."""
+        return self.session.limits if self.session is not None else UNKNOWN
 
     @property
     def recommended(self) -> Recommended:
         """The defaults of sampling of the loaded model."""
-        return self.session.limits.recommended if self.session is not None else NOTHING
+        return self.limits.recommended
 
     @property
     def busy(self) -> bool:
@@ -166,7 +172,6 @@ class AppState:
 
     @property
     def waiting(self) -> bool:
-        """Messages were sent that the model has not received yet."""
         return bool(self.queue)
 
     @property
@@ -174,9 +179,13 @@ class AppState:
         """Why the conversation cannot be changed: an answer is being written, or messages are queued; "" if it can."""
         if self.busy:
             return "an answer is being written: Esc stops it first"
-        if self.waiting:
+        if self.queue:
             return "messages are queued for the model; they are answered first"
         return UNDER_WAY if self.experiment is not None else ""
+
+    def missing(self, what: str) -> str:
+        """Why the loaded model has no such thing, as a figure or a change of a running answer; "" if it has."""
+        return self.session.missing.get(what, "") if self.session is not None else ""
 
     @property
     def no_pair(self) -> str:

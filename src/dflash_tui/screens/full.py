@@ -13,7 +13,6 @@ from textual.events import Key, Paste
 from textual.screen import ModalScreen
 from textual.widgets.option_list import Option
 
-from dflash_tui.chat.context import Choice
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.widgets.dialogs import BACK, KeyHints
@@ -34,7 +33,11 @@ class FullScreen(ModalScreen[None]):
             yield Static(Content.styled(self._chat.context.fullness.line(), "bold"))
             hints = [BACK]
             if choices := self._chat.context.choices():
-                yield OptionList(*map(_option, choices))
+                shown = (
+                    (id, Content.assemble(label, "\n", (f"  {about}", "$foreground 80%")))
+                    for id, label, about in choices
+                )
+                yield OptionList(*(Option(content, id=id) for id, content in shown))
                 hints = [("Enter", "takes it"), BACK]
             yield KeyHints(*hints, id="full-keys")
 
@@ -54,7 +57,3 @@ class FullScreen(ModalScreen[None]):
         if self._chat.refuses_change():
             return
         await self._chat.context.take(event.option_id or "")
-
-
-def _option(one: Choice) -> Option:
-    return Option(Content.assemble(one.label, "\n", (f"  {one.about}", "$foreground 80%")), id=one.id)

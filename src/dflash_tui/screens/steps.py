@@ -31,7 +31,7 @@ from dflash_tui.text.step_text import LEGENDS, By, StepText, drawn_calibration
 from dflash_tui.text.tree_text import drawn, legend, rejection_line
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.scrubber import Scrubber
+from dflash_tui.widgets.slider import Scrubber
 
 NARROW, WIDE, TALL = 110, 160, 30
 LOW = 18  # below this many rows the figures take two lines
@@ -68,7 +68,7 @@ class StepsScreen(Passing, Screen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="steps-main"):
             yield Static("", id="steps-title")
-            yield Scrubber()
+            yield Scrubber(id="scrubber")
             yield Static("", id="steps-about")
             with Container(id="steps-body"):
                 for box in self._boxes.values():

@@ -163,7 +163,7 @@ async def _list(host: ChatParts) -> None:
     from dflash_tui.application.attach.local import find, lines
 
     found = [one for one in await asyncio.to_thread(find) if one.url != host.state.serving]
-    await host.transcript.note(Note("\n".join(lines(found)), "/attach URL uses one" if found else "", kind="info"))
+    await host.transcript.mount(Note("\n".join(lines(found)), "/attach URL uses one" if found else "", kind="info"))
     host.say("")
 
 

@@ -15,7 +15,7 @@ from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash.command import Slash, does, knob_words
 from dflash_tui.slash.pages import CHATS, LAB, MODELS_AND_PROGRAMS
 from dflash_tui.text.commands import COMMAND
-from dflash_tui.widgets.completions import Completion
+from dflash_tui.widgets.prompt import Completion
 
 
 async def run(text: str, host: ChatParts) -> None:

@@ -98,7 +98,6 @@ class TextPanel(Panel):
         self._body.update(content, layout=not same)
 
     def draw_by(self, drawn: Callable[[int], Content]) -> None:
-        """Draw the text that `drawn` makes for a width in cells."""
         self._drawn = drawn
         self.draw()
 
