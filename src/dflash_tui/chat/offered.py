@@ -94,7 +94,14 @@ class Offered:
             if _has(words, one.name, one.about, "get fetch"):
                 about = " · ".join(filter(None, (one.about, f"licence: {one.licence or 'not stated'}")))
                 fit = self._finding.fits.get(PAIR + one.name)
-                yield option(PAIR + one.name, one.name, about, fetched=self._fetched(one), fit=fit)
+                fetched, size = self._fetched(one), self._size(one)
+                yield option(PAIR + one.name, one.name, about, fetched=fetched, fit=fit, size=size)
+
+    def _size(self, pair: Pair) -> int:
+        """About how many bytes are fetched; 0 where that is not known yet."""
+        fit = self._finding.fits.get(PAIR + pair.name)
+        target, drafter = fit.files if fit is not None else (0, 0)
+        return target + drafter * (pair.draft is not None)
 
     def _fetched(self, pair: Pair) -> str:
         """The progress of a pair that is or was being fetched; "" if nothing of it is on the disk."""
@@ -116,9 +123,8 @@ class Offered:
             repos = (pair.target.repo, *([pair.draft.repo] if pair.draft else []))
             lines = filter(None, (pair.about, pair.licence, *repos))
             fetched = self._fetched(pair)
-            return Content.assemble(
-                "\n".join(lines), f"\n\n{fetched}" if fetched else "", *takes(self._finding.fits.get(row))
-            )
+            planned = takes(self._finding.fits.get(row), self._size(pair))
+            return Content.assemble("\n".join(lines), f"\n\n{fetched}" if fetched else "", *planned)
         if row == DEMO:
             return Content(ABOUT_DEMO)
         return Content("")

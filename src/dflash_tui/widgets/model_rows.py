@@ -56,8 +56,10 @@ def option(
     gone: Path | None = None,
     present: bool = False,
     fetched: str = "",
+    size: int = 0,
 ) -> Option:
-    """A row: the name, and a summary below. `fetched`: the download's progress, for a pair that can be fetched."""
+    """A row: the name, and a summary below. Of a pair that can be fetched, `fetched` is the download's progress, and
+    `size` is about how many bytes it has."""
     first = ["● " if present else "  ", (one_line(name), "bold")]
     parts: list[tuple[str, str]] = []
     if found is None:
@@ -71,8 +73,7 @@ def option(
     if gone is not None:
         parts.insert(0, (f"{at_home(gone)} is not there · ", "$error"))
     elif fit is not None:
-        size = f"about {gib(fit.weights)}, " if found is None and fit.weights and id.startswith(PAIR) else ""
-        parts.insert(0, (f"{size}{fit.words}", colour(fit)))
+        parts.insert(0, (f"about {gib(size)}, {fit.words}" if size else fit.words, colour(fit)))
         parts.insert(1, (" · ", DIM))
     return Option(Content.assemble(*first, "\n  ", *parts), id=id)
 
@@ -115,12 +116,13 @@ def beside(one: Found, drafters: Sequence[ModelChoice], chosen: ModelChoice | No
     return Content.assemble(*parts)
 
 
-def takes(fit: FitCheck | None) -> list[tuple[str, str]]:
-    """The memory of a pair that is not here yet, from its shapes."""
+def takes(fit: FitCheck | None, size: int) -> list[tuple[str, str]]:
+    """Of a pair that is not here yet, from its shapes: the download and the memory."""
     if fit is None or fit.why:
         return []
-    size = f"\ntakes {gib(fit.taken)}, weights about {gib(fit.weights)}; computed for {fit.machine}"
-    return [(f"\n\n{fit.words}", colour(fit)), (size, DIM)]
+    download = f"\n\nto fetch: about {gib(size)}\n"
+    memory = f"\nmemory: {gib(fit.taken)}, of it about {gib(fit.weights)} for weights; computed for {fit.machine}"
+    return [(download, DIM), (fit.words, colour(fit)), (memory, DIM)]
 
 
 def passed_over(others: Iterable[PassedOver]) -> list[Content]:
