@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from dflash_core.errors import DFlashError
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.conversations.exchange import from_file, import_file
 from dflash_tui.application.conversations.history import data_folder
-from dflash_tui.application.conversations.store import Card, Entry, Store
+from dflash_tui.application.conversations.store import Card, Store
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_err, write_file, write_json, write_out
 from dflash_tui.text.pages import KINDS, render
@@ -48,24 +48,17 @@ def _list(store: Store, args: argparse.Namespace) -> int:
     elif not entries:
         write_err("no conversations" if not args.search else "no conversation has these words")
     else:
-        short = _short([entry.card.id for entry in store.list()])
-        for entry in entries:
-            write_out(_line(entry, short) + "\n")
+        ids = [entry.card.id for entry in store.list()]
+        # The shortest length, at least six, at which the prefixes of all ids differ.
+        length = next((n for n in range(6, 16) if len({id[:n] for id in ids}) == len(ids)), 16)
+        for one in entries:
+            changed, short = datetime.fromtimestamp(one.card.updated), one_line(one.card.id[:length])
+            write_out(f"{short}  {changed:%Y-%m-%d %H:%M}  {one.messages:>4}  {one_line(one.card.title)}\n")
     return 0
-
-
-def _line(entry: Entry, length: int) -> str:
-    changed = datetime.fromtimestamp(entry.card.updated).strftime("%Y-%m-%d %H:%M")
-    return f"{one_line(entry.card.id[:length])}  {changed}  {entry.messages:>4}  {one_line(entry.card.title)}"
 
 
 def _named(card: Card) -> str:
     return f"{one_line(card.id)}  {one_line(card.title)}"
-
-
-def _short(ids: Sequence[str]) -> int:
-    """The shortest length, at least six, at which the prefixes of all ids differ."""
-    return next((n for n in range(6, 16) if len({id[:n] for id in ids}) == len(ids)), 16)
 
 
 def _export(store: Store, args: argparse.Namespace) -> int:

@@ -32,27 +32,21 @@ def run(call: Invocation) -> int:
     """List servers and their tools. Returns the exit code: 1 where a server did not start."""
     with started(call.config.settings.servers, call.args.names) as servers:
         found = [servers.connections[name] for name in call.args.names or servers.connections]
-        failed = any(one.state == "failed" for one in found)
         if call.args.json:
             listed = [
                 {
-                    "name": one.server.name,
-                    "state": one.state,
-                    "why": one.why,
+                    "name": one.server.name, "state": one.state, "why": one.why,
                     "tools": [{"name": tool.own, "description": tool.description} for tool in one.tools],
                     "left_out": [{"name": left.name, "why": left.why} for left in one.left_out],
                 }
                 for one in found
-            ]
+            ]  # fmt: skip
             write_json({"servers": listed})
-            return int(failed)
-        for one in found:
-            write_out(f"{one.words}\n")
-            for tool in one.tools:
-                write_out(f"  {one_line(tool.own):<24} {one_line(tool.description)}\n")
-            for left in one.left_out:
-                write_out(f"  {left.name:<24} left out: {left.why}\n")
-    return int(failed)
+        for one in found if not call.args.json else ():
+            tools = [f"  {one_line(tool.own):<24} {one_line(tool.description)}\n" for tool in one.tools]
+            left = [f"  {left.name:<24} left out: {left.why}\n" for left in one.left_out]
+            write_out("".join([f"{one.words}\n", *tools, *left]))
+        return int(any(one.state == "failed" for one in found))
 
 
 @contextmanager

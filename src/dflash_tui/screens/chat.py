@@ -298,12 +298,12 @@ class ChatScreen(Screen[None]):
         if action == "retry":
             again = self.transcript.turns if state.session is not None else not state.loading
             possible = bool(again) and not (state.busy or state.experiment is not None)
-        elif action == "empty":
-            possible = possible and self.prompt.is_long
         elif action == "answer_now":
             possible = state.turn.reasoning
+        elif action == "empty":
+            possible &= self.prompt.is_long
         elif action == "download":
-            possible = possible and self.made is not None and self.made.downloads.next is not None
+            possible &= self.made is not None and self.made.downloads.next is not None
         return label if possible else ""
 
     async def action_edit(self) -> None:
