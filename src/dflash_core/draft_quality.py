@@ -19,11 +19,9 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Draft position `depth`, reached `count` times.
-
-    `stated` is the mean probability that the drafter gave its best token, `hit` how often that was the target's token,
-    `hit_any` how often the target's was any of the recorded candidates.
-    """
+    """Draft position `depth`, reached `count` times. `stated`: the mean probability that the drafter gave its best
+    token, `hit`: how often that was the target's, `hit_any`: how often the target's was any of the recorded
+    candidates."""
 
     depth: int
     count: int
@@ -81,10 +79,8 @@ Why = Literal["p_min", "budget", "value", "stop", "chain", "not drafted", "no de
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A candidate for a place under node `parent` that was not chosen.
-
-    `prob` is its own probability at its depth, `path_prob` the product along its path.
-    """
+    """A candidate for a place under node `parent` that was not chosen. `prob`: its own probability at its depth,
+    `path_prob`: the product along its path."""
 
     parent: int
     depth: int
@@ -97,11 +93,8 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class FirstRejection:
-    """Where the walk left the tree: after `node` the target drew `token`.
-
-    `rank` (0 the best) and `prob` are the drafter's for it, None where it is not among the recorded candidates; `why`
-    is the reason that it is not in the tree.
-    """
+    """Where the walk left the tree: after `node` the target drew `token`. `rank` (0 the best) and `prob` are the
+    drafter's, None where it is not among the recorded candidates; `why` it is not in the tree."""
 
     node: int
     token: int
@@ -111,10 +104,8 @@ class FirstRejection:
 
 
 def rejected(step: StepEvent) -> tuple[Rejected, ...]:
-    """The candidates that the tree builder considered and did not choose: under each node the best one left.
-
-    Likelier paths first. Later siblings and all descendants were never considered.
-    """
+    """The candidates that the tree builder considered and did not choose, likelier paths first: under each node the
+    best one left. Later siblings and all descendants were never considered."""
     tree, drafts = step.tree, step.drafts
     children = Counter(tree.parents[1:])
     width = 1 if step.mode == "chain" else None
@@ -143,10 +134,8 @@ def first_rejection(step: StepEvent) -> FirstRejection | None:
 
 
 def _why(step: StepEvent, node: int, depth: int, rank: int) -> Why:
-    """Why a candidate under `node` is not in the tree. The best one of depth 1 is exempt from `p_min`.
-
-    A step does not record which tokens end an answer, but the last step of an answer ends with one.
-    """
+    """Why a candidate under `node` is not in the tree. A step does not record which tokens end an answer, but the last
+    step of an answer ends with one."""
     if step.stop == "stop token" and node and step.tree.tokens[node] == step.tokens[-1]:
         return "stop"
     p_min = step.knobs.p_min

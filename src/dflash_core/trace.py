@@ -1,7 +1,5 @@
-"""The trace file: records of turns as gzip-compressed JSON lines, each flushed when it is written.
-
-A crash loses at most the step that was being written; everything before it can be read.
-"""
+"""The trace file: records of turns as gzip-compressed JSON lines, each flushed when it is written, so a crash loses at
+most the step that was being written."""
 
 from __future__ import annotations
 

@@ -15,10 +15,8 @@ from dflash_core.text.reasoning import Effort
 
 @dataclass(frozen=True, slots=True)
 class PartStats:
-    """Figures of a turn's reasoning, or of its answer; the counts are those of `TurnStats`.
-
-    `seconds`: the time of the steps; a first token counts none.
-    """
+    """Figures of a turn's reasoning, or of its answer, as in `TurnStats`. `seconds`: the time of the steps; a first
+    token counts none."""
 
     steps: int = 0
     tokens: int = 0

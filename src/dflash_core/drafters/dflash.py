@@ -22,7 +22,7 @@ from dflash_core.arch.spec import EMBEDDING
 from dflash_core.config import DraftConfig, Flavour, check_pair, draft_tokens, mask_token, paired
 from dflash_core.drafters.base import DraftLogits, DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
-from dflash_core.drafters.dflash_heads import GGUF_HARMLESS, check_json, gguf_heads, table_vocabulary, zlab_heads
+from dflash_core.drafters.dflash_heads import GGUF_HARMLESS, check_json, read_heads, table_vocabulary
 from dflash_core.drafters.dflash_names import check_families, check_heads, renamed
 from dflash_core.drafters.kinds import KINDS
 from dflash_core.errors import FormatError, MismatchError, UnsupportedError
@@ -84,7 +84,7 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
     flavour = FLAVOURS[architecture]
     blocks = keys.integer("block_count", high=1024)
     window, sliding = _gguf_window(keys, blocks)
-    heads = gguf_heads(keys, weights.tensors, keys.integer("embedding_length"))
+    heads = read_heads(keys, weights.tensors, keys.integer("embedding_length"))
     base = keys.number("rope.freq_base", default=0.0 if flavour == "lucebox" else None)
     given, usual = keys.find("block_size", "dflash.block_size"), DEFAULT_BLOCK[heads.kind]
     tokens = keys.get("tokenizer.ggml.tokens")
@@ -245,7 +245,7 @@ def _zlab_config(name: str, keys: Settings, weights: WeightFile) -> DraftConfig:
     blocks = keys.integer("num_hidden_layers", high=1024)
     window, sliding = _zlab_window(keys, blocks)
     target_blocks = _optional(both, "num_target_layers")
-    heads = zlab_heads(both, weights.tensors, keys.integer("hidden_size"))
+    heads = read_heads(both, weights.tensors, keys.integer("hidden_size"), json=True)
     stated = both.find("is_causal", "causal")
     config = DraftConfig(
         name=name, flavour="z-lab", block_count=blocks, embedding_length=keys.integer("hidden_size"),

@@ -83,7 +83,7 @@ class SnapshotStore:
         pages = tuple(name for name, _, _ in spans)
         new = [span for span in spans if span[0] not in self._pages]
         need = state.nbytes + per_position * sum(end - begin for _, begin, end in new)
-        if not self._make_free(need, space, ids, pages):
+        if not self._make_free(need, space, ids, set(pages)):
             return False
         for name, begin, end in new:
             self._pages[name] = Rows(begin, end, rows(begin, end))
