@@ -12,6 +12,8 @@ from dflash_core.formats.metadata import Settings
 from dflash_core.formats.weights import shown
 
 PLAIN = (None, "none", "default")
+SCALING = "rope.scaling"
+"""The setting with a scaling that was read already, of a folder."""
 FAST, SLOW = 32.0, 1.0  # turns, by default
 
 
@@ -105,6 +107,9 @@ def usual_attention(factor: float) -> float:
 def gguf_scaling(keys: Settings, base: float, truncate: bool = True) -> Scaling | None:
     """The scaling in a GGUF file. `truncate`: see Yarn; no setting says it. Raises FormatError, and
     UnsupportedError for an unknown kind."""
+    if isinstance(keys.values.get(keys.prefix + SCALING), Linear | Yarn):
+        read: Linear | Yarn = keys.get(SCALING)
+        return read
     factor, attention = ("rope.scaling.factor", "rope.scale_linear"), ("yarn_attn_factor", "attn_factor")
     kind, given = keys.get("rope.scaling.type"), bool(keys.get(*factor))  # some programs write 0 for none
     if kind in (None, "linear"):

@@ -194,5 +194,4 @@ class DFlash:
         if self.d2t is None:
             return ids
         order = self.d2t.numpy().argsort()
-        found: npt.NDArray[np.int64] = order[np.searchsorted(self.d2t.numpy(), ids, sorter=order)]
-        return found
+        return order[np.searchsorted(self.d2t.numpy(), ids, sorter=order)]

@@ -114,5 +114,4 @@ def best(scores: Tensor, position: int) -> int:
 
 
 def _numbers(values: Tensor) -> Array:
-    found: Array = values.double().numpy()
-    return found
+    return values.double().numpy()

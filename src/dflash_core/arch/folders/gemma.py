@@ -19,6 +19,7 @@ from dflash_core.arch.folders.settings import (
     whole_rotary,
 )
 from dflash_core.arch.gemma import BLOCKS_OF_27B, PERIOD, WINDOW_ROPE_BASE
+from dflash_core.arch.rope import SCALING
 from dflash_core.errors import FormatError
 from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.folders.parts import Computed, Part
@@ -110,7 +111,7 @@ def _common(keys: Settings) -> Values:
 def _window_base(window: Settings, default: float) -> float:
     """The rotary base of layers with a window, whose positions are not scaled."""
     found = whole_rotary(window, default)
-    if "rope.scaling.type" in found:
+    if SCALING in found:
         raise refused(window, "rope_parameters", f"{WINDOW} without scaling")
     return float(found["rope.freq_base"])
 

@@ -71,8 +71,7 @@ class ChainDrafter(ABC, Generic[Model]):
             logits, hidden = run(token, hidden, depth)
             rows.append(logits)
             token = likeliest(logits.float().numpy(), knobs, length + depth)
-        array: Logits = torch.stack(rows).float().numpy()
-        return array
+        return torch.stack(rows).float().numpy()
 
     @abstractmethod
     def _pass(self, length: int) -> Pass:
@@ -193,8 +192,7 @@ class CpuMtp(LoadedModel[MtpConfig]):
         for at in range(0, len(tokens) - 1, PREFILL_CHUNK):
             end = min(at + PREFILL_CHUNK, len(tokens) - 1)
             parts.append(self.model.logits(self.model.forward(tokens[at + 1 : end + 1], hidden[at:end], at, cache)))
-        array: Logits = torch.cat(parts).float().numpy()
-        return array
+        return torch.cat(parts).float().numpy()
 
 
 class CpuAssistant(LoadedModel[AssistantConfig]):
