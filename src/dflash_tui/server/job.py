@@ -29,7 +29,7 @@ _WHY: dict[str, Why] = {
     "stop token": "end", "max tokens": "length", "context full": "context", "cancelled": "cancelled", "loop": "length",
 }  # fmt: skip
 WORDS: dict[Why, str] = {"calls": "calls a tool", "context": "context full", "cancelled": "client left"}
-"""What ended an answer, where it is not as told to clients."""
+"""What ended an answer, where the list of requests has other words than clients get."""
 
 
 @dataclass(frozen=True, slots=True)

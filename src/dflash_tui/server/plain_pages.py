@@ -21,19 +21,11 @@ from dflash_tui.server.service import Service
 
 class TokenizeRequest(msgspec.Struct):
     content: str | None = None
-    add_special: bool | None = None
     parse_special: bool | None = None
 
 
 class DetokenizeRequest(msgspec.Struct):
     tokens: list[int] | None = None
-
-
-class TemplateRequest(msgspec.Struct):
-    messages: list[chat.ChatMessage]
-    tools: list[chat.ChatTool] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
 
 
 class Pages:
@@ -132,14 +124,13 @@ class Pages:
         return json_response(found)
 
     async def slots(self, http: HTTPRequest) -> Response:
-        service = self._service
-        running = service.worker.running
-        said = running.written if running is not None else 0
-        left = running.prepared.knobs.max_tokens - said if running is not None else -1
+        service, running = self._service, self._service.worker.running
+        done = running.written if running is not None else 0
+        left = running.prepared.knobs.max_tokens - done if running is not None else -1
         slot = {
             "id": 0, "n_ctx": service.engine.context_length,
             "speculative": service.engine.limits.drafter is not None, "is_processing": running is not None,
-            "next_token": [{"n_decoded": said, "n_remain": left}],
+            "next_token": [{"n_decoded": done, "n_remain": left}],
         }  # fmt: skip
         return json_response([slot])
 
@@ -161,15 +152,10 @@ class Pages:
         return json_response({"content": found.decode("utf-8", "replace")})
 
     async def apply_template(self, http: HTTPRequest) -> Response:
-        request = await self._service.read(http, TemplateRequest)
-        asked = chat.asked_of(
-            chat.ChatRequest(
-                messages=request.messages, tools=request.tools, reasoning_effort=request.reasoning_effort,
-                chat_template_kwargs=request.chat_template_kwargs,
-            )
-        )  # fmt: skip
+        request = await self._service.read(http, chat.ChatRequest)
         preparer, defaults = self._service.preparer, self._service.defaults_of(http.scope).defaults
-        return json_response({"prompt": await preparer.on_thread(lambda: preparer.text(asked, defaults))})
+        prompt = await preparer.on_thread(lambda: preparer.text(chat.asked_of(request), defaults))
+        return json_response({"prompt": prompt})
 
 
 def _name(tokenizer: Tokenizer, id: int | None) -> str:

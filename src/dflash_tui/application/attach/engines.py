@@ -234,14 +234,20 @@ def _message(one: Message) -> dict[str, Any]:
     return fields | ({"tool_name": one.name} if one.role == "tool" else {})
 
 
-ENGINES: tuple[Engine, ...] = (LlamaServer(), VLLM(), SGLang(), NInfer(), Ollama(), LMStudio(), Engine())
-OWN = "dflash-tui"
-"""The owner of the models of our own server."""
+class Own(Engine):
+    """Our own server; its session has all panels."""
+
+    name = owner = "dflash-tui"
+    port = 8080
+
+
+ENGINES: tuple[Engine, ...] = (Own(), LlamaServer(), VLLM(), SGLang(), NInfer(), Ollama(), LMStudio(), Engine())
 
 
 def usual_urls() -> dict[str, str]:
     """Addresses on this machine, and what usually answers there."""
     names: dict[str, list[str]] = {}
-    for name, port in ((OWN, 8080), *((one.name, one.port) for one in ENGINES if one.port)):
-        names.setdefault(f"http://127.0.0.1:{port}", []).append(name)
+    for engine in ENGINES:
+        if engine.port:
+            names.setdefault(f"http://127.0.0.1:{engine.port}", []).append(engine.name)
     return {url: ", ".join(found) for url, found in names.items()}
