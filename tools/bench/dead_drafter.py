@@ -4,7 +4,8 @@
 
 The MTP head gets a projection of zeros, the block drafter an output norm of noise. Each round is an answer by plain
 decoding and one by `auto` with nothing learned, the order turned from round to round; the losses are medians over the
-rounds, and the rate of plain decoding belongs to the same rounds. On a CPU the processor's time counts.
+rounds, and the rate of plain decoding belongs to the same rounds. On a CPU the processor's time counts. Garbage is
+collected as by the app and the server.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dflash_core.events import StepEvent
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
+from dflash_tui.application import collector
 from tools.bench.tool import run_tool
 
 QUESTION = "Why is the sky blue?"
@@ -90,6 +92,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for kind, file in written(Path(folder)).items():
             engine = Engine(target, load_draft(file, target=target))
+            collector.calm(tidied=False)
             processor = not engine.session.capabilities.on_device if engine.session.capabilities else True
             for length in LENGTHS:
                 found = list[dict[str, float]]()

@@ -39,7 +39,7 @@ class CudaDevice:
         Raises OutOfMemoryError if torch's allocator does, and KernelError if torch reports a kernel's error.
         """
         try:
-            with torch.cuda.stream(self.runtime.torch_stream):
+            with self.runtime.torch_stream:  # not torch.cuda.stream, which takes 15 us of each step
                 yield
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()

@@ -112,6 +112,7 @@ class CudaDecoder:
         self._queue: deque[Queued] = deque()
         self._read = 0
         self._last: npt.NDArray[np.void] | None = None
+        self._decided: tuple[Decision, StepKind] | None = None  # the kind of the next step, while its decision stands
         self._pending = 0  # committed positions that the drafter on the card does not know, of steps that were read
         self._unknown = 0  # queued steps, the newest ones, whose positions it does not know either
         self._begun = self._over = self._halted = False
@@ -249,7 +250,7 @@ class CudaDecoder:
             if session.target.cache is not None:
                 session.target.cache.before_turn()
             session.state.push()
-        self._begun, self._pending, self._unknown = True, 0, 0
+        self._begun, self._pending, self._unknown, self._decided = True, 0, 0, None
 
     def _decide(self, knobs: Knobs) -> None:
         """Get the decision for the next step. If it has changed, write it to the card, after the queued steps."""
@@ -286,6 +287,14 @@ class CudaDecoder:
     def _fixed_budget(self) -> int:
         """Nodes below the root of a tree that is not built by value."""
         return max(self.decision.budget, 1)
+
+    def _next_kind(self, proposal: Candidates | None) -> StepKind:
+        """The kind of the next step. It is stored as long as the decision stands: steps of a small model are short."""
+        if proposal is not None:
+            return self._kind(proposal)
+        if self._decided is None or self._decided[0] is not self.decision:
+            self._decided = self.decision, self._kind()
+        return self._decided[1]
 
     def _kind(self, proposal: Candidates | None = None) -> StepKind:
         forced, device_block = self.steps.trace is not None, self.session.device_block
@@ -334,7 +343,7 @@ class CudaDecoder:
         began = time.perf_counter()
         proposal = self._propose()
         proposing_ms = (time.perf_counter() - began) * 1e3
-        kind = self._kind(proposal)
+        kind = self._next_kind(proposal)
         with self.session.device.stream():
             graph = self.steps.graph(kind)
             if (cache := self.session.target.cache) is not None:

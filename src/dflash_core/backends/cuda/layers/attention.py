@@ -41,7 +41,7 @@ from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES
-from dflash_core.cache_types import F16, CachePair
+from dflash_core.cache_types import F16, RECENT_STEP, CachePair
 from dflash_core.errors import cpu_only
 
 COMBINE_THREADS = 4 * WARP  # threads of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
@@ -132,7 +132,9 @@ class AttentionLayers(MixerLayers):
         gates = [((rows, heads.heads), torch.float32)] if self.spec.gate == "softplus" else []
         queries = ((together, rows * heads.group, heads.head_dim), torch.float16)
         unpacked = ((together, self._shown(rows, slots_of(context)), heads.head_dim), torch.float16)
-        return ((*gates, projected, queries, *(unpacked for kind in (kv.k, kv.v) if kind != F16.k)),)
+        border = ((together, rows + RECENT_STEP, heads.head_dim), torch.float16)  # what a chunk reads in both forms
+        copies = [unpacked for kind in (kv.k, kv.v) if kind != F16.k] + [border, border] * bool(kv.recent)
+        return ((*gates, projected, queries, *copies),)
 
     def chunk_results(self, rows: int, context: int, kv: CachePair = F16) -> int:
         dim = self.heads.head_dim + SINK_DIMS * self.spec.sinks
@@ -316,9 +318,8 @@ class AttentionBranch:
                 mixed = windowed_attention(q, k, v, view.window, length, LIBRARY, scale, first, view.shown)
             else:
                 k, v = (rows[:, None].expand(-1, heads.group, -1, -1) for rows in (k, v))
-                with sdpa_kernel(LIBRARY):
-                    mask = causal_lower_right(q.shape[2], k.shape[2])
-                    mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+                mask = causal_lower_right(q.shape[2], k.shape[2])
+                mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
             return mixed[..., :dim]
 
         def run(n: int, length: int) -> None:
@@ -328,7 +329,8 @@ class AttentionBranch:
                 gates[:n] = softplus(gates[:n])
             prepare()
             q = queries.view(count, chunk.rows, heads.group, dim)[:, :n].transpose(1, 2)
-            parts = [attend(q, stage, length) for stage in view.stages]
+            with sdpa_kernel(LIBRARY):
+                parts = [attend(q, stage, length) for stage in view.stages]
             mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
             # The queries are no longer needed: rows with all heads side by side overwrite them.
             rows = queries.view(-1)[: mixed.numel()].view(n, count, heads.group, dim)
