@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from textual.geometry import Size
-from textual.screen import Screen
 
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.literal import Static
 
 NARROW, PAIRS, WIDE, SHORT, LOW = 110, 160, 200, 34, 16
@@ -17,14 +15,15 @@ TALL = 40  # rows from which on a column has two panels, one below the other
 MIN_SIZE = (40, 12)
 
 
+@dataclass(eq=False)
 class ChatLayout(Controller):
     """Belongs to one chat. Whether the inspector is open is stored separately for narrow and other terminals. None: it
     is open once there are figures; on a wide terminal the panels that need none are open before."""
 
-    def __init__(self, state: AppState, screen: Screen[Any], gauges: Gauges) -> None:
-        super().__init__(state, screen)
-        self._gauges = gauges
-        remembered = state.remembered
+    _gauges: Gauges
+
+    def __post_init__(self) -> None:
+        remembered = self.state.remembered
         # By whether the terminal is narrow.
         closed = False if "inspector hidden" in remembered else None
         self._side: dict[bool, bool | None] = {True: "drawer open" in remembered, False: closed}

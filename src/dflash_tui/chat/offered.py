@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from textual.content import Content
@@ -39,14 +39,15 @@ The pair writes whole sentences, and serves to look around and to see how drafti
 The program fetches nothing for this pair, and any machine runs it."""
 
 
+@dataclass(eq=False)
 class Offered:
     """Rows by their ids, built on demand from what `finding` has found."""
 
-    def __init__(
-        self, program: ProgramController, catalogue: Catalogue, finding: Finding, downloads: Downloads
-    ) -> None:
-        self._program, self._catalogue, self._finding, self._downloads = program, catalogue, finding, downloads
-        self._drafters: dict[str, int] = {}  # the drafter chosen for a file, if not its first
+    _program: ProgramController
+    _catalogue: Catalogue
+    _finding: Finding
+    _downloads: Downloads
+    _drafters: dict[str, int] = field(default_factory=dict)  # the drafter chosen for a file, if not its first
 
     def rows(self, words: tuple[str, ...]) -> Iterator[Option]:
         """Those that have all of `words`, below headings."""

@@ -68,37 +68,28 @@ class ShownTurn:
         self.report = record.report if record is not None else None
 
 
+@dataclass(eq=False, repr=False)
 class AppState:
-    """`knobs` are the next turn's, `used` those of the last one; `context` and `kv` are the next load's.
+    """`used` are the knobs of the last turn; `context` and `kv` are the next load's."""
 
-    `request`: what was loaded last, or is being loaded. `present`: the loaded pair, or the last one that was.
-    """
+    request: LoadRequest  # what was loaded last, or is being loaded
+    loader: Loader  # that of the first load
+    loaders: Callable[[LoadRequest], Loader]
+    check: Callable[[LoadRequest], None]  # raises DFlashError if headers show that a pair cannot be loaded; slow
+    knobs: Knobs  # of the next turn
+    past: History
+    settings: Settings
 
-    def __init__(
-        self,
-        request: LoadRequest,
-        loader: Loader,
-        loaders: Callable[[LoadRequest], Loader],
-        check: Callable[[LoadRequest], None],
-        knobs: Knobs,
-        past: History,
-        settings: Settings,
-    ) -> None:
-        """`loader`: that of the first load. `check` raises DFlashError if the headers show that a pair cannot be
-        loaded; it is not for the app's own thread."""
-        self.request = request
-        self.loader, self.loaders, self.check = loader, loaders, check
-        self.present: LoadRequest | None = None
-        self.context, self.kv = request.context, request.kv
-        self.knobs = self.used = knobs
-        self.past = past
-        self.settings = settings
+    def __post_init__(self) -> None:
+        self.present: LoadRequest | None = None  # the loaded pair, or the last one that was
+        self.context, self.kv = self.request.context, self.request.kv
+        self.used = self.knobs
         self.notices = Notices()
-        self.remembered = Remembered(past.folder)
+        self.remembered = Remembered(self.past.folder)
         self.session: SessionLike | None = None
         self.loading = True  # a pair is being loaded, or is about to be
         self.turn = ShownTurn()
-        self.clients = dict(settings.clients)  # the presets of programs that use the server
+        self.clients = dict(self.settings.clients)  # the presets of programs that use the server
         self.serving = ""  # the address at which other programs use the loaded pair
         self.watched = False  # the model is a server's, which tells what other programs ask of it
         self.followed: ShownTurn | None = None  # a request of theirs that is newer than the turn

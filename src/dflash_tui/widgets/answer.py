@@ -178,16 +178,9 @@ class Answer(Stack, Foldable):
         self._show_footer()
         self.line.title = f"answer {number}/{count} · {self._summary or 'not finished'}"
 
-    def fold(self) -> None:
-        """Fold into one line, because a newer answer to the same message follows."""
-        self.line.display = True
-        self.line.open = False
-        self.inside.display = False
-
-    def unfold(self) -> None:
-        """Unfold: the conversation continues from this answer."""
-        self.line.display = False
-        self.inside.display = True
+    def fold(self, folded: bool) -> None:
+        """Fold into one line, if the conversation continues from another answer to the same message."""
+        self.line.display, self.line.open, self.inside.display = folded, False, not folded
 
     def toggled(self, is_open: bool) -> None:
         self.inside.display = is_open

@@ -74,9 +74,8 @@ class Panel(Vertical):
 
     def enter(self) -> None:
         """Take the focus when the user asks for this panel."""
-        scroll = self.query("VerticalScroll")
-        if scroll:
-            scroll.first().focus()
+        for scroll in self.query(VerticalScroll):
+            scroll.focus()
 
 
 class TextPanel(Panel):

@@ -101,10 +101,7 @@ class TurnBlock(Stack, Vertical):
         """Open one of the answers; the others fold into a line each."""
         for number, one in enumerate(self.answers, 1):
             one.place(number, len(self.answers))
-            if one is answer:
-                one.unfold()
-            else:
-                one.fold()
+            one.fold(one is not answer)
 
 
 class Earlier(FoldedText):
