@@ -84,16 +84,10 @@ def _settings(call: Invocation) -> ServerSettings:
     args = call.args
     keys = tuple(args.api_key) or keys_given()
     settings = ServerSettings(
-        host=args.host,
-        port=args.port,
-        keys=keys,
-        alias=args.alias,
-        origins=tuple(args.cors),
-        hosts=tuple(name.lower() for name in args.allowed_host),
-        queue=args.queue,
-        max_body=args.max_body or MAX_BODY,
-        share_events=args.share_events,
-    )
+        host=args.host, port=args.port, keys=keys, alias=args.alias, origins=tuple(args.cors),
+        hosts=tuple(name.lower() for name in args.allowed_host), queue=args.queue,
+        max_body=args.max_body or MAX_BODY, share_events=args.share_events,
+    )  # fmt: skip
     if any(not key.isascii() or not key.isprintable() or " " in key or not key for key in keys):
         call.refuse("--api-key: expected printable ASCII characters without spaces, as a header carries it")
     if not settings.local and not keys and not args.no_api_key:
