@@ -362,9 +362,8 @@ class ChatScreen(Screen[None]):
         return getattr(self.focused, "HELP", None) or ""
 
     def action_help(self) -> None:
-        from dflash_tui.screens.help import HelpScreen
-
-        self.app.push_screen(HelpScreen(self.about_focused, without=self.state.refused))
+        help_screen = pages.of_screens("help", "HelpScreen")
+        self.app.push_screen(help_screen(self.about_focused, without=self.state.refused))
 
     # Layout and text
 
