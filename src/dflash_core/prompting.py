@@ -33,8 +33,8 @@ def build_prompt(of: Prompting, messages: Sequence[Message]) -> Prompt:
     if time.monotonic() - began > SLOW_TEMPLATE_S:
         return prompt
     written = messages[-1].content.strip()
-    alone = [one.role for one in messages if one.role != "system"] == ["user"]
-    unseen = alone and bool(written) and written not in now.text  # left out, or changed
+    single = [one.role for one in messages if one.role != "system"] == ["user"]
+    unseen = single and bool(written) and written not in now.text  # left out, or changed
     if unseen and render(of, [*messages[:-1], _other(written)]).text == now.text:
         raise TemplateError(
             "the model's chat template leaves out messages of the role user, expected one for the roles system,"

@@ -11,7 +11,7 @@ from text_data import IM_END, qwen, tiny
 from dflash_core.conversation import Conversation, Turn
 from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.events import Event, Piece, PrefillEvent, StageTimes, StepEvent, StepTree, Stop
-from dflash_core.guards.base import Guard
+from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
@@ -53,7 +53,7 @@ class FakeEngine:
         *,
         keep: Sequence[int] = (),
         on_prefill: Callable[[int, int], None] | None = None,
-        guard: Guard | None = None,
+        guard: TurnGuard | None = None,
     ) -> Iterator[Event]:
         self.cancelled.clear()
         self.calls.append((list(ids), knobs, list(keep)))
