@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dflash_core.arch.architecture import Architecture, matrix_types
 from dflash_core.arch.draft_heads import SIDES, Convolution, Heads
-from dflash_core.arch.facts import has_experts
+from dflash_core.arch.facts import expert_notes, has_experts
 from dflash_core.arch.kinds import Attention, Gate, NextN, Shapes, SwiGLU
 from dflash_core.arch.reading import apart, in_halves
 from dflash_core.arch.registry import ARCHITECTURES, supported
@@ -195,7 +195,6 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
     _check_nextn(source, tensors, spec)
     expected = spec.tensors()
     gguf = with_factors(gguf, expected)
-    architecture.check(gguf, spec)
     file = in_halves(apart(gguf, spec), spec)
     check_tensors(source, file.tensors, expected, (*mtp_tensors(file, spec), *unread_tensors(file, spec)))
     return file, spec
@@ -352,7 +351,7 @@ def unusual(gguf: GGUFFile, config: ModelSpec) -> tuple[str, ...]:
     matrices = matrix_types(gguf)
     if len(matrices) > 1:
         notes.append("mixed types: " + ", ".join(f"{kind} {count}" for kind, count in matrices.most_common()))
-    notes += ARCHITECTURES[config.architecture].notes(gguf, config)
+    notes += [*ARCHITECTURES[config.architecture].notes(gguf, config), *expert_notes(gguf, config)]
     notes += _vocabulary_notes(gguf, config)
     return (*notes, *config.notes)
 

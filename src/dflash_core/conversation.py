@@ -22,7 +22,7 @@ from dflash_core.messages import Call, Message, Prompt
 from dflash_core.prefix import common_prefix
 from dflash_core.prompting import build_prompt, render, visible_end
 from dflash_core.record import Line, Start, Turns
-from dflash_core.text.prompt import Rendered
+from dflash_core.text.prompt import Prompting, Rendered
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_core.text.tokenizer import Tokenizer
@@ -175,8 +175,10 @@ class Conversation:
     def _rendered(self, text: str, knobs: Knobs) -> tuple[tuple[Message, ...], Rendered]:
         """The messages where `text` is asked next, and their prompt."""
         messages = (*self.messages, Message("user", text))
-        given = self.template.reasoning.variables(knobs)
-        return messages, render(self.tokenizer, self.template, messages, knobs.thinking, given, self.tools)
+        return messages, render(self._prompting(knobs), messages)
+
+    def _prompting(self, knobs: Knobs) -> Prompting:
+        return Prompting.of(self.tokenizer, self.template, knobs, self.tools)
 
     def _reread(self, prompt: Prompt | Rendered, messages: tuple[Message, ...], knobs: Knobs) -> Reread | None:
         if self._read is None:
@@ -223,13 +225,12 @@ class Conversation:
             found = f"the message has {needed:,} tokens at the very least and the context holds {capacity:,}"
             message = f"{found}, one of them for the answer; shorten the message"
             raise ContextError(message, needed=needed, capacity=capacity)
-        given = self.template.reasoning.variables(knobs)
-        prompt = build_prompt(self.tokenizer, self.template, messages, knobs.thinking, given, self.tools)
-        if "reasoning_effort" in given:
+        prompting = self._prompting(knobs)
+        prompt = build_prompt(prompting, messages)
+        if "reasoning_effort" in prompting.variables:
             prompt = replace(prompt, effort=knobs.reasoning_effort)
         if knobs.attention_window:
-            sinks = visible_end(self.tokenizer, self.template, messages, prompt, knobs.thinking, given)
-            prompt = replace(prompt, sinks=max(sinks, prompt.head))
+            prompt = replace(prompt, sinks=max(visible_end(prompting, messages, prompt), prompt.head))
         if len(prompt.ids) >= capacity:
             found = (
                 f"the conversation has {len(prompt.ids):,} tokens with this message and the context holds {capacity:,}"

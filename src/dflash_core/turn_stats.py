@@ -91,6 +91,17 @@ class TurnStats:
         """Prompt tokens that were not reused, divided by the time to the first token."""
         return (self.prompt_tokens - self.reused_tokens) / self.ttft_ms * 1e3 if self.ttft_ms > 0 else 0.0
 
+    def timings(self) -> dict[str, float]:
+        """The figures under the names that local model servers use: `draft_n` counts the draft tokens that were
+        verified, alternatives included, `draft_n_accepted` those of them that the target agreed with. `predicted_n` has
+        the first token, `predicted_per_second` and `predicted_ms` only have the steps after it."""
+        return {
+            "prompt_n": self.prompt_tokens - self.reused_tokens, "prompt_ms": self.ttft_ms,
+            "prompt_per_second": self.prefill_tokens_per_second, "predicted_n": self.tokens,
+            "predicted_ms": self.decode_s * 1e3, "predicted_per_second": self.tokens_per_second,
+            "draft_n": self.verified, "draft_n_accepted": self.accepted,
+        }  # fmt: skip
+
 
 class StepTotals:
     """Sums over the steps of a turn, running or complete: what a live meter and a finished turn both show.
@@ -257,19 +268,6 @@ class TurnReport:
             return ""
         return f"seed {self.knobs.seed}" + ("" if self.seed_source == "random" else ", fixed")
 
-    def timings(self) -> dict[str, float]:
-        """The figures under the names that local model servers use: `draft_n` counts the draft tokens that were
-        verified, alternatives included, `draft_n_accepted` those of them that the target agreed with. `predicted_n` has
-        the first token, `predicted_per_second` and `predicted_ms` only have the steps after it."""
-        stats = self.stats
-        read, predicted = stats.prompt_tokens - stats.reused_tokens, stats.tokens
-        return {
-            "prompt_n": read, "prompt_ms": stats.ttft_ms, "prompt_per_second": stats.prefill_tokens_per_second,
-            "predicted_n": predicted, "predicted_ms": stats.decode_s * 1e3,
-            "predicted_per_second": stats.tokens_per_second, "draft_n": stats.verified,
-            "draft_n_accepted": stats.accepted,
-        }  # fmt: skip
-
     def to_json(self) -> dict[str, Any]:
         """The object that `ask --json` prints."""
         stats = dataclasses.asdict(self.stats)
@@ -278,6 +276,6 @@ class TurnReport:
             "reason": self.reason, "stop": self.stop, "seed": self.knobs.seed, "seed_source": self.seed_source,
             "knobs": self.knobs.to_dict(), "effort": self.effort,
             "stats": stats | {"accepted_per_verified": self.stats.accepted_per_verified},
-            "timings": self.timings(), "notes": list(self.notes),
+            "timings": self.stats.timings(), "notes": list(self.notes),
             "guards": [dataclasses.asdict(one) for one in self.guards],
         }  # fmt: skip

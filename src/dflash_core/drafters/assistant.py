@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from dflash_core.arch import gemma4
+from dflash_core.arch import gemma
 from dflash_core.arch.assistant import CELLS_USED, AssistantConfig
 from dflash_core.arch.folders.opening import is_assistant, open_model
 from dflash_core.arch.kinds import Attention, SwiGLU
@@ -60,7 +60,7 @@ def assistant_config(keys: Settings, vocab: int, cells: int, target: ModelSpec) 
     source = keys.source
     blocks, width = keys.integer("block_count", high=64), keys.integer("embedding_length")
     target_width = keys.integer("embedding_length_out")
-    mixers, widths = gemma4.attention(keys, blocks), keys.per_layer("feed_forward_length", blocks)
+    mixers, widths = gemma.attention(keys, blocks), keys.per_layer("feed_forward_length", blocks)
     sources = _sources(source, mixers, target)
     _check_fit(source, mixers, sources, (target_width, vocab), target)
     if cells and vocab % cells:
@@ -68,7 +68,7 @@ def assistant_config(keys: Settings, vocab: int, cells: int, target: ModelSpec) 
             f"{source}: {cells:,} centroids for {vocab:,} tokens, expected as many tokens for each; download it again"
         )
     layers = tuple(
-        replace(gemma4.LAYER, mixer=replace(mixer, kv_from=at), ffn=SwiGLU(wide, "gelu_tanh"))
+        replace(gemma.LAYER, mixer=replace(mixer, kv_from=at), ffn=SwiGLU(wide, "gelu_tanh"))
         for mixer, at, wide in zip(mixers, sources, widths, strict=True)
     )
     return AssistantConfig(

@@ -30,7 +30,7 @@ from dflash_core.files import folder_name
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.metadata import MAX_EPS, Settings, check_unread
 from dflash_core.formats.safetensors import open_safetensors, read_json
-from dflash_core.formats.weights import RenamedWeights, StoredWeights, WeightFile, check_tensors, in_parts, shown
+from dflash_core.formats.weights import WeightFile, check_tensors, in_parts, shown
 
 FLAVOURS: dict[str, Flavour] = {
     "dflash": "dflash", "dspark": "dspark", "dflash-draft": "dflash-draft", "qwen35-dflash-draft": "lucebox",
@@ -54,13 +54,13 @@ def open_drafter(path: str | Path) -> tuple[DraftConfig, WeightFile]:
     return _open_gguf(path)
 
 
-def _canonical_weights(source: str, weights: WeightFile, config: DraftConfig) -> RenamedWeights:
+def _canonical_weights(source: str, weights: WeightFile, config: DraftConfig) -> WeightFile:
     if config.key_length % 2:
         raise FormatError(f"{source}: the head size is {config.key_length}, expected an even number; convert it again")
     names = renamed(source, weights.tensors)
     tensors = {to: dataclasses.replace(weights.tensors[name], name=to) for to, name in names.items()}
     check_tensors(source, tensors, config.tensors())
-    return RenamedWeights(weights, names, tensors)
+    return dataclasses.replace(weights, tensors=tensors)
 
 
 def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
@@ -181,7 +181,7 @@ def _open_zlab(path: Path) -> tuple[DraftConfig, WeightFile]:
     return config, _canonical_weights(name, weights, config)
 
 
-def _apart(source: str, keys: Settings, weights: StoredWeights) -> StoredWeights:
+def _apart(source: str, keys: Settings, weights: WeightFile) -> WeightFile:
     """The file with query, key and value of every layer as tensors of their own."""
     tensors = dict(weights.tensors)
     for name in [name for name in tensors if name.endswith(FUSED)]:

@@ -4,6 +4,7 @@ token and its own hidden state."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from dflash_core.arch.kinds import EMBEDDING, HEAD, NORM, NextN
@@ -16,7 +17,7 @@ from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabiliti
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, architecture_of, open_gguf
 from dflash_core.formats.metadata import Settings
-from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensors
+from dflash_core.formats.weights import WeightFile, check_tensors
 from dflash_core.knobs import MAX_MTP_DEPTH
 
 KIND = "mtp"
@@ -100,4 +101,4 @@ def _head(file: GGUFFile, layer: LayerSpec, target: ModelSpec) -> tuple[MtpConfi
     hidden, vocab = target.embedding_length, target.vocab_size
     config = MtpConfig(target.name, target.block_count, layer, nextn, hidden, vocab, target.rms_eps)
     check_tensors(str(file.path), tensors, config.tensors())
-    return config, RenamedWeights(file, {name: name for name in tensors}, tensors)
+    return config, replace(file, tensors=tensors)

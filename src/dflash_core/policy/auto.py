@@ -269,9 +269,13 @@ class AutoPolicy(Policy):
         if picked.lost > 0:
             return f"{step.arm.kind} begins: its block reaches furthest"
         arms = sorted(self._drafting, key=lambda arm: arm is not step.arm)
-        parts = [f"{arm.kind} {one.tokens:.1f} in {one.plain:.1f}" for arm in arms for one in [self._expected(arm)]]
+        parts = [
+            # A plain step writes one token.
+            f"{arm.kind} writes {one.tokens:.1f} tokens while plain decoding writes {one.plain:.1f}"
+            for arm in arms for one in [self._expected(arm)]
+        ]  # fmt: skip
         who = "plain decoding" if picked.at is None else step.arm.kind
-        return f"{who} is fastest here (tokens in plain steps: {', '.join(parts)})"
+        return f"{who} is fastest here ({'; '.join(parts)})"
 
     def _valued(self, step: Step, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan:
         arm, rate = step.arm, self._rate(step.arm)
