@@ -13,7 +13,7 @@ from dflash_core import Engine, Knobs, load_target
 from dflash_core.arch.kinds import Experts
 from dflash_core.errors import NumericsError
 from dflash_core.formats.gguf import GGUFFile, open_gguf
-from dflash_core.models import experts
+from dflash_core.models import feed_forward
 from dflash_core.models.matrix import Weights
 from support.compare import generated
 from support.formats import weights, write_gguf
@@ -73,7 +73,7 @@ def definition(file: GGUFFile, spec: Experts, x: np.ndarray) -> np.ndarray:
 def test_the_definition(name: str, packed: bool, tmp_path: Path, rng: np.random.Generator) -> None:
     spec = VARIANTS[name]
     file = file_of(tmp_path, spec)
-    layer = experts.Experts(Weights(file, dtype=torch.float64, packed=packed), "blk.0.", spec)
+    layer = feed_forward.Experts(Weights(file, dtype=torch.float64, packed=packed), "blk.0.", spec)
     x = rng.standard_normal((40, HIDDEN)) * 0.3
     np.testing.assert_allclose(layer(torch.from_numpy(x)), definition(file, spec, x), atol=1e-12)
 
@@ -81,7 +81,7 @@ def test_the_definition(name: str, packed: bool, tmp_path: Path, rng: np.random.
 @pytest.mark.parametrize("hidden", [32, 48, 2048])
 def test_a_row_chooses_the_same_experts_at_every_width(hidden: int, rng: np.random.Generator, tmp_path: Path) -> None:
     """Bit for bit: a pass of another width may not decide a near-tie otherwise."""
-    router = experts.Router(Weights(file_of(tmp_path, SPEC)), "blk.0.", SPEC)
+    router = feed_forward.Router(Weights(file_of(tmp_path, SPEC)), "blk.0.", SPEC)
     router.spec = replace(SPEC, count=64, used=8)
     router.ffn_gate_inp = torch.from_numpy(rng.standard_normal((64, hidden)).astype(np.float32))
     rows = torch.from_numpy(rng.standard_normal((70, hidden)).astype(np.float32))
@@ -94,7 +94,7 @@ def test_a_row_chooses_the_same_experts_at_every_width(hidden: int, rng: np.rand
 
 
 def test_of_equal_scores_the_lower_expert_is_taken(tmp_path: Path) -> None:
-    router = experts.Router(Weights(file_of(tmp_path, SPEC)), "blk.0.", SPEC)
+    router = feed_forward.Router(Weights(file_of(tmp_path, SPEC)), "blk.0.", SPEC)
     router.ffn_gate_inp[:] = router.ffn_gate_inp[4].clone()
     chosen, shares = router(torch.ones(2, HIDDEN))
     assert chosen.tolist() == [[0, 1, 2]] * 2

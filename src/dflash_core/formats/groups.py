@@ -12,20 +12,15 @@ def types_by_group(weights: WeightFile) -> dict[str, dict[str, tuple[int, int]]]
     mtp = tuple(name.split("nextn.")[0] for name in weights.tensors if ".nextn." in name)
     groups: dict[str, dict[str, tuple[int, int]]] = {}
     for name, info in weights.tensors.items():
-        group = "MTP" if name.startswith(mtp) else _group(name)
+        group = next((group for pattern, group in GROUPS if re.search(pattern, name)), "other")
+        if name.startswith(mtp):
+            group = "MTP"
         if group == "delta net" and f"{name.split('.attn_')[0]}.attn_output.weight" in weights.tensors:
             group = "attention"  # whose gate or fused projection has the same name
         types = groups.setdefault(group, {})
         count, size = types.get(info.type, (0, 0))
         types[info.type] = (count + 1, size + info.n_bytes)
     return groups
-
-
-def _group(name: str) -> str:
-    for pattern, group in GROUPS:
-        if re.search(pattern, name):
-            return group
-    return "other"
 
 
 # First match wins; the order is also that of a forward pass, roughly.

@@ -58,31 +58,28 @@ class RenderProcess:
     def _ask(self, request: bytes | None) -> str:
         """The text that answers `request`; with None the source is only compiled."""
         worker, self._worker = self._worker, None
-        fresh = worker is None or not worker.runs
-        if worker is None or fresh:
+        if fresh := worker is None or not worker.runs:
             worker = _Worker()
         deadline = time.monotonic() + SECONDS
-        step = "does not compile"
+        step, usable = "does not compile", False
         try:
             if fresh:
                 worker.ask(self._begin, deadline)
             step = "failed"
             text = "" if request is None else worker.ask(request, deadline)
+            usable = True
         except TemplateError:
-            if step == "failed":  # the messages were refused; the template may take others
-                self._worker = worker
-            else:
-                worker.end()
+            usable = step == "failed"  # the messages were refused; the template may take others
             raise
         except TimeoutError:
-            worker.end()
             raise LateTemplateError(f"the chat template {step}: still running after {SECONDS:g} s") from None
         except EOFError:
             raise TemplateError(f"the chat template {step}: the process that renders it ended {worker.end()}") from None
-        except BaseException:  # Ctrl+C too: a later reply would be taken for the next one
-            worker.end()
-            raise
-        self._worker = worker
+        finally:  # Ctrl+C too: a later reply would be taken for the next one
+            if usable:
+                self._worker = worker
+            else:
+                worker.end()
         return text
 
 

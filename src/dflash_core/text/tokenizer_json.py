@@ -21,7 +21,9 @@ def tokenizer_settings(
 
     Raises FormatError, and UnsupportedError for a kind of tokenizer that is unknown.
     """
-    model = _object(source, tokenizer, "model")
+    model = tokenizer.get("model")
+    if not isinstance(model, dict):
+        raise FormatError(f"{source} has no model, expected a tokenizer.json; download it again")
     if model.get("type", "BPE") != "BPE":
         raise UnsupportedError(f"{source} is a tokenizer of type {model.get('type')!r:.40}, expected BPE; use the GGUF")
     tokens, types = _tokens(source, tokenizer, model, rows)
@@ -49,13 +51,6 @@ def tokenizer_settings(
         found[ENDS] = list(dict.fromkeys(ending))
     if "<|mask|>" in ids:
         found[PREFIX + "mask_token_id"] = ids["<|mask|>"]
-    return found
-
-
-def _object(source: str, values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = values.get(name)
-    if not isinstance(found, dict):
-        raise FormatError(f"{source} has no {name}, expected a tokenizer.json; download it again")
     return found
 
 
