@@ -164,8 +164,8 @@ async def found(app: DFlashApp, pilot: Pilot[int]) -> None:
 @shown
 async def note(app: DFlashApp, pilot: Pilot[int]) -> None:
     await pilot.press("escape")
-    await app.chat.transcript.note(Note("the device was lost in mid-step", "Ctrl+R loads the model again.", "error"))
-    await app.chat.transcript.note(Note("auto takes the tree for now", kind="info"))
+    await app.chat.transcript.mount(Note("the device was lost in mid-step", "Ctrl+R loads the model again.", "error"))
+    await app.chat.transcript.mount(Note("auto takes the tree for now", kind="info"))
 
 
 @shown
@@ -329,7 +329,7 @@ async def whatif(app: DFlashApp, pilot: Pilot[int]) -> None:
 async def _measured(app: DFlashApp, pilot: Pilot[int], screen: ExperimentScreen, *axes: str, **more: object) -> None:
     await app.push_screen(screen)
     await pilot.pause()
-    screen.focus_results()
+    screen.query_one("#lab-table").focus()
     screen.result = sweep_of(*axes, **more)  # type: ignore[arg-type]
     screen.draw()
 

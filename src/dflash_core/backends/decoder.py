@@ -153,7 +153,7 @@ class AnswerDecoder(ABC):
 
     def _supplied(self, tokens: Sequence[int], stop: Stop | None) -> None:
         self._extend(tokens)
-        self.policy.said(tokens)
+        self.policy.injected(tokens)
         self._went_on(stop)
 
     def _extend(self, tokens: Sequence[int]) -> None:
@@ -259,7 +259,7 @@ class Decoder(AnswerDecoder):
         if self.constraint is None:
             self.policy.observe(event, self._certain(walk, tokens, logits))
         else:  # what a grammar leaves of a tree shows nothing about the drafter
-            self.policy.said(tokens)
+            self.policy.injected(tokens)
         return event
 
     def _decided(self) -> Decision:

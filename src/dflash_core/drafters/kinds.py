@@ -40,39 +40,26 @@ _LOAD_BLOCK = {
 # same files and code; the heads in a file tell which one it is.
 _KINDS = (
     Kind(
-        "mtp",
-        "an MTP head",
-        "the MTP head in the target's own file",
-        "dflash_core.drafters.mtp:open_mtp",
-        {CPU: "dflash_core.backends.cpu.chain:load_mtp", CARD: "dflash_core.backends.cuda.drafters.mtp:DeviceMtp"},
-        recognises="dflash_core.drafters.mtp:holds_mtp",
-        inside="dflash_core.drafters.mtp:has_head",
-        by_name=True,
+        "mtp", "an MTP head", "the MTP head in the target's own file", "dflash_core.drafters.mtp:open_mtp",
+        {CPU: "dflash_core.backends.cpu.chain:CpuMtp", CARD: "dflash_core.backends.cuda.drafters.mtp:DeviceMtp"},
+        recognises="dflash_core.drafters.mtp:holds_mtp", inside="dflash_core.drafters.mtp:has_head", by_name=True,
         depth_knob="mtp_depth",
     ),
     Kind(
-        "ngram",
-        "n-grams",
-        "copies what followed the last tokens the last time",
-        "dflash_core.drafters.ngram:open_ngram",
-        by_name=True,
+        "ngram", "n-grams", "copies what followed the last tokens the last time",
+        "dflash_core.drafters.ngram:open_ngram", by_name=True,
     ),
     Kind(
-        "assistant",
-        "a Gemma assistant",
-        "a small model that reads the target's keys and values",
+        "assistant", "a Gemma assistant", "a small model that reads the target's keys and values",
         "dflash_core.drafters.assistant:open_assistant",
-        {
-            CPU: "dflash_core.backends.cpu.chain:load_assistant",
-            CARD: "dflash_core.backends.cuda.drafters.assistant:DeviceAssistant",
-        },
-        recognises="dflash_core.drafters.assistant:holds_assistant",
-        depth_knob="mtp_depth",
+        {CPU: "dflash_core.backends.cpu.chain:CpuAssistant",
+         CARD: "dflash_core.backends.cuda.drafters.assistant:DeviceAssistant"},
+        recognises="dflash_core.drafters.assistant:holds_assistant", depth_knob="mtp_depth",
     ),
     Kind("dflash", "DFlash", "denoises a block of masks after the context", _OPEN_BLOCK, _LOAD_BLOCK),
     Kind("dflash2", "DFlash 2", "DFlash, with a selector that scores tokens by their parent", _OPEN_BLOCK, _LOAD_BLOCK),
     Kind("dspark", "DSpark", "DFlash, with a Markov head that scores tokens by their parent", _OPEN_BLOCK, _LOAD_BLOCK),
-)
+)  # fmt: skip
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 """By the name that `Capabilities.kind` and a config's `kind` give."""
 FORMER: Mapping[str, str] = {"text": "ngram"}

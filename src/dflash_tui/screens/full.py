@@ -13,7 +13,6 @@ from textual.events import Key, Paste
 from textual.screen import ModalScreen
 from textual.widgets.option_list import Option
 
-from dflash_tui.chat.context import Choice
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.widgets.dialogs import BACK, KeyHints
@@ -30,13 +29,12 @@ class FullScreen(ModalScreen[None]):
         self._chat = chat
 
     def compose(self) -> ComposeResult:
+        choices = self._chat.context.choices()
         with Vertical(id="full", classes="dialog"):
             yield Static(Content.styled(self._chat.context.fullness.line(), "bold"))
-            hints = [BACK]
-            if choices := self._chat.context.choices():
+            if choices:
                 yield OptionList(*map(_option, choices))
-                hints = [("Enter", "takes it"), BACK]
-            yield KeyHints(*hints, id="full-keys")
+            yield KeyHints(*[("Enter", "takes it")] * bool(choices), BACK, id="full-keys")
 
     def on_mount(self) -> None:
         for options in self.query(OptionList):
@@ -51,10 +49,10 @@ class FullScreen(ModalScreen[None]):
     @on(OptionList.OptionSelected)
     async def _chosen(self, event: OptionList.OptionSelected) -> None:
         self.dismiss()
-        if self._chat.refuses_change():
-            return
-        await self._chat.context.take(event.option_id or "")
+        if not self._chat.refuses_change():
+            await self._chat.context.take(event.option_id or "")
 
 
-def _option(one: Choice) -> Option:
-    return Option(Content.assemble(one.label, "\n", (f"  {one.about}", "$foreground 80%")), id=one.id)
+def _option(one: tuple[str, str, str]) -> Option:
+    id, label, about = one
+    return Option(Content.assemble(label, "\n", (f"  {about}", "$foreground 80%")), id=id)

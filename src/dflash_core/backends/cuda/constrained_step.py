@@ -86,7 +86,7 @@ class ConstrainedCudaDecoder(CudaDecoder):
         return (allowed is None or allowed_count(allowed) > half) and not self.constraint.forced()
 
     def _learn(self, event: StepEvent) -> None:
-        self.policy.said(event.tokens)  # what a grammar leaves of a tree shows nothing about the drafter
+        self.policy.injected(event.tokens)  # what a grammar leaves of a tree shows nothing about the drafter
 
     def take(self, knobs: Knobs) -> None:
         self._next_knobs = knobs  # the step that has begun ends with the settings that it began with

@@ -143,7 +143,7 @@ class CudaDecoder(AnswerDecoder):
         """The next finished step."""
         if not self._begun:
             self._begin()
-        while len(self._queue) < self._ahead and not (self._queue and self._queue[-1].decision.alone):
+        while len(self._queue) < self._ahead and not (self._queue and self._queue[-1].decision.blocking):
             self._enqueue()
         self.policy.spare()
         event = self._collect(self._queue.popleft())
