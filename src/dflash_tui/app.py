@@ -40,7 +40,7 @@ from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.explain import ExplainScreen, figures, parameter
 from dflash_tui.screens.pages import of_screens
-from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
+from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, spelled, with_keys
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
 from dflash_tui.terminal.clipboard import copied
 from dflash_tui.terminal.driver import TerminalDriver
@@ -96,7 +96,7 @@ class DFlashApp(App[int]):
         self.config = config or Config()
         self._theme_problems = self._load_themes(theme_dirs)
         self.settings = self.config.settings
-        self.actions, self._keymap_wanted, _ = remapped(self.settings.keys)
+        self.actions = with_keys(self.settings.keys)
         self._control_codes = ControlCodeFilter()
         self._away = self._tells_focus = False
         self.signals = EndSignals()
@@ -121,27 +121,25 @@ class DFlashApp(App[int]):
 
     async def on_mount(self) -> None:
         self.handle_signals()  # if the driver has not done so
-        self.set_keymap({id: keys or nowhere(id) for id, keys in self._keymap_wanted.items()})
+        self.set_keymap({id: keys or nowhere(id) for id, keys in self.settings.keys.items()})
         await AwaitMount(self.chat, [self.chat])
         if self._first_run:
             await self.push_screen(of_screens("models", "ModelsScreen")(self.chat.parts, first=True))
         if self._watchers:
             self.set_interval(1, self._tell_watchers)
-        about = f"These themes cannot be used; the colours are those of {self.theme}."
-        for title, what, found in (
-            ("Themes left out", [about], self._theme_problems), ("Settings and log", [], self.config.problems)
-        ):  # fmt: skip
-            for line in found:
-                LOG.warning("%s", line)
-            if found:
-                # One toast for all problems, on the screen that stays.
-                more = (
-                    [f"and {len(found) - MAX_LISTED_PROBLEMS} more in the log: /log"]
-                    if len(found) > MAX_LISTED_PROBLEMS
-                    else []
-                )
-                text = "\n".join([*what, *found[:MAX_LISTED_PROBLEMS], *more]).replace(str(Path.home()), "~")
-                self.notify(text, title=title, severity="warning", timeout=10)
+        themes = f"These themes cannot be used; the colours are those of {self.theme}."
+        self._warn("Themes left out", self._theme_problems, themes)
+        self._warn("Settings and log", self.config.problems)
+
+    def _warn(self, title: str, problems: Sequence[str], *above: str) -> None:
+        """One toast for all problems, on the screen that stays; the log has each."""
+        for line in problems:
+            LOG.warning("%s", line)
+        if problems:
+            left = len(problems) - MAX_LISTED_PROBLEMS
+            more = [f"and {left} more in the log: /log"] if left > 0 else []
+            text = "\n".join([*above, *problems[:MAX_LISTED_PROBLEMS], *more]).replace(str(Path.home()), "~")
+            self.notify(text, title=title, severity="warning", timeout=10)
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, (Key, Paste)) and not event.is_forwarded:
@@ -182,18 +180,15 @@ class DFlashApp(App[int]):
             self.register_theme(theme)
         self.config, unknown = with_known_theme(self.config, self.available_themes)
         name = self.config.settings.theme
-        self._begin_with(name if name in self.available_themes else self.theme)
-        return [*unknown, *found.problems]
-
-    def _begin_with(self, name: str) -> None:
-        """Do what the watcher of `theme` does, before any rule is parsed. Setting it later parses all rules twice."""
-        self.set_reactive(App.theme, name)
+        # Do what the watcher of `theme` does, before any rule is parsed. Setting it later parses all rules twice.
+        self.set_reactive(App.theme, name if name in self.available_themes else self.theme)
         theme = self.current_theme
         self.set_class(True, f"-theme-{theme.name}", update=False)
         self.set_class(theme.dark, "-dark-mode", update=False)
         self.set_class(not theme.dark, "-light-mode", update=False)
         self._refresh_truecolor_filter(self.ansi_theme)
         self.stylesheet.set_variables(self.get_css_variables())
+        return [*unknown, *found.problems]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         # Our own table has help and quit; the built-in entries of the same name would be duplicates.
@@ -290,10 +285,8 @@ class DFlashApp(App[int]):
         self.tell_away(event.seconds, event.what)
 
     def tell_away(self, seconds: float, what: str) -> None:
-        """Tell a user who may be elsewhere that a long task has ended: by the bell, perhaps with a desktop notice too.
-
-        Nothing is sent while the terminal reports that it has the focus.
-        """
+        """Tell a user who may be elsewhere, unless the terminal reports that it has the focus: by the bell, perhaps
+        with a desktop notice too."""
         how = self.settings.notify
         if how == "off" or seconds < self.settings.notify_after or (self._tells_focus and not self._away):
             return
@@ -319,15 +312,14 @@ class DFlashApp(App[int]):
         self.clear_notifications()  # they may cover the question
         if isinstance(self.screen, ConfirmScreen):
             self.screen.dismiss(True)
-        elif self.state.busy:
-            self.push_screen(ConfirmScreen("An answer is being written.", "stop it and quit", "go on"), self._confirmed)
-        elif (opened := self.state.opened) is not None and (warning := opened.warning):
-            self.push_screen(ConfirmScreen(warning, "quit", "go on"), self._confirmed)
+            return
+        opened, yes = self.state.opened, "quit"
+        warning = opened.warning if opened is not None else ""
+        if self.state.busy:
+            warning, yes = "An answer is being written.", "stop it and quit"
+        if warning:
+            self.push_screen(ConfirmScreen(warning, yes, "go on"), lambda sure: self._leave() if sure else None)
         else:
-            self._leave()
-
-    def _confirmed(self, answer: bool | None) -> None:
-        if answer:
             self._leave()
 
     def handle_signals(self) -> None:

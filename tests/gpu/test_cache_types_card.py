@@ -11,7 +11,6 @@ import torch
 
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cuda import session as cuda_session
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.kv import defines
 from dflash_core.backends.cuda.layers.attention import AttentionMemory
 from dflash_core.backends.cuda.session import CudaSession
@@ -83,7 +82,7 @@ def test_rows_are_those_of_the_reference(engine: Engine, rng: np.random.Generato
 
 def on_card(device_name: str, kv: str, context: int = CONTEXT) -> CudaSession:
     one = pair(device_name, GOLDEN)
-    draft = DFlashOnDevice(one.device_draft)
+    draft = one.device_draft
     return CudaSession(one.device_target, draft, context=context, kv=CachePair.parse(kv))
 
 

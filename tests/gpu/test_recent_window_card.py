@@ -14,7 +14,6 @@ import torch
 from dflash_core import load_target
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import PrefillCancelled
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
@@ -130,9 +129,7 @@ def test_a_chunk_with_several_borders(device_name: str, window: AttentionWindow,
 
 def test_a_drafter_has_no_halves(device_name: str) -> None:
     one, kv = pair(device_name, "tiny-F16.gguf"), CachePair.parse(KV)
-    session, other = (
-        CudaSession(one.device_target, DFlashOnDevice(one.device_draft), context=500, kv=kind) for kind in (kv, kv.past)
-    )
+    session, other = (CudaSession(one.device_target, one.device_draft, context=500, kv=kind) for kind in (kv, kv.past))
     assert session.nbytes["drafter KV"] == other.nbytes["drafter KV"]
     assert session.nbytes["target KV"] > other.nbytes["target KV"]
     reference = one.target.session(one.draft, kv=kv)
@@ -176,7 +173,7 @@ def test_a_checkpoint_without_the_halves_would_be_seen(device_name: str, rng: np
     both.read(rng, 420)
     points = both.checkpoint()
     both.read(rng, 400)
-    for tensors in points[0].kept:  # type: ignore[attr-defined]
+    for tensors in points[0].saved:  # type: ignore[attr-defined]
         for tensor in tensors:
             tensor.zero_()
     both.restore(points)

@@ -329,7 +329,7 @@ async def whatif(app: DFlashApp, pilot: Pilot[int]) -> None:
 async def _measured(app: DFlashApp, pilot: Pilot[int], screen: ExperimentScreen, *axes: str, **more: object) -> None:
     await app.push_screen(screen)
     await pilot.pause()
-    screen.focus_results()
+    screen.query_one("#lab-table").focus()
     screen.result = sweep_of(*axes, **more)  # type: ignore[arg-type]
     screen.draw()
 

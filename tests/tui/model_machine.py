@@ -73,7 +73,7 @@ PAIRS = {
 @contextmanager
 def a_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the files of `PAIRS`, which are the catalogue."""
-    for place in ("screens.models", "slash.models", "chat.downloads", "application.hub.catalogue"):
+    for place in ("screens.models", "slash.pages", "chat.downloads", "application.hub.catalogue"):
         monkeypatch.setattr(f"dflash_tui.{place}.load_catalogue", lambda: Catalogue(PAIRS, ()))
     monkeypatch.setattr(fetch, "PAUSE_S", 0.01)
     monkeypatch.setattr(fetch, "TIMEOUT_S", 300.0)

@@ -33,7 +33,8 @@ from dflash_tui.screens.experiments import RequestsTuneScreen
 from dflash_tui.screens.explain import ExplainScreen, figures
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.help import HelpScreen
-from dflash_tui.screens.lab import LabScreen
+from dflash_tui.screens.lab import LabScreen, RowsScreen
+from dflash_tui.screens.page import Page
 from dflash_tui.screens.pages import PAGES, page
 from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.plan import PlanScreen
@@ -58,7 +59,7 @@ PLAIN = (
     "x", "7", "slash", "space", "enter", "tab", "shift+tab", "up", "down", "left", "right", "home", "end", "pageup",
     "pagedown", "backspace", "delete", "ctrl+j", "escape",
 )  # fmt: skip
-BASES = {LabScreen, ExperimentScreen}
+BASES = {Page, LabScreen, RowsScreen, ExperimentScreen}
 CHAT = {ChatScreen, ReplayScreen}  # the same keys; a replay has no prompt to type into
 
 

@@ -569,7 +569,7 @@ async def sweep_screen(pilot: Pilot[int], *axes: str, **options: object) -> None
     screen = SweepScreen(app.chat.parts, " ".join(axes))
     await app.push_screen(screen)
     await pilot.pause()
-    screen.focus_results()
+    screen.query_one("#lab-table").focus()
     measured(screen, *axes, **options)
 
 
@@ -580,7 +580,7 @@ async def ab_screen(pilot: Pilot[int]) -> None:
     screen = ABScreen(app.chat.parts, "drafting=chain | drafting=tree")
     await app.push_screen(screen)
     await pilot.pause()
-    screen.focus_results()
+    screen.query_one("#lab-table").focus()
     result = replace(sweep_of("mode=chain,tree", speeds=(104.2, 131.7), lengths=(4.71, 6.18), base=0), axes=())
     last = result.trials[-1]
     other = report_of(132, 6.18, last.report.knobs, "A fox lived near the sea.")

@@ -205,7 +205,8 @@ async def test_snapshots_of_the_dialogs(
     def checked(request: LoadRequest, freed: int) -> FitCheck:
         """Of models to fetch the sizes are their own: the picture is one of the documents'."""
         known = request.target is not None and request.target.exists()
-        return room if known else replace(room, weights=fit_check(replace(request, device="cpu"), 64 << 30).weights)
+        it = fit_check(replace(request, device="cpu"), 64 << 30)
+        return room if known else replace(room, weights=it.weights, files=it.files)
 
     monkeypatch.setattr("dflash_tui.screens.models.fit_check", checked)
     app = models_app(make_app, [], first_run=True)

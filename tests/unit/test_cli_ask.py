@@ -347,7 +347,7 @@ class FakeTurn:
     """A turn that is interrupted from the keyboard in mid-step, with a piece of text still held back."""
 
     def __init__(self) -> None:
-        self.text, self.thinking = "kept", ""
+        self.text, self.thinking, self.report = "kept", "", None
         self.closed = False
 
     def __iter__(self) -> FakeTurn:
@@ -369,7 +369,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step(capsys: pytest.CaptureFixtur
     turn = FakeTurn()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # see hear_ctrl_c
     try:
-        assert ask._answer(turn, Notes(), quiet=False) is True  # type: ignore[arg-type]
+        assert ask._show_turn(turn, Notes(), quiet=False, lines=False) is True  # type: ignore[arg-type]
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)

@@ -19,9 +19,9 @@ from dflash_core.lab.results import Excluded, Result
 from dflash_core.lab.table import best, rows
 from dflash_tui.application import engine_session
 from dflash_tui.cli import command_line as cli
-from dflash_tui.cli.sweep import _report
+from dflash_tui.cli.sweep import page
 from dflash_tui.terminal import marks
-from dflash_tui.terminal.output import Notes
+from dflash_tui.terminal.output import write_out
 from dflash_tui.text import lab as lab_text
 from support.documented import fields
 from support.measured import report_of, sweep_of
@@ -242,7 +242,8 @@ def test_a_terminal_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
     marks.register()
     stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=marks.ERRORS)
     monkeypatch.setattr(sys, "stdout", stdout)
-    _report(sweep_of(), (), Notes(io.StringIO()), as_json=False)
+    write_out(page(sweep_of()))
+    stdout.flush()
     text = stdout.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
     assert "* 20 " in text
     assert "-32 %" in text

@@ -195,7 +195,7 @@ def test_text_is_taken_where_it_can_be_copied() -> None:
     chooser.begin([*range(50, 80), 3], frozenset())
     assert chooser.next(Knobs()).drafter == "near", "an answer begins with a drafter"
     chooser.observe(step(4, 25.0, next(fresh)))
-    chooser.said([*range(50, 62)])
+    chooser.injected([*range(50, 62)])
     tried = 0
     while (decision := chooser.next(Knobs())).drafter == "near":
         assert decision.reason.startswith("near is tried"), decision.reason

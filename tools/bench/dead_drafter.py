@@ -28,6 +28,7 @@ from dflash_core.events import StepEvent
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from dflash_tui.application import collector
 from tools.bench.tool import run_tool
 
@@ -50,7 +51,9 @@ def written(folder: Path) -> dict[str, Path]:
 
 def timed(engine: Engine, knobs: Knobs, *, processor: bool) -> tuple[float, int, int]:
     """Seconds of an answer after its first token, its further tokens, and how many steps drafted."""
-    ids = build_prompt(engine.target.tokenizer, engine.target.template, [Message("user", QUESTION)], False).ids
+    ids = build_prompt(
+        Prompting(engine.target.tokenizer, engine.target.template, False), [Message("user", QUESTION)]
+    ).ids
     clock = time.process_time if processor else time.perf_counter
     began, tokens, drafts = clock(), 0, 0
     for event in engine.generate(ids, knobs):

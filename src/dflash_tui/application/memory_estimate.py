@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dflash_core.bench.family_models import MODELS
-from dflash_core.bench.shapes import estimator_of_shapes
+from dflash_core.bench.shapes import estimator_of_shapes, headers
 from dflash_core.fits import MemoryEstimator
 from dflash_core.loading import CardOptions, estimator_of, planned_card
 from dflash_tui.application.session import LoadRequest
@@ -19,6 +19,14 @@ def estimator_for(request: LoadRequest, memory: int = 0) -> MemoryEstimator:
         model = MODELS[shapes]
         return estimator_of_shapes(model, draft, request.device, memory=memory, card=card_options(request))
     return estimator_of(*request.files, request.device, memory=memory, card=card_options(request))
+
+
+def bytes_of_files(request: LoadRequest) -> tuple[int, int]:
+    """The size of the target's and of the drafter's file of a request that is planned by its shapes."""
+    name, draft = request.shapes
+    _, target, drafter = headers(MODELS[name], draft)
+    first, second = (sum(one.n_bytes for one in file.tensors.values()) for file in (target, *drafter.files))
+    return first, second
 
 
 def holders_for(request: LoadRequest, memory: int = 0) -> str:

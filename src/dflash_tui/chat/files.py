@@ -45,7 +45,7 @@ class ConversationFiles(Controller):
             self.screen.notify(problem, title="Data folder", severity="warning", timeout=15)
 
     def rename(self, title: str, card: Card | None = None) -> str:
-        """Rename a conversation, the present one if none is given; tells the user. Raises StoreError."""
+        """Rename a conversation, the present one if none is given; tells the user. Raises DFlashError."""
         self.state.conversation.rename(title, card.id if card is not None else None)
         self.show_title()
         return f"renamed: {title}"

@@ -95,7 +95,14 @@ class Offered:
             if _has(words, one.name, one.about, "get fetch"):
                 about = " · ".join(filter(None, (one.about, f"licence: {one.licence or 'not stated'}")))
                 fit = self._finding.fits.get(PAIR + one.name)
-                yield option(PAIR + one.name, one.name, about, fetched=self._fetched(one), fit=fit)
+                fetched, size = self._fetched(one), self._size(one)
+                yield option(PAIR + one.name, one.name, about, fetched=fetched, fit=fit, size=size)
+
+    def _size(self, pair: Pair) -> int:
+        """About how many bytes are fetched; 0 where that is not known yet."""
+        fit = self._finding.fits.get(PAIR + pair.name)
+        target, drafter = fit.files if fit is not None else (0, 0)
+        return target + drafter * (pair.draft is not None)
 
     def _fetched(self, pair: Pair) -> str:
         """The progress of a pair that is or was being fetched; "" if nothing of it is on the disk."""
@@ -114,7 +121,7 @@ class Offered:
         if (pair := self.pair(row)) is not None:
             lines = (pair.about, pair.licence, pair.target.repo, pair.draft.repo if pair.draft else "")
             about, fetched = "\n".join(filter(None, lines)), self._fetched(pair)
-            takes_up = takes(self._finding.fits.get(row))
+            takes_up = takes(self._finding.fits.get(row), self._size(pair))
             return Content.assemble(about, f"\n\n{fetched}" if fetched else "", *takes_up)
         return Content(ABOUT_DEMO if row == DEMO else "")
 

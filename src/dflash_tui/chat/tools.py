@@ -18,7 +18,7 @@ from dflash_tui.application.conversations.tool_messages import ToolCall, ToolRes
 from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.tool_servers import allow_always
-from dflash_tui.application.tools.offered import OfferedTool, ToolsError, for_template, needs
+from dflash_tui.application.tools.offered import OfferedTool, for_template, needs
 from dflash_tui.application.tools.results import fitting
 from dflash_tui.application.tools.rounds import (
     CANCELLED,
@@ -58,10 +58,10 @@ class ToolCalls(Controller):
     # Servers
 
     async def opened(self) -> ToolServers:
-        """The servers of the settings, none of them started by this. Raises ToolsError without any, or without what
+        """The servers of the settings, none of them started by this. Raises DFlashError without any, or without what
         they need."""
         if not self.state.settings.servers:
-            raise ToolsError(NONE.format(path=user_file()))
+            raise DFlashError(NONE.format(path=user_file()))
         needs()
 
         def loaded() -> ToolServers:
@@ -83,7 +83,7 @@ class ToolCalls(Controller):
                 self.say(error)
 
     async def start(self, names: Sequence[str]) -> None:
-        """Start servers, and say how that went once it has. Raises ToolsError for an unknown one."""
+        """Start servers, and say how that went once it has. Raises DFlashError for an unknown one."""
         servers = await self.opened()
         for name in names:
             servers.start(name)
@@ -98,7 +98,7 @@ class ToolCalls(Controller):
         self.screen.run_worker(tell(), group="tools")
 
     async def end(self, names: Sequence[str]) -> None:
-        """End servers. Raises ToolsError for an unknown one."""
+        """End servers. Raises DFlashError for an unknown one."""
         servers = await self.opened()
         for name in names:
             servers.stop(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import select
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -25,7 +25,6 @@ from dflash_tui.terminal.output import Notes, write_json, write_out
 if TYPE_CHECKING:
     from dflash_core.conversation import Turn
     from dflash_core.messages import Message
-    from dflash_tui.cli.tools import Unattended
 
 PIPE_PATIENCE_S = 0.5
 MAX_PIPED = 64 * 2**20  # characters: a pipe may be endless
@@ -108,29 +107,27 @@ def answer(
     request, lines = with_recommended(request, engine, "--set temperature=0 decodes greedily")
     for line in lines:
         notes.line(f"note: {line}")
-
-    def asked(what: str | Sequence[Message]) -> Turn:
-        return conversation.ask(
-            what, request.knobs, on_prefill=lambda done, total: notes.progress("reading the prompt", done / total)
-        )
-
     if tools is not None:
         conversation.tools = for_template(tools.servers.tools)
-        for line in filter(None, [conversation.tools_note]):
-            notes.line(f"note: {line}")
-    turn = asked(prompt)
-    interrupted = _show_turn(turn, notes, quiet=as_json, lines=plain)
-    while tools is not None and turn.calls and turn.report is not None and not interrupted:
-        in_context = turn.report.stats.prompt_tokens + turn.report.stats.tokens
-        with stop_on_interrupt(lambda: None) as stopped:
-            results = tools.answered(
-                stored(turn.calls), engine.context_length, in_context, conversation.count, lambda: bool(stopped)
-            )
-        interrupted = bool(stopped)
-        if results is None:
-            break
-        turn = asked(result_messages(results))
+        if conversation.tools_note:
+            notes.line(f"note: {conversation.tools_note}")
+
+    def reading(done: int, total: int) -> None:
+        notes.progress("reading the prompt", done / total)
+
+    message: str | Sequence[Message] | None = prompt
+    while message is not None:
+        turn = conversation.ask(message, request.knobs, on_prefill=reading)
         interrupted = _show_turn(turn, notes, quiet=as_json, lines=plain)
+        message = None
+        if tools is not None and turn.calls and turn.report is not None and not interrupted:
+            in_context = turn.report.stats.prompt_tokens + turn.report.stats.tokens
+            with stop_on_interrupt(lambda: None) as stopped:
+                results = tools.answered(
+                    stored(turn.calls), engine.context_length, in_context, conversation.count, lambda: bool(stopped)
+                )
+            interrupted = bool(stopped)
+            message = result_messages(results) if results is not None else None
     if as_json:
         answered = turn.report.to_json() if turn.report is not None else _nothing(request)
         used = {"drafter": engine.limits.drafter.kind if engine.limits.drafter else None, "kv": str(engine.kv.pair)}
@@ -143,57 +140,43 @@ def answer(
 
 
 def _show_turn(turn: Turn, notes: Notes, *, quiet: bool, lines: bool) -> bool:
-    """Stream the turn, then show its figures. True if the user interrupted it."""
-    interrupted = _answer(turn, notes, quiet=quiet, lines=lines)
-    if turn.report is not None:
-        for note in (*(event.summary for event in turn.report.guards), *turn.report.notes):
-            notes.line(f"note: {note}")
-        notes.line(figures(turn.report))
-    return interrupted
+    """Stream the turn, then show its figures. `quiet` prints no text (the JSON object has it), `lines` prints whole
+    lines. True if the user interrupted it."""
+    done = {"thinking": 0, "answer": 0}  # characters that are written
 
-
-def _answer(turn: Turn, notes: Notes, *, quiet: bool, lines: bool = False) -> bool:
-    """Stream the turn; `quiet` prints no text (the JSON object has it), `lines` prints whole lines. True if the user
-    interrupted it."""
-    written = thinking_written = 0
+    def show(what: str, text: str, put: Callable[[str], None], *, ended: bool = False) -> None:
+        """Write what is new of a text, of which more may come unless it has `ended`."""
+        end = text.rfind("\n") + 1 if lines and not ended else len(text)
+        new = text[done[what] : end]
+        if quiet or not new:
+            return
+        if lines and not done[what] and new.strip():
+            notes.line(f"{what}:")
+        done[what] = end
+        put(new)
 
     def write(text: str) -> None:
-        nonlocal written
-        if lines and not written and text.strip():
-            notes.line("answer:")
-        written += len(text)
         notes.end_line()
         write_out(clean(text) if lines else text)
         sys.stdout.flush()
 
-    def tell(text: str) -> None:
-        nonlocal thinking_written
-        if lines and not thinking_written and text.strip():
-            notes.line("thinking:")
-        thinking_written += len(text)
-        notes.thinking(text)
-
-    def ready(text: str) -> int:
-        """How much of the text may be written now."""
-        return text.rfind("\n") + 1 if lines else len(text)
-
     with stop_on_interrupt(turn.stop) as interrupted:
         try:
             for _ in turn:
-                if not quiet and ready(turn.thinking) > thinking_written:
-                    tell(turn.thinking[thinking_written : ready(turn.thinking)])
-                if not quiet and ready(turn.text) > written:
-                    write(turn.text[written : ready(turn.text)])
+                show("thinking", turn.thinking, notes.thinking)
+                show("answer", turn.text, write)
         except KeyboardInterrupt:
             turn.close()
-    if not quiet:
-        if turn.thinking[thinking_written:]:
-            tell(turn.thinking[thinking_written:])
-        write(turn.text[written:])  # an interrupted turn releases text that waited for a complete character
-        if turn.text and not turn.text.endswith("\n"):
-            write("\n")
+    show("thinking", turn.thinking, notes.thinking, ended=True)
+    show("answer", turn.text, write, ended=True)  # an interrupted turn releases text that waited for a character's rest
+    if turn.text and not turn.text.endswith("\n") and not quiet:
+        write("\n")
     if interrupted:
         notes.line("interrupted; the answer is incomplete")
+    if turn.report is not None:
+        for note in (*(event.summary for event in turn.report.guards), *turn.report.notes):
+            notes.line(f"note: {note}")
+        notes.line(figures(turn.report))
     return bool(interrupted)
 
 

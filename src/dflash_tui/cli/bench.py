@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_core.bench.plain_loop import plain_loop_ms
-from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, sample
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
-from dflash_core.knobs import Knobs
-from dflash_core.lab.experiment import Case, Design, default_repeats
+from dflash_core.lab.experiment import Design
 from dflash_core.lab.export import to_json
 from dflash_core.lab.grid import Arm, Axis, settings
 from dflash_core.lab.results import Result
 from dflash_tui.cli.options import Invocation
-from dflash_tui.cli.sweep import measure
+from dflash_tui.cli.sweep import asked, measure, page
 from dflash_tui.terminal.output import Notes, check_file, write_json, write_json_file, write_out
-from dflash_tui.text import lab as lab_text
 from dflash_tui.text.bars import clip
 
 if TYPE_CHECKING:
@@ -28,17 +24,9 @@ if TYPE_CHECKING:
 def run(call: Invocation) -> int:
     """Measure and print. Returns the exit code; raises DFlashError."""
     args, request = call.args, call.request
-    for name in ("samples", "repeats"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            call.refuse(f"--{name} {value}: expected 1 or more")
-    if args.samples is not None and args.prompts is None:
-        call.refuse("--samples draws from a file of prompts: give it, --prompts FILE")
+    cases, repeats = asked(call)
     if args.out is not None:
         check_file(args.out)  # measuring takes minutes
-    tasks = [Task(text, text) for text in PROMPTS]
-    if args.prompts is not None:
-        tasks = list(sample(read_prompts(args.prompts), args.samples or SAMPLES))
 
     from dflash_tui.cli.loading import loaded_laboratory, with_drafter  # imports torch
 
@@ -50,29 +38,21 @@ def run(call: Invocation) -> int:
     if args.against is not None:
         if request.draft is None or not engine.session.capabilities:
             raise DFlashError("--against compares two drafters: name the first one with --draft")
-        grid, axes = _arms(request.draft, args.against, request.knobs), []
-        others = [with_drafter(engine, args.against, request.kv)]
-    cases, repeats = tuple(map(Case.of, tasks)), args.repeats or default_repeats(len(tasks))
+        draft, other = request.draft, args.against
+        labels = (draft.name, other.name) if draft.name != other.name else (str(draft), str(other))
+        grid, axes = tuple(Arm(label, request.knobs, model=model) for model, label in enumerate(labels)), []
+        others = [with_drafter(engine, other, request.kv)]
     result, fault, code = measure(lab.experiment(Design(grid, cases, repeats, tuple(axes), base=0), others), notes)
     loop_ms = _plain_loop_ms(engine)
     found = {**to_json(result), "plain_loop_ms": loop_ms}
     if args.json:
         write_json(found)
     elif result.trials:
-        lines = [lab_text.finding(result), *lab_text.notes(result)]
-        parts = (lab_text.table(result), lab_text.depths(result), stage_lines(result, loop_ms), lines)
-        write_out("\n\n".join("\n".join(part) for part in parts if part) + "\n")
+        write_out(page(result, stage_lines(result, loop_ms)))
     write_json_file(args.out, found, notes)
     if fault is not None:
         raise fault
     return code
-
-
-def _arms(draft: Path, other: Path, knobs: Knobs) -> tuple[Arm, ...]:
-    """Arms for the loaded drafter and for another file of the same target."""
-    names = [draft.name, other.name]
-    labels = names if names[0] != names[1] else [str(draft), str(other)]
-    return tuple(Arm(label, knobs, model=model) for model, label in enumerate(labels))
 
 
 def _plain_loop_ms(engine: Engine) -> float:

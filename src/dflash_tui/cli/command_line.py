@@ -11,9 +11,8 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dflash_core.clean import encodable, one_line
 from dflash_core.demo import DEMO_KINDS, smollm2_draft_path
@@ -21,19 +20,18 @@ from dflash_core.drafters.registry import is_named, missing, parts
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.files import check_regular
 from dflash_core.knobs import SPECS, parse_settings
+from dflash_core.trace import TraceWriter
 from dflash_tui import __version__
 from dflash_tui.application import log
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Config, load_config
 from dflash_tui.application.settings.presets import Presets, Profile
-from dflash_tui.cli.options import COMMANDS, Invocation, build_parser
+from dflash_tui.cli.options import BY_NAME, Invocation, build_parser
+from dflash_tui.server.settings import keys_given
 from dflash_tui.settings.key_rules import KEY_RULES
 from dflash_tui.terminal import marks
 from dflash_tui.terminal.hangup import watched
 from dflash_tui.terminal.output import discard, on_a_terminal, write_err, write_out
-
-if TYPE_CHECKING:
-    from dflash_core.trace import TraceWriter
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 ESCAPE_MS = "25"
@@ -56,39 +54,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = config.settings
     profile = Presets().profile(args.profile) if args.profile else None
     request = LoadRequest(
-        settings.target,
-        settings.draft,
-        settings.device,
-        settings.knobs,
+        settings.target, settings.draft, settings.device, settings.knobs,
         context=args.context if args.context is not None else profile.context if profile else 0,
-        activations=args.activations,
-        reading=args.reading,
-        draft_type=args.draft_type,
-        vram_limit=args.vram_limit,
-        embedding=settings.embedding,
-        experts=args.experts,
-        kv=settings.kv,
-        tune=not args.no_tune,
-        resume=args.resume,
-        keep_states=settings.keep_states,
-        states_memory=settings.states_memory,
+        activations=args.activations, reading=args.reading, draft_type=args.draft_type, vram_limit=args.vram_limit,
+        embedding=settings.embedding, experts=args.experts, kv=settings.kv, tune=not args.no_tune, resume=args.resume,
+        keep_states=settings.keep_states, states_memory=settings.states_memory,
         chosen=frozenset(name.removeprefix("knobs.") for name in config.origins if name.startswith("knobs.")),
-    )
-    problem = log.begin(settings.log_level, verbose=args.verbose)
-    config = dataclasses.replace(config, problems=(*config.problems, *([problem] if problem else ())))
+    )  # fmt: skip
+    if problem := log.begin(settings.log_level, verbose=args.verbose):
+        config = dataclasses.replace(config, problems=(*config.problems, problem))
     try:
         if args.command is not None:
             for line in config.problems:
                 write_err(f"dflash-tui: {line}")
         log.LOG.info("dflash-tui %s: %s", __version__, args.command or "app")
-        if args.command not in [one.name for one in COMMANDS if not one.models]:
+        if args.command is None or BY_NAME[args.command].models:
             _check_files(config, profile, args.command)
         if profile is not None:
             Presets().used(profile.name)
         # With both outputs redirected, closing the terminal must not end the command; the app needs the terminal.
-        with watched((1, 2)), _tracing(args.trace) as trace:
-            asked = request if trace is None else dataclasses.replace(request, watchers=(trace,))
-            code = _dispatch(parser, args, asked, config)
+        with watched((1, 2)), TraceWriter(args.trace) if args.trace else contextlib.nullcontext() as trace:
+            watched_request = dataclasses.replace(request, watchers=(trace,) if trace is not None else ())
+            code = _dispatch(parser, args, watched_request, config)
         if trace is not None and trace.problem:
             write_err(f"dflash-tui: {trace.problem}")
         sys.stdout.flush()
@@ -168,20 +155,21 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
             raise SystemExit(_fail(str(error))) from None
     if args.draft and not (args.target or args.profile or (args.demo and named)) and args.command != "inspect":
         parser.error("--draft needs the --target that it was made for, or that it is to draft for")
-    if args.trace and args.command not in (None, "ask"):
-        parser.error(f"--trace goes with the app and with ask, not with {args.command}")
-    if args.resume and args.command is not None:
-        parser.error(f"--resume and --continue go with the app, not with {args.command}")
-    if args.attach is not None and args.command is not None:
-        parser.error(f"--attach goes with the app, not with {args.command}")
+    for given_here, what, commands in (
+        (args.trace, "--trace goes with the app and with ask", (None, "ask")),
+        (args.resume, "--resume and --continue go with the app", (None,)),
+        (args.attach is not None, "--attach goes with the app", (None,)),
+    ):
+        if given_here and args.command not in commands:
+            parser.error(f"{what}, not with {args.command}")
     if args.json and args.command is None:
-        parser.error(f"--json needs a command: {', '.join(one.name for one in COMMANDS)}")
+        parser.error(f"--json needs a command: {', '.join(BY_NAME)}")
     if args.demo or args.target:
         given |= {"target": args.target, "draft": args.draft}
     elif args.draft:
         given |= {"draft": args.draft} if args.profile else {"target": None, "draft": args.draft}
-    plain = (("device", args.device), ("theme", args.theme), ("kv", args.kv), ("embedding", args.embedding))
-    given |= {name: value for name, value in plain if value is not None}
+    plain = ("device", "theme", "kv", "embedding")
+    given |= {name: value for name in plain if (value := getattr(args, name)) is not None}
     if args.no_mouse:
         given["mouse"] = False
     return load_config(given, profile=profile, key_rules=KEY_RULES)
@@ -191,7 +179,7 @@ def _profile(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple
     """The values of a profile, by the names of settings."""
     if not args.profile:
         return "", {}
-    if args.command in [one.name for one in COMMANDS if not one.profile]:
+    if args.command is not None and not BY_NAME[args.command].profile:
         parser.error(f"--profile goes with commands that load a model, not with {args.command}")
     try:
         found = Presets().profile(args.profile)
@@ -202,43 +190,25 @@ def _profile(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple
 
 
 def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request: LoadRequest, config: Config) -> int:
-    for command in COMMANDS:
-        if command.name == args.command:
-            gc.enable()
-            return command.run(Invocation(args, request, config, parser.error))
+    if args.command is not None:
+        gc.enable()
+        return BY_NAME[args.command].run(Invocation(args, request, config, parser.error))
     if args.attach is not None:
+        from dflash_tui.application.attach.local import find, lines
         from dflash_tui.application.attach.server import AttachedServer
-        from dflash_tui.server.settings import keys_given
 
-        key = args.attach_key or next(iter(keys_given()), "")
-        if not args.attach:
-            return _list_servers()
+        if not args.attach:  # which servers answer on the usual ports of this machine
+            found = find()
+            write_out("".join(f"{line}\n" for line in lines(found)))
+            return DONE if found else FAILED
         AttachedServer(args.attach)  # refuses what is no address
+        key = args.attach_key or next(iter(keys_given()), "")
         request = dataclasses.replace(request, attach=args.attach, attach_key=key, attach_model=args.attach_model)
     if not on_a_terminal():
         raise DFlashError("the app needs a terminal; in a pipe or a script use: dflash-tui ask")
     from dflash_tui.launch import run_app
 
     return run_app(request, config)
-
-
-def _list_servers() -> int:
-    """Print which servers answer on the usual ports of this machine."""
-    from dflash_tui.application.attach.local import find, lines
-
-    found = find()
-    for line in lines(found):
-        write_out(line + "\n")
-    return DONE if found else FAILED
-
-
-def _tracing(path: Path | None) -> AbstractContextManager[TraceWriter | None]:
-    """A trace that is written to `path`; None if there is no path. Raises TraceError."""
-    if path is None:
-        return contextlib.nullcontext()
-    from dflash_core.trace import TraceWriter
-
-    return TraceWriter(path)
 
 
 def _is_demos(draft: Path) -> bool:

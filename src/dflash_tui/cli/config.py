@@ -17,8 +17,8 @@ from dflash_tui.application.settings.presets import FOLDER_NAME, Presets
 from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.toml_file import quoted, toml
 from dflash_tui.cli.options import Invocation
-from dflash_tui.settings.keys import FIXED, remapped
-from dflash_tui.settings.themes import Themes, installed, with_known_theme
+from dflash_tui.settings.keys import FIXED, with_keys
+from dflash_tui.settings.themes import installed, with_known_theme
 from dflash_tui.terminal.output import write_err, write_json, write_out
 
 
@@ -35,7 +35,7 @@ def show(config: Config, *, origin: bool, as_json: bool) -> int:
     known = {*BUILTIN_THEMES, *(theme.name for theme in themes.themes)}
     config, unknown = with_known_theme(config, known)  # what is printed is in effect, not what was asked for
     rows = _rows(config)
-    beside = [*unknown, *_beside(themes)]
+    beside = [*unknown, *themes.problems, *Presets().problems, *catalogue.load_catalogue().problems]
     for line in beside:
         write_err(f"dflash-tui: {line}")
     if as_json:
@@ -74,7 +74,7 @@ def _rows(config: Config) -> dict[str, Any]:
     settings = config.settings
     rows: dict[str, Any] = {name: getattr(settings, name) for name in PLAIN}
     rows |= {f"knobs.{spec.name}": getattr(settings.knobs, spec.name) for spec in SPECS}
-    actions, _, _ = remapped(settings.keys)
+    actions = with_keys(settings.keys)
     rows |= {f"keys.{one.id}": one.keys for one in actions if one.id not in FIXED}
     # Not their arguments, variables and headers, which may be secrets.
     kinds = {one.name: "url" if one.url else "command" for one in settings.servers}
@@ -85,11 +85,6 @@ def _rows(config: Config) -> dict[str, Any]:
 def _origin(config: Config, name: str) -> str:
     """Where a setting came from; a server as a whole."""
     return config.origins.get(name) or config.origins.get(name.rpartition(".")[0], "default")
-
-
-def _beside(themes: Themes) -> list[str]:
-    """Problems in the files next to the settings: themes and presets."""
-    return [*themes.problems, *Presets().problems, *catalogue.load_catalogue().problems]
 
 
 def _plain(value: Any) -> Any:

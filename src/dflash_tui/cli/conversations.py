@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from dflash_core.errors import DFlashError
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.conversations.exchange import from_file, import_file
 from dflash_tui.application.conversations.history import data_folder
-from dflash_tui.application.conversations.store import Card, Entry, Store
+from dflash_tui.application.conversations.store import Card, Store
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_err, write_file, write_json, write_out
 from dflash_tui.text.pages import KINDS, render
@@ -22,15 +21,10 @@ from dflash_tui.text.pages import KINDS, render
 
 def run(call: Invocation) -> int:
     """Run the command. Returns the exit code; raises DFlashError."""
-    does: Mapping[str, Callable[[Store, argparse.Namespace], int]] = {
-        "list": _list,
-        "export": _export,
-        "import": _import,
-        "delete": _delete,
-    }
+    does = {"list": _list, "export": _export, "import": _import, "delete": _delete}
     args, store = call.args, Store(data_folder())
     try:
-        code = does[args.does](store, args)
+        does[args.does](store, args)
         problem = store.problem()
     finally:
         written = store.close()
@@ -38,37 +32,29 @@ def run(call: Invocation) -> int:
         raise DFlashError(f"nothing was changed: {problem}")
     if problem:
         write_err(f"note: {problem}")
-    return code
+    return 0
 
 
-def _list(store: Store, args: argparse.Namespace) -> int:
+def _list(store: Store, args: argparse.Namespace) -> None:
     entries = store.list(" ".join(args.search))
     if args.json:
         write_json({"conversations": [_about(entry.card) | {"messages": entry.messages} for entry in entries]})
     elif not entries:
         write_err("no conversations" if not args.search else "no conversation has these words")
     else:
-        short = _short([entry.card.id for entry in store.list()])
-        for entry in entries:
-            write_out(_line(entry, short) + "\n")
-    return 0
-
-
-def _line(entry: Entry, length: int) -> str:
-    changed = datetime.fromtimestamp(entry.card.updated).strftime("%Y-%m-%d %H:%M")
-    return f"{one_line(entry.card.id[:length])}  {changed}  {entry.messages:>4}  {one_line(entry.card.title)}"
+        ids = [entry.card.id for entry in store.list()]
+        # The shortest length, at least six, at which the prefixes of all ids differ.
+        length = next((n for n in range(6, 16) if len({id[:n] for id in ids}) == len(ids)), 16)
+        for one in entries:
+            changed, short = datetime.fromtimestamp(one.card.updated), one_line(one.card.id[:length])
+            write_out(f"{short}  {changed:%Y-%m-%d %H:%M}  {one.messages:>4}  {one_line(one.card.title)}\n")
 
 
 def _named(card: Card) -> str:
     return f"{one_line(card.id)}  {one_line(card.title)}"
 
 
-def _short(ids: Sequence[str]) -> int:
-    """The shortest length, at least six, at which the prefixes of all ids differ."""
-    return next((n for n in range(6, 16) if len({id[:n] for id in ids}) == len(ids)), 16)
-
-
-def _export(store: Store, args: argparse.Namespace) -> int:
+def _export(store: Store, args: argparse.Namespace) -> None:
     kind = args.kind or (args.output.suffix.lstrip(".") if args.output else "md")
     if kind not in KINDS:
         raise DFlashError(f"--output {args.output}: its ending names no format; add --as md, json or svg")
@@ -85,16 +71,15 @@ def _export(store: Store, args: argparse.Namespace) -> int:
         else:  # exactly the bytes that a file would have
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
-        return 0
+        return
     write_file(args.output, data)
     if args.json:
         write_json({"written": str(args.output), "bytes": len(data), "conversations": [_about(card) for card in cards]})
     else:
         write_err(f"{args.output}: {counted(len(cards), 'conversation')}, {len(data):,} bytes")
-    return 0
 
 
-def _import(store: Store, args: argparse.Namespace) -> int:
+def _import(store: Store, args: argparse.Namespace) -> None:
     found = [one for path in args.files for one in from_file(path)]  # all of them are valid, or none is imported
     notes = Notes()
     cards = [import_file(store, one, partial(notes.progress, "importing")) for one in found]
@@ -104,10 +89,9 @@ def _import(store: Store, args: argparse.Namespace) -> int:
     else:
         for card in cards:
             write_out(_named(card) + "\n")
-    return 0
 
 
-def _delete(store: Store, args: argparse.Namespace) -> int:
+def _delete(store: Store, args: argparse.Namespace) -> None:
     cards = [store.find(name) for name in args.names]  # all of them exist, or none is deleted
     for card in cards:
         store.delete(card.id)
@@ -116,7 +100,6 @@ def _delete(store: Store, args: argparse.Namespace) -> int:
     else:
         for card in cards:
             write_err(f"deleted {_named(card)}")
-    return 0
 
 
 def _about(card: Card) -> dict[str, Any]:

@@ -6,7 +6,7 @@ A check is a function from a Computer to findings. A check reads nothing else, s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,104 +83,95 @@ def report(findings: list[Finding]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def judged(check: str, found: str, *cases: tuple[object, Verdict, str, str]) -> Finding:
+    """The first case that holds: its verdict, what it adds to `found`, its remedy. Without one all is well."""
+    for holds, verdict, more, remedy in cases:
+        if holds:
+            return Finding(check, verdict, f"{found}{more}", remedy)
+    return Finding(check, "ok", found)
+
+
 def check_python(machine: Computer) -> Iterator[Finding]:
-    version = ".".join(map(str, machine.python))
-    found = f"{version} on {machine.system} {machine.processor}"
-    if machine.python < (3, 11):
-        yield Finding("Python", "problem", found, "use Python 3.11 or later: make PYTHON=python3.12 chat")
-    else:
-        yield Finding("Python", "ok", found)
+    found = f"{'.'.join(map(str, machine.python))} on {machine.system} {machine.processor}"
+    remedy = "use Python 3.11 or later: make PYTHON=python3.12 chat"
+    yield judged("Python", found, (machine.python < (3, 11), "problem", "", remedy))
 
 
 def check_torch(machine: Computer) -> Iterator[Finding]:
     """The build of torch compared with the driver: each may be installed without the other."""
-    torch = machine.stage("torch")
+    torch, driver = machine.stage("torch"), has_driver(machine)
     if "error" in torch:
         yield Finding("torch", "problem", torch["error"], "install the project again: pip install --force-reinstall .")
         return
-    found = f"{torch['version']}, {'CUDA ' + torch['cuda'] if torch['cuda'] else 'CPU build'}"
-    if not torch["cuda"] and has_driver(machine):
-        remedy = f"{CUDA_TORCH} (or nothing: it decodes on the CPU)"
-        yield Finding("torch", "problem", f"{found}, although there is an NVIDIA driver", remedy)
-    elif torch["cuda"] and not has_driver(machine) and not machine.nvidia_card:
-        yield Finding("torch", "note", f"{found}, but no NVIDIA driver", f"decodes on the CPU; smaller: {CPU_TORCH}")
-    elif torch["cuda"] and has_driver(machine) and driver_cuda(machine)[0] < int(torch["cuda"].split(".")[0]):
-        pass  # the driver is too old for it: reported by that check
-    elif torch["cuda"] and has_driver(machine) and not machine.stage("torch_cuda").get("available"):
-        yield Finding("torch", "problem", f"{found}, but it sees no card", "see the driver and card lines below")
-    else:
-        yield Finding("torch", "ok", found)
+    built = torch["cuda"]
+    if built and driver and driver_cuda(machine)[0] < int(built.split(".")[0]):
+        return  # the driver is too old for it: reported by that check
+    blind = built and driver and not machine.stage("torch_cuda").get("available")
+    yield judged(
+        "torch", f"{torch['version']}, {f'CUDA {built}' if built else 'CPU build'}",
+        (not built and driver, "problem", ", although there is an NVIDIA driver",
+         f"{CUDA_TORCH} (or nothing: it decodes on the CPU)"),
+        (built and not driver and not machine.nvidia_card, "note", ", but no NVIDIA driver",
+         f"decodes on the CPU; smaller: {CPU_TORCH}"),
+        (blind, "problem", ", but it sees no card", "see the driver and card lines below"),
+    )  # fmt: skip
 
 
 def check_compiler(machine: Computer) -> Iterator[Finding]:
     """NVRTC: it needs no card, so it is tested wherever its wheels exist."""
-    compiler = machine.stage("compiler")
+    compiler, name = machine.stage("compiler"), "CUDA compiler"
     if machine.system == "darwin":
-        yield Finding("CUDA compiler", "ok", "none, as CUDA does not exist on macOS; decodes on the CPU")
+        yield Finding(name, "ok", "none, as CUDA does not exist on macOS; decodes on the CPU")
     elif "error" in compiler:
-        yield Finding(
-            "CUDA compiler", "problem", compiler["error"], "install the project again; its CUDA packages are pinned"
-        )
+        yield Finding(name, "problem", compiler["error"], "install the project again; its CUDA packages are pinned")
     else:
-        version = ".".join(map(str, compiler["version"]))
-        made = ", ".join(compiler["architectures"])
-        yield Finding("CUDA compiler", "ok", f"NVRTC {version} compiles probe.cu for {made}")
+        version, made = ".".join(map(str, compiler["version"])), ", ".join(compiler["architectures"])
+        yield Finding(name, "ok", f"NVRTC {version} compiles probe.cu for {made}")
 
 
 def check_driver(machine: Computer) -> Iterator[Finding]:
+    management, driver = machine.stage("management"), machine.stage("driver")
     if machine.system == "darwin":
         return
-    management, driver = machine.stage("management"), machine.stage("driver")
     if not has_driver(machine):
-        if machine.nvidia_card:
-            remedy = f"install driver {DRIVER} or later; in a container, start it with the GPU (--gpus all)"
-            yield Finding("driver", "problem", "none, though there is an NVIDIA card", remedy)
-        else:
-            yield Finding("driver", "ok", "no NVIDIA card and no driver; decodes on the CPU")
+        found = "none, though there is an NVIDIA card"
+        remedy = f"install driver {DRIVER} or later; in a container, start it with the GPU (--gpus all)"
+        none = "no NVIDIA card and no driver; decodes on the CPU"
+        yield Finding("driver", "problem", found, remedy) if machine.nvidia_card else Finding("driver", "ok", none)
         return
     cuda = driver_cuda(machine)
-    found = f"{management.get('driver', 'version unknown')}, for CUDA up to {'.'.join(map(str, cuda))}"
-    required = machine.stage("torch").get("cuda") or "13.0"
-    if cuda[0] < int(required.split(".")[0]):
-        yield Finding("driver", "problem", f"{found}; {required} is needed", f"install driver {DRIVER} or later")
-    elif "error" in driver:
-        remedy = "see the line on CUDA_VISIBLE_DEVICES; else restart the machine or install the driver again"
-        yield Finding("driver", "problem", f"{found}; {driver['error']}", remedy)
-    else:
-        yield Finding("driver", "ok", found)
-
-
-def _managed(machine: Computer) -> Sequence[Mapping[str, Any]]:
-    """The cards as the management library knows them."""
-    found: Sequence[Mapping[str, Any]] = machine.stage("management").get("cards", ())
-    return found
+    needed = machine.stage("torch").get("cuda") or "13.0"
+    again = "see the line on CUDA_VISIBLE_DEVICES; else restart the machine or install the driver again"
+    yield judged(
+        "driver", f"{management.get('driver', 'version unknown')}, for CUDA up to {'.'.join(map(str, cuda))}",
+        (cuda[0] < int(needed.split(".")[0]), "problem", f"; {needed} is needed", f"install driver {DRIVER} or later"),
+        ("error" in driver, "problem", f"; {driver.get('error')}", again),
+    )  # fmt: skip
 
 
 def check_cards(machine: Computer) -> Iterator[Finding]:
     card = machine.stage("driver")
     if "error" in card or "capability" not in card:
         return
-    major, minor = card["capability"]
-    found = f"{card['name']}, compute capability {major}.{minor}, {gib(card['free'])} of {gib(card['total'])} free"
-    size = max((c["total"] for c in _managed(machine) if c["name"] == card["name"]), default=0)
-    if (major, minor) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        yield Finding("card", "problem", f"{found}; too old", f"use a card of {oldest} or later, or --device cpu")
-    elif (major, minor) < ENOUGH_SHARED:
-        remedy = "use a card of 8.0 (Ampere) or later, or --device cpu"
-        yield Finding("card", "problem", f"{found}; its shared memory is too small for passes of 64 rows", remedy)
-    elif card["total"] == 0:
-        yield Finding("card", "problem", found, "no memory is visible: unset the vGPU limit, or restart the machine")
-    elif "launch_error" in card:
-        yield Finding("card", "problem", f"{found}; {card['launch_error']}", "restart the machine; then the driver")
-    elif not card.get("correct"):
-        remedy = "the card computes wrong numbers: undo overclocking, then test it with other programs"
-        yield Finding("card", "problem", f"{found}; probe.cu ran and its result is wrong", remedy)
-    elif card["total"] < USUAL_SHARE * size:
-        yield Finding("card", "note", f"{found}; the card has {gib(size)}", "a vGPU limit or a MIG slice is in force")
-    else:
-        yield Finding("card", "ok", f"{found}; probe.cu runs")
-    if users := next((c["holders"] for c in _managed(machine) if c["name"] == card["name"] and c.get("holders")), ""):
+    version = tuple(card["capability"])
+    managed = [one for one in machine.stage("management").get("cards", ()) if one["name"] == card["name"]]
+    size, oldest = max((one["total"] for one in managed), default=0), ".".join(map(str, OLDEST))
+    yield judged(
+        "card",
+        f"{card['name']}, compute capability {'.'.join(map(str, version))}, "
+        f"{gib(card['free'])} of {gib(card['total'])} free",
+        (version < OLDEST, "problem", "; too old", f"use a card of {oldest} or later, or --device cpu"),
+        (version < ENOUGH_SHARED, "problem", "; its shared memory is too small for passes of 64 rows",
+         "use a card of 8.0 (Ampere) or later, or --device cpu"),
+        (card["total"] == 0, "problem", "", "no memory is visible: unset the vGPU limit, or restart the machine"),
+        ("launch_error" in card, "problem", f"; {card.get('launch_error')}", "restart the machine; then the driver"),
+        (not card.get("correct"), "problem", "; probe.cu ran and its result is wrong",
+         "the card computes wrong numbers: undo overclocking, then test it with other programs"),
+        (card["total"] < USUAL_SHARE * size, "note", f"; the card has {gib(size)}",
+         "a vGPU limit or a MIG slice is in force"),
+        (True, "ok", "; probe.cu runs", ""),
+    )  # fmt: skip
+    if users := next((one["holders"] for one in managed if one.get("holders")), ""):
         yield Finding("card memory", "note", f"used by {users}", "close them for longer contexts and larger trees")
     if "WSL_DISTRO_NAME" in machine.environment:
         remedy = 'in the NVIDIA Control Panel set "CUDA - Sysmem Fallback Policy" to "Prefer No Sysmem Fallback"'
@@ -191,8 +182,8 @@ def check_cards(machine: Computer) -> Iterator[Finding]:
 
 def check_kernels(machine: Computer) -> Iterator[Finding]:
     """The self-test, if there is a usable card."""
-    card, kernels = machine.stage("driver"), machine.stage("kernels")
-    if not card.get("correct") or not machine.stage("torch").get("cuda"):
+    kernels = machine.stage("kernels")
+    if not machine.stage("driver").get("correct") or not machine.stage("torch").get("cuda"):
         return
     if "error" in kernels:
         yield Finding("kernels", "problem", kernels["error"], "decode with --device cpu, and report this output")
@@ -204,62 +195,49 @@ def check_kernels(machine: Computer) -> Iterator[Finding]:
 
 def check_visible_devices(machine: Computer) -> Iterator[Finding]:
     value = machine.environment.get("CUDA_VISIBLE_DEVICES")
-    if value is None or not (has_driver(machine) or machine.nvidia_card):
-        return
-    hidden = value.strip() in ("", "-1", "NoDevFiles")
-    found = f"CUDA_VISIBLE_DEVICES={value!r}"
-    if hidden:
-        yield Finding("visible cards", "problem", f"{found} hides every card", "unset CUDA_VISIBLE_DEVICES")
-    else:
-        yield Finding("visible cards", "ok", found)
+    if value is not None and (has_driver(machine) or machine.nvidia_card):
+        hidden = value.strip() in ("", "-1", "NoDevFiles")
+        found, remedy = f"CUDA_VISIBLE_DEVICES={value!r}", "unset CUDA_VISIBLE_DEVICES"
+        yield judged("visible cards", found, (hidden, "problem", " hides every card", remedy))
 
 
 def check_memory(machine: Computer) -> Iterator[Finding]:
-    memory = machine.memory
-    found = f"{gib(memory.free)} of {gib(memory.total)} free"
-    if memory.free < LITTLE_MEMORY:
-        yield Finding("memory", "note", found, "enough only for the demo pair; close other programs for more")
-    else:
-        yield Finding("memory", "ok", found)
+    free, remedy = machine.memory.free, "enough only for the demo pair; close other programs for more"
+    yield judged(
+        "memory", f"{gib(free)} of {gib(machine.memory.total)} free", (free < LITTLE_MEMORY, "note", "", remedy)
+    )
 
 
 def check_folders(machine: Computer) -> Iterator[Finding]:
     for folder in machine.folders:
-        name = f"{folder.name} folder"
-        if folder.error:
-            remedy = f"make it writable, or set XDG_{folder.name.upper()}_HOME to a folder that is"
-            yield Finding(name, "problem", f"cannot write to {folder.error}", remedy)
-        else:
-            yield Finding(name, "ok", str(folder.path))
+        remedy = f"make it writable, or set XDG_{folder.name.upper()}_HOME to a folder that is"
+        found = f"cannot write to {folder.error}" if folder.error else str(folder.path)
+        yield judged(f"{folder.name} folder", found, (folder.error, "problem", "", remedy))
 
 
 def check_demo(machine: Computer) -> Iterator[Finding]:
     demo = machine.stage("demo")
-    if "error" in demo:
-        yield Finding("demo pair", "problem", demo["error"], "install the project again; the models come with it")
-    else:
-        yield Finding("demo pair", "ok", f"loads in {demo['seconds']:.1f} s")
+    found = demo["error"] if "error" in demo else f"loads in {demo['seconds']:.1f} s"
+    again = "install the project again; the models come with it"
+    yield judged("demo pair", found, ("error" in demo, "problem", "", again))
 
 
 def check_terminal(machine: Computer) -> Iterator[Finding]:
     terminal, environment = machine.terminal, machine.environment
-    kind = environment.get("TERM", "")
     if not terminal.columns:
         yield Finding("terminal", "ok", "none, as the output is piped; the app needs one")
         return
-    colours = _colours(environment)
-    found = f"{terminal.columns}x{terminal.lines}, {kind or 'TERM not set'}, {colours}, {terminal.encoding}"
+    kind, colours = environment.get("TERM", ""), _colours(environment)
     columns, lines = SMALLEST_TERMINAL
-    if terminal.columns < columns or terminal.lines < lines:
-        yield Finding("terminal", "problem", found, f"make the window at least {columns}x{lines}; 80x24 is comfortable")
-    elif kind in ("", "dumb"):
-        yield Finding("terminal", "problem", found, "the app needs cursor control: TERM=xterm-256color, or `ask`")
-    elif "utf" not in terminal.encoding.lower():
-        yield Finding("terminal", "note", found, "lines and bars may show as ?: export LC_ALL=C.UTF-8")
-    elif colours == "16 colours":
-        yield Finding("terminal", "note", found, "for the themes' own colours: export TERM=xterm-256color")
-    else:
-        yield Finding("terminal", "ok", found)
+    small = terminal.columns < columns or terminal.lines < lines
+    yield judged(
+        "terminal",
+        f"{terminal.columns}x{terminal.lines}, {kind or 'TERM not set'}, {colours}, {terminal.encoding}",
+        (small, "problem", "", f"make the window at least {columns}x{lines}; 80x24 is comfortable"),
+        (kind in ("", "dumb"), "problem", "", "the app needs cursor control: TERM=xterm-256color, or `ask`"),
+        ("utf" not in terminal.encoding.lower(), "note", "", "lines and bars may show as ?: export LC_ALL=C.UTF-8"),
+        (colours == "16 colours", "note", "", "for the themes' own colours: export TERM=xterm-256color"),
+    )
 
 
 def _colours(environment: Any) -> str:
@@ -281,15 +259,6 @@ def driver_cuda(machine: Computer) -> tuple[int, int]:
 
 
 CHECKS: tuple[Check, ...] = (
-    check_python,
-    check_torch,
-    check_compiler,
-    check_driver,
-    check_cards,
-    check_kernels,
-    check_visible_devices,
-    check_memory,
-    check_folders,
-    check_demo,
-    check_terminal,
-)
+    check_python, check_torch, check_compiler, check_driver, check_cards, check_kernels, check_visible_devices,
+    check_memory, check_folders, check_demo, check_terminal,
+)  # fmt: skip

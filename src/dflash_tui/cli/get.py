@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dflash_core.memory import gib
 from dflash_tui.application.hub.catalogue import Pair, load_catalogue
-from dflash_tui.application.hub.fetch import OnProgress, fetch, requested_files
+from dflash_tui.application.hub.fetch import fetch, requested_files
 from dflash_tui.application.hub.files import FileRequest, HubError, check_disk, fetched, received
 from dflash_tui.application.hub.fitting import by_size
 from dflash_tui.application.hub.places import downloads
@@ -19,7 +19,7 @@ from dflash_tui.terminal.output import Notes, write_out
 
 
 def run(call: Invocation) -> int:
-    """Fetch what the command line names. Returns the exit code; raises CatalogueError, HubError."""
+    """Fetch what the command line names. Returns the exit code; raises DFlashError."""
     return get(call.args.name, call.args.to, yes=call.args.yes)
 
 
@@ -28,7 +28,7 @@ def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -
     fits, then ask if there is a terminal to answer. For just OWNER/NAME its models are listed; a repository that is
     nothing but the folder of a model is fetched.
 
-    Raises CatalogueError, HubError.
+    Raises DFlashError.
     """
     folder, notes = to or downloads(), Notes()
     if "/" in name:
@@ -46,19 +46,24 @@ def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -
     for line in before_a_byte(pair, files, folder):
         notes.line(line)
     check_disk(files, folder)
+    if not yes and not sys.stdin.isatty():
+        notes.line("nothing was fetched; --yes fetches without asking")
+        return 1
     if not yes:
-        if not sys.stdin.isatty():
-            notes.line("nothing was fetched; --yes fetches without asking")
-            return 1
         notes.line("fetch it? y/n")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             notes.line("nothing was fetched")
             return 1
     stop = threading.Event()
+
+    def progressed(file: str, here: int, size: int, more: str) -> None:
+        amounts = f" {gib(here)} of {gib(size)}{f', {more}' if more else ''}" if notes.is_terminal else ""
+        notes.progress(f"{file}{amounts}", here / size)
+
     with stop_on_interrupt(stop.set) as interrupted:
         try:
             for one in files:
-                fetch(one, folder, _telling(notes), endpoint, stop)
+                fetch(one, folder, progressed, endpoint, stop)
         except HubError:
             notes.line(f"{'interrupted; ' if interrupted else ''}{received(files, folder)}")
             if interrupted:
@@ -85,13 +90,3 @@ def before_a_byte(pair: Pair, files: list[FileRequest], folder: Path) -> list[st
         f"  {gib(size)} in all, into {folder}",
         by_size(size),
     ]
-
-
-def _telling(notes: Notes) -> OnProgress:
-    def on_progress(file: str, here: int, size: int, more: str) -> None:
-        notes.progress(
-            f"{file} {gib(here)} of {gib(size)}{f', {more}' if more else ''}" if notes.is_terminal else file,
-            here / size,
-        )
-
-    return on_progress

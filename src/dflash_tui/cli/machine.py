@@ -67,7 +67,7 @@ def look() -> Computer:
         system=sys.platform,
         processor=platform.machine(),
         environment=dict(os.environ),
-        nvidia_card=_nvidia_card_on_bus(),
+        nvidia_card=any(_is_nvidia_card(device) for device in Path("/sys/bus/pci/devices").glob("*")),
         memory=host_memory(),
         folders=folders(),
         terminal=_terminal(),
@@ -114,11 +114,8 @@ def _cannot_write(folder: Path) -> str:
         return f"{folder}: {error.strerror}"
 
 
-def _nvidia_card_on_bus() -> bool:
-    for device in Path("/sys/bus/pci/devices").glob("*"):
-        if _read(device / "vendor").strip() == "0x10de" and re.match("0x030[02]", _read(device / "class")):
-            return True
-    return False
+def _is_nvidia_card(device: Path) -> bool:
+    return _read(device / "vendor").strip() == "0x10de" and re.match("0x030[02]", _read(device / "class")) is not None
 
 
 def _terminal() -> Terminal:

@@ -16,7 +16,6 @@ from dflash_tui.application.hub.found import Found, PassedOver, counted_others
 from dflash_tui.application.hub.header import HeaderCache
 from dflash_tui.application.hub.places import downloads, places
 from dflash_tui.application.session import LoadRequest
-from dflash_tui.application.settings.config import Settings
 from dflash_tui.application.settings.presets import Presets
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_json, write_out
@@ -33,7 +32,10 @@ def run(call: Invocation) -> int:
             others.append(one)
     presets, catalogue = Presets(), load_catalogue()
     profiles = presets.profiles.values()
-    fits = {path: fit_check(_request(settings, one)) for path, one in found.items()}
+    fits = {
+        path: fit_check(LoadRequest(path, one.draft, settings.device, settings.knobs, kv=settings.kv))
+        for path, one in found.items()
+    }
     if call.args.json:
         write_json(
             {
@@ -62,7 +64,9 @@ def run(call: Invocation) -> int:
         if one.draft is None:
             own = "its own MTP head drafts" if header.own_head else "--draft ngram copies from the conversation"
             lines.append(f"    no drafter with a matching name; {own}")
-    lines += ["", *passed_over(others)] if others else []
+    counted_text, broken = counted_others(others)
+    passed = [f"not offered: {counted_text}"] * bool(counted_text) + [f"not read: {one.why}" for one in broken]
+    lines += ["", *passed] if passed else []
     lines += ["", "to fetch with: dflash-tui get NAME"]
     for pair in catalogue.pairs.values():
         words = (pair.about, pair.licence or "licence not stated", begun_words(pair, downloads()))
@@ -72,16 +76,6 @@ def run(call: Invocation) -> int:
     lines += ["", "and folders of safetensors, by the model_type of their config.json", f"    {', '.join(FORMS)}"]
     write_out("\n".join(lines) + "\n")
     return 0
-
-
-def passed_over(others: list[PassedOver]) -> list[str]:
-    """A line that counts the files that are not chat models, and one for each damaged model."""
-    counted_text, broken = counted_others(others)
-    return [*([f"not offered: {counted_text}"] if counted_text else []), *(f"not read: {one.why}" for one in broken)]
-
-
-def _request(settings: Settings, one: Found) -> LoadRequest:
-    return LoadRequest(one.path, one.draft, settings.device, settings.knobs, kv=settings.kv)
 
 
 def _facts(one: Found, fit: FitCheck) -> dict[str, Any]:

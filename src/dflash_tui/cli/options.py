@@ -102,6 +102,8 @@ SERVE = (
         "--client", "NAME=PRESET", "the preset of a program, by the beginning of its User-Agent, or by key-1, key-2"
     ),
     switch("--share-events", "whoever has one of several keys may watch the requests of all"),
+    option("--log", "FILE", "add a line of JSON for each request to this file, without texts", default=""),
+    switch("--log-prompts", "with --log: the texts of prompts and answers too"),
     repeated("--cors", "ORIGIN", "a web page that may call it"),
     repeated("--allowed-host", "NAME", "a further name of this machine in requests"),
 )  # fmt: skip
@@ -153,9 +155,9 @@ GET = (
 )  # fmt: skip
 BENCH = (
     option("--prompts", "FILE", "a prompt set: HumanEval, GSM8K, MATH, MT-bench, JSON lines", type=file_path),
-    option("--samples", "N", "prompts drawn from it (10)", type=int),
+    option("--samples", "N", "prompts drawn from it (10)", type=positive),
     option("--against", "FILE", "another drafter of --target, compared with --draft by prompt", type=file_path),
-    option("--repeats", "N", "runs of each", type=int),
+    option("--repeats", "N", "runs of each", type=positive),
     option("--out", "FILE", "write everything measured as JSON", type=file_path),
 )
 INSPECT = (option("model", "MODEL", "the file (the demo pair)", type=file_path, nargs="?"),)
@@ -204,6 +206,8 @@ COMMANDS: tuple[Command, ...] = (
         epilog="In a checkout, python -m tools.bench.steps times steps on a card, tools.bench.ui the app",
     ),
 )  # fmt: skip
+
+BY_NAME = {one.name: one for one in COMMANDS}
 
 # The message of argparse about a word in the place of a command.
 _UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(?P<word>[^']+)'")

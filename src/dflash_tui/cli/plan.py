@@ -10,7 +10,6 @@ from dflash_core.bench.family_models import MODELS
 from dflash_core.fits import DESKTOP, MemoryPlan, plan, with_desktop
 from dflash_core.fits_notes import cut_note
 from dflash_core.memory import gib
-from dflash_tui.application import fits
 from dflash_tui.application.fits import options, reduced, remedy_words, smaller_words, verdict
 from dflash_tui.application.hub.catalogue import named
 from dflash_tui.application.hub.files import begun, fetched
@@ -54,7 +53,7 @@ def lines(plan: MemoryPlan, desktop: Mapping[str, int] | None = None) -> Iterato
         yield f"  {len(plan.remedies) + 1}  {smaller}"
 
 
-ALONE = f"nothing else on the card; beside a desktop: {gib(DESKTOP)} used by other programs, 0.5 to 1.5 GiB are usual"
+EMPTY = f"nothing else on the card; beside a desktop: {gib(DESKTOP)} used by other programs, 0.5 to 1.5 GiB are usual"
 FREE = "what is free on this machine now"
 SHAPED = "weights as {}, of the published shapes: files that mix types are 4 to 8 % larger"
 
@@ -69,10 +68,8 @@ def run(call: Invocation) -> int:
         write_json({**facts(found), "context_beside_a_desktop": desktop})
         return 0
     holders = holders_for(request, memory)
-    assumed = [
-        *([SHAPED.format(MODELS[request.shapes[0]].mix)] if request.shapes[0] else []),
-        ALONE if memory else FREE,
-    ]
+    assumed = [SHAPED.format(MODELS[request.shapes[0]].mix)] if request.shapes[0] else []
+    assumed += [EMPTY if memory else FREE]
     assumed += [f"the rest is held by other programs: {holders}"] if holders else []
     page = [*cut_note(request.context, found.setup.context), *lines(found, desktop), "", "assumed"]
     write_out("".join(f"{line}\n" for line in (*page, *(f"  {one}" for one in assumed))))
@@ -90,29 +87,18 @@ def of_catalogue(request: LoadRequest) -> LoadRequest:
 
 
 def facts(plan: MemoryPlan) -> dict[str, Any]:
+    setup = plan.setup
     return {
-        "card": plan.machine,
-        "context": plan.setup.context,
-        "kv": plan.setup.kv,
-        "embedding": plan.setup.embedding,
-        "expert_layers_in_main_memory": plan.setup.experts,
-        "cached_experts_of_each_layer": plan.setup.cached,
-        "prompt_rows": plan.setup.rows,
-        "components": [{"name": one.name, "bytes": one.bytes} for one in plan.components],
-        "total": plan.total,
-        "available": plan.available,
-        "fits": plan.fits,
-        "context_that_fits": dict(plan.context_that_fits),
-        "smaller_target": plan.smaller,
+        "card": plan.machine, "context": setup.context, "kv": setup.kv, "embedding": setup.embedding,
+        "expert_layers_in_main_memory": setup.experts, "cached_experts_of_each_layer": setup.cached,
+        "prompt_rows": setup.rows, "components": [{"name": one.name, "bytes": one.bytes} for one in plan.components],
+        "total": plan.total, "available": plan.available, "fits": plan.fits,
+        "context_that_fits": dict(plan.context_that_fits), "smaller_target": plan.smaller,
         "remedies": [
             {
-                "what": fits.remedy_words(one, plan.setup),
-                "options": fits.options(one, plan.setup),
-                "total": one.total,
-                "saves": one.saves,
-                "context": one.setup.context,
-                "kv": one.setup.kv,
+                "what": remedy_words(one, setup), "options": options(one, setup), "total": one.total,
+                "saves": one.saves, "context": one.setup.context, "kv": one.setup.kv,
             }
             for one in plan.remedies
         ],
-    }
+    }  # fmt: skip

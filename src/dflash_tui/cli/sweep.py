@@ -5,9 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from dflash_core.bench.prompts import SAMPLES, Task, read_prompts, sample
+from dflash_core.bench.prompts import PROMPTS, SAMPLES, Task, read_prompts, sample
 from dflash_core.drafters.capabilities import DRAFT_KNOBS, Capabilities
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC
@@ -36,14 +35,9 @@ def run(call: Invocation) -> int:
         call.refuse("give the prompt, --prompt TEXT, or a file of them, --prompts FILE")
     if args.prompt is not None and not args.prompt.strip():
         call.refuse("the prompt is empty")
-    if args.samples is not None and args.prompts is None:
-        call.refuse("--samples draws from a file of prompts: give it, --prompts FILE")
     axes = parse_axes(args.axes)
     settings(axes, request.knobs, ANY_PAIR)  # refuse settings that no pair supports before one is loaded
-    if args.prompts is not None:
-        tasks = list(sample(read_prompts(args.prompts), args.samples or SAMPLES))
-    else:
-        tasks = [Task("prompt", args.prompt)]
+    cases, repeats = asked(call, args.prompt)
     for path in args.out:
         check_path(path)
 
@@ -51,14 +45,31 @@ def run(call: Invocation) -> int:
 
     notes = Notes()
     _, lab = loaded_laboratory(request, notes)
-    grid = settings(axes, request.knobs, lab.limits)
-    cases, repeats = [Case.of(task) for task in tasks], args.repeats or default_repeats(len(tasks))
-    design = Design(grid, tuple(cases), repeats, tuple(axis.name for axis in axes))
+    design = Design(settings(axes, request.knobs, lab.limits), cases, repeats, tuple(axis.name for axis in axes))
     result, fault, code = measure(lab.experiment(design), notes)
-    _report(result, args.out, notes, as_json=args.json)
+    if args.json:
+        write_json(to_json(result))
+    elif result.trials:
+        write_out(page(result))
+        sys.stdout.flush()
+    for path in args.out if result.trials else ():
+        write(result, path)
+        notes.line(f"written: {path}")
     if fault is not None:
         raise fault
     return code
+
+
+def asked(call: Invocation, prompt: str | None = None) -> tuple[tuple[Case, ...], int]:
+    """The prompts of the command line, else `prompt` or the examples, and how often each is run with a setting."""
+    args = call.args
+    if args.samples is not None and args.prompts is None:
+        call.refuse("--samples draws from a file of prompts: give it, --prompts FILE")
+    if args.prompts is not None:
+        tasks = list(sample(read_prompts(args.prompts), args.samples or SAMPLES))
+    else:
+        tasks = [Task(text, text) for text in PROMPTS] if prompt is None else [Task("prompt", prompt)]
+    return tuple(map(Case.of, tasks)), args.repeats or default_repeats(len(tasks))
 
 
 def measure(experiment: Experiment, notes: Notes) -> tuple[Result, DFlashError | None, int]:
@@ -80,23 +91,11 @@ def measure(experiment: Experiment, notes: Notes) -> tuple[Result, DFlashError |
     return experiment.result, fault, 130 if interrupted else 0
 
 
-def _report(result: Result, files: Sequence[Path], notes: Notes, *, as_json: bool) -> None:
-    if as_json:
-        write_json(to_json(result))
-    if not result.trials:
-        return
-    if not as_json:
-        width = min(shutil.get_terminal_size((80, 24)).columns, 100)
-        marks, title = lab_text.curve(result)
-        curve = plot(marks, width, CURVE_ROWS, title) if marks else []
-        lines = [lab_text.finding(result), *lab_text.notes(result)]
-        field = lab_text.plain(lab_text.field(result, width))
-        _print(lab_text.table(result), lab_text.depths(result), field, curve, lines)
-    for path in files:
-        write(result, path)
-        notes.line(f"written: {path}")
-
-
-def _print(*parts: Sequence[str]) -> None:
-    write_out("\n\n".join("\n".join(part) for part in parts if part) + "\n")
-    sys.stdout.flush()
+def page(result: Result, *more: Sequence[str]) -> str:
+    """The table of a result, what is accepted by depth, a field or curve of swept values, `more`, and the finding."""
+    width = min(shutil.get_terminal_size((80, 24)).columns, 100)
+    marks, title = lab_text.curve(result)
+    curve = plot(marks, width, CURVE_ROWS, title) if marks else []
+    parts = lab_text.table(result), lab_text.depths(result), lab_text.plain(lab_text.field(result, width)), curve, *more
+    finding = [lab_text.finding(result), *lab_text.notes(result)]
+    return "\n\n".join("\n".join(part) for part in (*parts, finding) if part) + "\n"

@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
+from dflash_core.errors import DFlashError
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
 from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.tool_servers import ALL, ToolServer
-from dflash_tui.application.tools.offered import ToolsError, needs
+from dflash_tui.application.tools.offered import needs
 from dflash_tui.application.tools.results import fitting
 from dflash_tui.application.tools.rounds import CANCELLED, NOT_ASKED, Permissions, over, plan, result_tokens
 from dflash_tui.cli.options import Invocation
@@ -31,34 +32,28 @@ def run(call: Invocation) -> int:
     """List servers and their tools. Returns the exit code: 1 where a server did not start."""
     with started(call.config.settings.servers, call.args.names) as servers:
         found = [servers.connections[name] for name in call.args.names or servers.connections]
-        failed = any(one.state == "failed" for one in found)
         if call.args.json:
             listed = [
                 {
-                    "name": one.server.name,
-                    "state": one.state,
-                    "why": one.why,
+                    "name": one.server.name, "state": one.state, "why": one.why,
                     "tools": [{"name": tool.own, "description": tool.description} for tool in one.tools],
                     "left_out": [{"name": left.name, "why": left.why} for left in one.left_out],
                 }
                 for one in found
-            ]
+            ]  # fmt: skip
             write_json({"servers": listed})
-            return int(failed)
-        for one in found:
-            write_out(f"{one.words}\n")
-            for tool in one.tools:
-                write_out(f"  {one_line(tool.own):<24} {one_line(tool.description)}\n")
-            for left in one.left_out:
-                write_out(f"  {left.name:<24} left out: {left.why}\n")
-    return int(failed)
+        for one in found if not call.args.json else ():
+            tools = [f"  {one_line(tool.own):<24} {one_line(tool.description)}\n" for tool in one.tools]
+            left = [f"  {left.name:<24} left out: {left.why}\n" for left in one.left_out]
+            write_out("".join([f"{one.words}\n", *tools, *left]))
+        return int(any(one.state == "failed" for one in found))
 
 
 @contextmanager
 def started(servers: Sequence[ToolServer], names: Sequence[str] = ()) -> Iterator[ToolServers]:
-    """The servers of the settings, those of these names started; all without any. Raises ToolsError."""
+    """The servers of the settings, those of these names started; all without any. Raises DFlashError."""
     if not servers:
-        raise ToolsError(f"no servers of tools in {user_file()}; write a table [{SERVERS}.NAME] there")
+        raise DFlashError(f"no servers of tools in {user_file()}; write a table [{SERVERS}.NAME] there")
     needs()
     from dflash_tui.application.tools.servers import ToolServers  # seconds of imports
 

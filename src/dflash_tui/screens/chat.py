@@ -298,12 +298,12 @@ class ChatScreen(Screen[None]):
         if action == "retry":
             again = self.transcript.turns if state.session is not None else not state.loading
             possible = bool(again) and not (state.busy or state.experiment is not None)
-        elif action == "empty":
-            possible = possible and self.prompt.is_long
         elif action == "answer_now":
             possible = state.turn.reasoning
+        elif action == "empty":
+            possible &= self.prompt.is_long
         elif action == "download":
-            possible = possible and self.made is not None and self.made.downloads.next is not None
+            possible &= self.made is not None and self.made.downloads.next is not None
         return label if possible else ""
 
     async def action_edit(self) -> None:
@@ -362,9 +362,8 @@ class ChatScreen(Screen[None]):
         return getattr(self.focused, "HELP", None) or ""
 
     def action_help(self) -> None:
-        from dflash_tui.screens.help import HelpScreen
-
-        self.app.push_screen(HelpScreen(self.about_focused, without=self.state.refused))
+        help_screen = pages.of_screens("help", "HelpScreen")
+        self.app.push_screen(help_screen(self.about_focused, without=self.state.refused))
 
     # Layout and text
 

@@ -6,7 +6,8 @@ A sweep, A against B, a tuning and the speed of plain decoding differ only in ho
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import ClassVar
 
 from textual import on
@@ -17,12 +18,12 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from dflash_core.clean import clean
-from dflash_core.errors import DFlashError, KnobError
+from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
-from dflash_core.lab.diff import DiffSpan, diff
+from dflash_core.lab.diff import diff
 from dflash_core.lab.experiment import Case, Design, last_prompts
 from dflash_core.lab.experiment import Experiment as LabExperiment
-from dflash_core.lab.export import ENDINGS, check_path, write
+from dflash_core.lab.export import ENDINGS, write
 from dflash_core.lab.grid import Arm
 from dflash_core.lab.plain import of_result
 from dflash_core.lab.results import ExperimentProgress, Result, Trial
@@ -31,12 +32,11 @@ from dflash_tui.application.amounts import counted
 from dflash_tui.application.background import Experiment
 from dflash_tui.application.figures.measurements import MeasuredRow, What
 from dflash_tui.application.lab_request import adopted
-from dflash_tui.application.new_file import new_path
 from dflash_tui.application.session import SessionLike
 from dflash_tui.application.settings.presets import Preset, changed
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.settings.keys import bindings
+from dflash_tui.screens.page import Rows
 from dflash_tui.text import lab as lab_text
 from dflash_tui.widgets.curve import HIGHEST, CurveView
 from dflash_tui.widgets.dialogs import LineScreen
@@ -46,6 +46,7 @@ REDRAW_S = 0.5
 OTHER = "bold underline"
 MARGIN = 4  # cells beside a table and a field
 STRONGEST = 40  # percent of the ground of the best speed
+TABLE = "Use", "↑ and ↓ choose a setting, Enter uses it from the next turn, s saves it as a preset."
 
 
 class Line(Input):
@@ -58,8 +59,7 @@ class Line(Input):
 class ExperimentScreen(LabScreen):
     """`text` says what to run; with `at_once` it runs when the screen opens. Enter on a row uses its setting."""
 
-    SCOPE: ClassVar[str] = "experiment"
-    WIDTH: ClassVar[int] = 176
+    SCOPE = "experiment"
     EXAMPLE: ClassVar[str] = ""
     EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = ()
     OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (
@@ -69,13 +69,11 @@ class ExperimentScreen(LabScreen):
     WHAT: ClassVar[What]
     BRIEF: ClassVar[tuple[str, ...]] = ()
     """Parameters that the experiment sets for itself: a setting that is used leaves the user's."""
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
     AUTO_FOCUS = "#lab-what"
 
     def __init__(self, chat: ChatParts, text: str = "", *, at_once: bool = False) -> None:
         super().__init__(chat)
         self._text, self._at_once = text, at_once
-        self._file = f"{self.WHAT}.csv"  # the name that was typed last, which may have been refused
         self._on = ""  # the source of the prompts, in words
         self.experiment: LabExperiment | None = None
         self.result: Result | None = None
@@ -88,9 +86,6 @@ class ExperimentScreen(LabScreen):
     def finding(self, result: Result) -> str:
         return lab_text.finding(result, running=self.running)
 
-    def measured(self, result: Result) -> None:
-        """Called with the result at the end."""
-
     def body(self) -> Iterable[Widget]:
         field = Line(self._text, placeholder=self.EXAMPLE, id="lab-what", compact=True)
         yield Horizontal(Static("❯", id="lab-mark"), field, id="lab-line")
@@ -99,7 +94,7 @@ class ExperimentScreen(LabScreen):
         yield Static(Content.styled("\n" + "".join(examples), "$foreground 80%"), id="lab-examples")
         yield Static("", id="lab-finding")
         yield Horizontal(
-            _Table(id="lab-table"),
+            _Table(*TABLE, id="lab-table"),
             Vertical(CurveView("lab-curve"), Static("", id="lab-field"), classes="curves"),
             classes="lab-body stacked",
         )
@@ -111,7 +106,6 @@ class ExperimentScreen(LabScreen):
         yield Static("", id="lab-notes")
 
     def on_mount(self) -> None:
-        super().on_mount()
         if self._at_once:
             self.call_after_refresh(self.action_start)
 
@@ -142,11 +136,7 @@ class ExperimentScreen(LabScreen):
         self.begin(iter(experiment), self._ended, experiment.cancel)
         self.query_one(_Table).follow = True
         self.draw()
-        self.focus_results()
-
-    def focus_results(self) -> None:
-        """Move the focus from the line to the results, so that letters are keys again."""
-        self.query_one(_Table).focus()
+        self.query_one(_Table).focus()  # letters are keys again
 
     def looked(self) -> None:
         """While runs come in: show their results, but not too often."""
@@ -189,9 +179,9 @@ class ExperimentScreen(LabScreen):
         field = self._field(result) if result is not None else []
         self.query_one("#lab-curve").display, self.query_one("#lab-field").display = bool(marks), bool(field)
         self.query_one(".curves").display = bool(marks or field)
-        self.query_one("#lab-answers").display = False
         notes = self.query_one("#lab-notes", Static)
         if result is None:
+            self.query_one("#lab-answers").display = False
             notes.update("")
             return
         self.query_one("#lab-finding", Static).update(self.finding(result))
@@ -202,9 +192,7 @@ class ExperimentScreen(LabScreen):
         self.query_one("#lab-field", Static).update(_heat(field))
         self.fit(lines + 1, HIGHEST if marks else len(field))
         on = [f"on {self._on}"] if self._on else []
-        message = "\n".join([*on, *lab_text.notes(result, running=self.running)])
-        notes.update(message)
-        self._answers(result)
+        notes.update("\n".join([*self._answers(result), *on, *lab_text.notes(result, running=self.running)]))
 
     def _field(self, result: Result) -> list[list[lab_text.Cell]]:
         """The speeds over two parameters, which stand below the table where they do not fit beside it."""
@@ -216,30 +204,24 @@ class ExperimentScreen(LabScreen):
         self.query_one(".lab-body").set_class(below, "-below")
         return field
 
-    def _answers(self, result: Result) -> None:
-        """The newest answers of two arms side by side."""
-        if len(result.arms) != 2 or result.axes:
-            return
+    def _answers(self, result: Result) -> list[str]:
+        """Show the newest answers of two arms side by side. Returns a sentence on them, if there are any."""
         sides: tuple[dict[tuple[int, int], Trial], ...] = ({}, {})
-        for trial in result.trials:
+        for trial in result.trials if len(result.arms) == 2 and not result.axes else ():
             sides[trial.setting][trial.pair] = trial
         both = [pair for pair in sides[0] if pair in sides[1]]
+        self.query_one("#lab-answers").display = bool(both)
         if not both:
-            return
+            return []
         a, b = (side[both[-1]].report for side in sides)
-        same = f"both answers are the same, {len(a.tokens)} tokens"
-        message = (
-            same
-            if a.tokens == b.tokens
-            else f"the answers differ ({len(a.tokens)} and {len(b.tokens)} tokens): underlined"
-        )
         stretches = diff(clean(a.text), clean(b.text))
-        heads = [f"{letter}  {arm.label}" for letter, arm in zip("AB", result.arms)]
-        self.query_one("#lab-answers").display = True
-        self.query_one("#lab-a", Static).update(_answer(heads[0], [(s, s.a) for s in stretches]))
-        self.query_one("#lab-b", Static).update(_answer(heads[1], [(s, s.b) for s in stretches]))
-        notes = self.query_one("#lab-notes", Static)
-        notes.update(f"{message}\n{notes.content}")
+        texts = [s.a for s in stretches], [s.b for s in stretches]
+        for view, letter, arm, side in zip(self.query("#lab-a, #lab-b").results(Static), "AB", result.arms, texts):
+            parts = ((text, "" if s.same else OTHER) for s, text in zip(stretches, side))
+            view.update(Content.assemble((f"{letter}  {arm.label}\n\n", "bold $primary"), *parts))
+        if a.tokens == b.tokens:
+            return [f"both answers are the same, {len(a.tokens)} tokens"]
+        return [f"the answers differ ({len(a.tokens)} and {len(b.tokens)} tokens): underlined"]
 
     # Actions
 
@@ -268,13 +250,12 @@ class ExperimentScreen(LabScreen):
         if knobs == self.chat.state.knobs:
             self.say("that is already the current setting")
             return
-        try:
+
+        def use() -> None:
             self.chat.tuning.set_all(knobs)
-        except KnobError as error:
-            self.say(error)
-            return
-        self.chat.tuning.show()
-        self.say(f"{arm.label} from the next turn; s saves it as a preset")
+            self.chat.tuning.show()
+
+        self.tuned(use, arm.label, "; s saves it as a preset")
 
     def _knobs(self, arm: Arm) -> Knobs:
         return adopted(arm, self.result.arms if self.result is not None else (), self.chat.state.knobs, self.BRIEF)
@@ -312,33 +293,20 @@ class ExperimentScreen(LabScreen):
             self.chat.open_page(page)
 
     def action_export(self) -> None:
-        if self.running or self.result is None:
-            self.say("nothing to write yet" if self.result is None else "wait for the end, or press Esc to stop early")
-            return
-        question = f"Write to which file? Its ending decides: {' '.join(ENDINGS)}"
-        self.app.push_screen(LineScreen(question, self._file), self._export)
-
-    def _export(self, name: str | None) -> None:
-        if not name or self.result is None:
-            return
-        self._file, result = name, self.result
-        try:
-            path = check_path(new_path(name))
-        except DFlashError as error:
-            self.say(error)
+        result = self.result
+        if self.running or result is None:
+            self.say("nothing to write yet" if result is None else "wait for the end, or press Esc to stop early")
             return
 
-        def writing() -> Iterator[ExperimentProgress]:
-            yield ExperimentProgress(0, 1, None, f"writing {path}")
-            write(result, path)
-            yield ExperimentProgress(1, 1, None, f"written: {path}")
+        def export(path: Path) -> None:
+            def writing() -> Iterator[ExperimentProgress]:
+                yield ExperimentProgress(0, 1, None, f"writing {path}")
+                write(result, path)
+                yield ExperimentProgress(1, 1, None, f"written: {path}")
 
-        self.begin(writing(), lambda it: None if it.error else self.say(f"written: {path}"), decodes=False)
+            self.begin(writing(), lambda it: None if it.error else self.say(f"written: {path}"), decodes=False)
 
-
-def _answer(heading: str, stretches: list[tuple[DiffSpan, str]]) -> Content:
-    parts = [(text, "" if stretch.same else OTHER) for stretch, text in stretches]
-    return Content.assemble((f"{heading}\n\n", "bold $primary"), *parts)
+        self.ask_file(ENDINGS, f"{self.WHAT}.csv", export)
 
 
 def _rows(result: Result) -> list[MeasuredRow]:
@@ -362,12 +330,10 @@ def _heat(lines: list[list[lab_text.Cell]]) -> Content:
     return Content.assemble(*parts[:-1])
 
 
-class _Table(DataTable):
-    """Settings; Enter uses the one under the cursor. The cursor follows the best until it is moved."""
+class _Table(Rows):
+    """The cursor follows the best until it is moved."""
 
-    HELP = "↑ and ↓ choose a setting, Enter uses it from the next turn, s saves it as a preset."
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "select_cursor", "Use"),
         Binding("up", "move(-1)", "up", show=False),
         Binding("down", "move(1)", "down", show=False),
     ]
@@ -378,16 +344,15 @@ class _Table(DataTable):
         self.move_cursor(row=min(max(self.cursor_row + count, 0), self.row_count - 1))
 
     def show(self, result: Result, width: int) -> int:
-        """Refill the table; the cursor stays on its setting. Returns the number of rows."""
-        before, sorted_rows = self.cursor_key, lab_text.sorted_rows(result)
+        """Fill the table again; the cursor stays on its setting. Returns the number of rows."""
+        before, shown = self.cursor_key, lab_text.sorted_rows(result)
         names = lab_text.columns(result, width)
         self.clear(columns=True)
         self.add_headings(names)
         bars = [place for place, name in enumerate(names) if not name]
-        for row, line in zip(sorted_rows, lab_text.cells(result, sorted_rows, width)):
-            colors = dict.fromkeys(bars, "success" if row.best else "primary")
-            self.add_texts(line, key=str(row.index), colors=colors)
-        keys: Sequence[str] = [str(row.index) for row in sorted_rows]
-        top = next((place for place, row in enumerate(sorted_rows) if row.best), 0)
+        for row, line in zip(shown, lab_text.cells(result, shown, width)):
+            self.add_texts(line, key=str(row.index), colors=dict.fromkeys(bars, "success" if row.best else "primary"))
+        keys = [str(row.index) for row in shown]
+        top = next((place for place, row in enumerate(shown) if row.best), 0)
         self.move_cursor(row=keys.index(before) if not self.follow and before in keys else top)
-        return len(sorted_rows)
+        return len(shown)

@@ -29,17 +29,12 @@ class FullScreen(ModalScreen[None]):
         self._chat = chat
 
     def compose(self) -> ComposeResult:
+        choices = self._chat.context.choices()
         with Vertical(id="full", classes="dialog"):
             yield Static(Content.styled(self._chat.context.fullness.line(), "bold"))
-            hints = [BACK]
-            if choices := self._chat.context.choices():
-                shown = (
-                    (id, Content.assemble(label, "\n", (f"  {about}", "$foreground 80%")))
-                    for id, label, about in choices
-                )
-                yield OptionList(*(Option(content, id=id) for id, content in shown))
-                hints = [("Enter", "takes it"), BACK]
-            yield KeyHints(*hints, id="full-keys")
+            if choices:
+                yield OptionList(*map(_option, choices))
+            yield KeyHints(*[("Enter", "takes it")] * bool(choices), BACK, id="full-keys")
 
     def on_mount(self) -> None:
         for options in self.query(OptionList):
@@ -54,6 +49,10 @@ class FullScreen(ModalScreen[None]):
     @on(OptionList.OptionSelected)
     async def _chosen(self, event: OptionList.OptionSelected) -> None:
         self.dismiss()
-        if self._chat.refuses_change():
-            return
-        await self._chat.context.take(event.option_id or "")
+        if not self._chat.refuses_change():
+            await self._chat.context.take(event.option_id or "")
+
+
+def _option(one: tuple[str, str, str]) -> Option:
+    id, label, about = one
+    return Option(Content.assemble(label, "\n", (f"  {about}", "$foreground 80%")), id=id)

@@ -19,7 +19,7 @@ from dflash_tui.application.hub.fitting import by_size
 from dflash_tui.chat.downloads import KEY, in_background
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import bar
-from dflash_tui.widgets.dialogs import BACK, KeyHint, KeyHints
+from dflash_tui.widgets.dialogs import BACK, KeyHints
 from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.model_list import at_home
@@ -48,8 +48,7 @@ class GetScreen(ModalScreen[bool]):
         super().__init__()
         self._chat, self._pair, self._make = chat, pair, make
         chat.screen.app.clear_notifications()  # they may cover this dialog and repeat its message
-        begun = chat.downloads.of(pair.name)
-        self._it = begun or self._new()
+        self._it = chat.downloads.of(pair.name) or self._new()
         self._fits = ""
         self._refusal = ""  # why the pair cannot be loaded now
 
@@ -79,40 +78,26 @@ class GetScreen(ModalScreen[bool]):
             it.start()
 
     def _look(self) -> None:
+        it = self._it
+        enter = {"ready": "fetches it", "fetched": "loads it", "stopped": "resumes it", "failed": "tries again"}
+        hints = [("Enter", enter[it.state]), BACK] if it.state in enter else [BACK]
+        if it.state in BEGUN:
+            hints = [("b", "to the chat"), BACK, ("s", "stops it, keeps the received part")]
         self.query_one("#get-body", Static).update(self._body())
-        self.query_one(KeyHints).tell(*self._hints())
-
-    def _hints(self) -> list[KeyHint]:
-        match self._it.state:
-            case "ready":
-                return [("Enter", "fetches it"), BACK]
-            case "waiting" | "running":
-                return [("b", "to the chat"), BACK, ("s", "stops it, keeps the received part")]
-            case "fetched":
-                return [("Enter", "loads it"), BACK]
-            case "stopped":
-                return [("Enter", "resumes it"), BACK]
-            case "failed":
-                return [("Enter", "tries again"), BACK]
-        return [BACK]
+        self.query_one(KeyHints).tell(*hints)
 
     def _body(self) -> Content:
         it, pair = self._it, self._it.pair
         parts: list[str | tuple[str, str]] = [f"{pair.about}\n"] if pair.about else []
         parts += [("licence  ", DIM), f"{pair.licence or 'not stated; see the repository'}\n"]
         if not it.files:
-            sources = [source for source in (pair.target, pair.draft) if source is not None]
-            parts += [(f"{source.repo}\n", DIM) for source in sources]
+            parts += [(f"{source.repo}\n", DIM) for source in (pair.target, pair.draft) if source is not None]
         for one in it.files:
-            parts += [(f"{gib(one.size):>9}  ", ""), (f"{one.where}\n", DIM)]
+            parts += [f"{gib(one.size):>9}  ", (f"{one.where}\n", DIM)]
         if it.files:
             self._fits = self._fits or by_size(it.size)
-            fits = "$success" if self._fits.startswith("fits") else "$error"
-            parts += [
-                (f"{gib(it.size):>9}  ", "bold"),
-                (f"in all, into {at_home(it.folder)}\n", DIM),
-                (f"{self._fits}\n", fits),
-            ]
+            parts += [(f"{gib(it.size):>9}  ", "bold"), (f"in all, into {at_home(it.folder)}\n", DIM)]
+            parts.append((f"{self._fits}\n", "$success" if self._fits.startswith("fits") else "$error"))
         return Content.assemble(*parts, "\n", *self._state())
 
     def _state(self) -> list[str | tuple[str, str]]:
@@ -121,11 +106,8 @@ class GetScreen(ModalScreen[bool]):
             case "ready":
                 if it.done == it.size:
                     return ["All files are on this machine. They can be loaded after a check.\n"]
-                return [
-                    f"{gib(it.done)} of it is on this machine already\n"
-                    if it.done
-                    else ("no part of it is on this machine yet\n", DIM)
-                ]
+                none: tuple[str, str] = ("no part of it is on this machine yet\n", DIM)
+                return [f"{gib(it.done)} of it is on this machine already\n" if it.done else none]
             case "running":
                 left = f", {about(seconds)}" if (seconds := it.left_s) is not None else ""
                 speed = f", {gib(round(it.speed))}/s{left}" if it.speed else ""
@@ -140,28 +122,23 @@ class GetScreen(ModalScreen[bool]):
             case "failed":
                 return [(it.why, "$error"), *([f"\n{it.received}"] if it.agreed else []), "\n"]
             case "fetched":
-                refusal = [(f"{self._refusal}\n", "$error")] if self._refusal else []
-                return [(f"{it.words}\n", "bold $success"), *refusal]
+                return [(f"{it.words}\n", "bold $success"), (f"{self._refusal}\n" if self._refusal else "", "$error")]
         return [(f"{it.words}\n", DIM if it.state == "asking" else "")]
 
     def action_go(self) -> None:
-        it, all = self._it, self._chat.downloads
-        match it.state:
-            case "fetched":
-                self._load(it)
-            case "failed" | "stopped":
-                self._show(self._new())
-                if it.agreed:
-                    all.begin(self._it)
-            case "ready":
-                all.begin(it)
+        it, downloads = self._it, self._chat.downloads
+        if it.state == "fetched":
+            self._refusal = self._chat.program.refusal
+            if not self._refusal:
+                self._leave(to_chat=True)
+                self._chat.program.change_model(*fetched(it.pair, it.folder))
+        elif it.state in ("failed", "stopped"):
+            self._show(self._new())
+            if it.agreed:
+                downloads.begin(self._it)
+        elif it.state == "ready":
+            downloads.begin(it)
         self._look()
-
-    def _load(self, it: Fetching) -> None:
-        self._refusal = self._chat.program.refusal
-        if not self._refusal:
-            self._leave(to_chat=True)
-            self._chat.program.change_model(*fetched(it.pair, it.folder))
 
     def action_stop(self) -> None:
         if self._it.state in BEGUN:

@@ -20,8 +20,10 @@ from dflash_tui.widgets.literal import Static
 
 NAMES = 21  # width of the column of names, in cells
 WIDTH = 76  # width of the page in cells, if the terminal is wide enough
-
-
+SLIDER = {
+    "← →  Shift+← →": "one step, ten steps", "Home  End": "minimum and maximum", "digits, Enter": "type a value",
+    "Backspace": "the default", "click, drag, wheel": "wheel on the row that has the focus",
+}  # fmt: skip
 Part = str | tuple[str, str]
 
 
@@ -35,9 +37,8 @@ def _row(name: str, what: str, width: int) -> list[Part]:
 
 
 class HelpScreen(Passing, ModalScreen[None]):
-    """The page that F1 opens. `scope`: the part whose keys are listed. `about`: the help of the widget that had the
-    focus.
-    `without`: ids of actions, and names of commands, that have no effect now."""
+    """The page that F1 opens. `scope`: the part whose keys are listed; `about`: the help of the widget that had the
+    focus; `without`: ids of actions, and names of commands, that have no effect now."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,q", "dismiss", "Close")]
 
@@ -55,11 +56,8 @@ class HelpScreen(Passing, ModalScreen[None]):
         self.query_one(VerticalScroll).focus()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._draw)
-
-    def _draw(self) -> None:
         page = self.query_one("#help-page", Static)
-        page.update(self._page(page.size.width))
+        self.call_after_refresh(lambda: page.update(self._page(page.size.width)))
 
     def _page(self, width: int) -> Content:
         """Names in one column, descriptions in another, in lines of `width` cells."""
@@ -68,11 +66,8 @@ class HelpScreen(Passing, ModalScreen[None]):
             parts += [("Here\n", "bold $primary"), f" {retold(self._about, self.app)}\n\n"]
         parts.append(("Keys\n", "bold $primary"))
         for one in actions_of(self.app):
-            if (
-                one.shown
-                and offered(one, self._without)
-                and (one.scope == self._scope or (one.id.startswith("app.") and one.id != "app.help"))
-            ):
+            here = one.scope == self._scope or (one.id.startswith("app.") and one.id != "app.help")
+            if here and one.shown and offered(one, self._without):
                 parts += _row(one.shown, one.help, width)
         if self._scope == "chat":
             parts += self._commands(width)
@@ -91,12 +86,6 @@ class HelpScreen(Passing, ModalScreen[None]):
         if "turn.send" not in self._without:
             yield from _row("//text", "a message that begins with a slash", width)
         yield ("\nIn a slider\n", "bold $primary")
-        for keys, what in (
-            ("← →  Shift+← →", "one step, ten steps"),
-            ("Home  End", "minimum and maximum"),
-            ("digits, Enter", "type a value"),
-            ("Backspace", "the default"),
-            ("click, drag, wheel", "wheel on the row that has the focus"),
-        ):
+        for keys, what in SLIDER.items():
             yield from _row(keys, what, width)
         yield ("\n• marks a parameter that changes with the next turn\n", "$foreground 70%")

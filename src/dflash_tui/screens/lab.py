@@ -1,4 +1,4 @@
-"""What the screens of the lab share: one experiment at a time, its progress, adopting its result."""
+"""What the screens of the lab share: one experiment at a time, its progress, adopting its result; a page of rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import Screen
 from textual.widget import Widget
 
 from dflash_core.errors import DFlashError, KnobError
@@ -21,33 +20,25 @@ from dflash_tui.application.faults import fault, keep_trace
 from dflash_tui.application.figures.measurements import Measurements
 from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.parts import ChatParts
-from dflash_tui.screens.help import HelpScreen
-from dflash_tui.screens.palette import ActionProvider
-from dflash_tui.screens.passing import Passing
+from dflash_tui.screens.page import WIDE, Page, Rows
 from dflash_tui.text import lab as lab_text
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
 
-LOOK_S = 0.1
-NARROW = 110
-WIDE = 160
-TALL = 30  # minimum number of rows for blank lines between the parts of a page
+LOOK_S, UPDATE_S = 0.1, 0.5
 
 
-class LabScreen(Passing, Screen[None]):
-    """A screen over the chat. Esc stops the experiment first and closes when none runs."""
+class LabScreen(Page):
+    """A page over the chat. Esc stops the experiment first and closes when none runs."""
 
-    SCOPE: ClassVar[str] = ""
     HEADING: ClassVar[str] = ""
     WIDTH: ClassVar[int] = 176
     """Maximum width of the page in cells; it is centered in a wide terminal."""
     NOT_WHILE_RUNNING: ClassVar[frozenset[str]] = frozenset({"exact", "start", "view('past')"})
-    COMMANDS = Screen.COMMANDS | {ActionProvider}
 
     def __init__(self, chat: ChatParts) -> None:
-        super().__init__(classes="lab")
-        self.chat = chat
+        super().__init__(chat, classes="lab")
         self._mine: Experiment | None = None  # the experiment that began here
         self._then: Callable[[Experiment], None] | None = None
 
@@ -58,9 +49,16 @@ class LabScreen(Passing, Screen[None]):
     def draw(self) -> None:
         """Show what is known, at the current size."""
 
+    def looked(self) -> None:
+        """Called while an experiment runs."""
+
     def compose(self) -> ComposeResult:
+        heading = (
+            (f" {self.HEADING}", "bold $primary"),
+            (f"   {self.chat.state.model or 'no model'}", "$foreground 70%"),
+        )
         with Vertical(classes="lab-main"):
-            yield Static(self._heading(), classes="lab-heading")
+            yield Static(Content.assemble(*heading), classes="lab-heading")
             with Vertical(classes="lab-middle"), Vertical(classes="lab-column"):
                 yield from self.body()
                 yield Static("", id="lab-progress")
@@ -70,9 +68,7 @@ class LabScreen(Passing, Screen[None]):
     def on_mount(self) -> None:
         self.set_interval(LOOK_S, self._look)
 
-    def on_resize(self) -> None:
-        self.set_class(self.size.width < NARROW, "-narrow")
-        self.set_class(self.size.height >= TALL, "-tall")
+    def resized(self) -> None:
         self.query_one(".lab-column").styles.width = self.text_width
         self.call_after_refresh(self.draw)
 
@@ -88,14 +84,6 @@ class LabScreen(Passing, Screen[None]):
         body = self.query_one(".lab-body")
         stacked = body.has_class("-below") or (self.has_class("-narrow") and body.has_class("stacked"))
         body.styles.max_height = sum(beside) + 1 if stacked else max(beside)
-
-    def _heading(self) -> Content:
-        model = self.chat.state.model or "no model"
-        return Content.assemble((f" {self.HEADING}", "bold $primary"), (f"   {model}", "$foreground 70%"))
-
-    def say(self, what: str | Exception) -> None:
-        for flash in self.query(Flash):  # none once the page is closed
-            flash.say(what)
 
     def hint(self, action: str, label: str) -> str:
         """The footer's label of an action. While an experiment runs, Esc stops it and no other can begin."""
@@ -116,18 +104,18 @@ class LabScreen(Passing, Screen[None]):
 
     def measurable(self) -> SessionLike | None:
         """The session to measure with; None, and a notice why, if nothing can be measured now."""
-        session = self.chat.state.session
-        if session is None:
-            self.say(self.chat.state.no_pair)
-        elif self.chat.state.busy:
+        state = self.chat.state
+        if state.session is None:
+            self.say(state.no_pair)
+        elif state.busy:
             self.say("an answer is being written: Esc, wait for its end or stop it, then come back")
         elif self.running:
             self.say("an experiment is running: Esc stops it")
-        elif self.chat.state.no_model:
-            self.say(DFlashError(self.chat.state.no_model))
+        elif state.no_model:
+            self.say(DFlashError(state.no_model))
         else:
             self.chat.plain.stop()
-            return session
+            return state.session
         return None
 
     def begin(
@@ -155,24 +143,17 @@ class LabScreen(Passing, Screen[None]):
         line = self.query_one("#lab-progress", Static)
         if not over:
             text = lab_text.progress(experiment.progress) if experiment.progress else "starting"
-            stopping = "stopping after this step · " if experiment.stopping else ""
-            line.update(f" {stopping}{text}")
+            line.update(f" {'stopping after this step · ' if experiment.stopping else ''}{text}")
             self.looked()
             return
         line.update("")
         self.chat.state.experiment = self._mine = None
-        if experiment.error is not None:
-            self.say(self._explained(experiment.error, experiment.trace))
+        if isinstance(experiment.error, DFlashError):
+            self.say(advice.in_app(experiment.error))
+        elif experiment.error is not None:
+            self.say(f"{fault(experiment.error)}; {keep_trace(experiment.trace, self.chat.state.past.folder)}")
         if self._then is not None:
             self._then(experiment)
-
-    def looked(self) -> None:
-        """Called while an experiment runs."""
-
-    def _explained(self, error: Exception, trace: str) -> str:
-        if isinstance(error, DFlashError):
-            return advice.in_app(error)
-        return f"{fault(error)}; {keep_trace(trace, self.chat.state.past.folder)}"
 
     # Actions
 
@@ -182,16 +163,49 @@ class LabScreen(Passing, Screen[None]):
         elif not self.chat.state.experiment.stopping:
             self.chat.state.experiment.stop()
 
-    def action_help(self) -> None:
-        about = getattr(self.focused, "HELP", None) or ""
-        self.app.push_screen(HelpScreen(about, self.SCOPE))
-
     def adopt(self, changes: dict[str, Value]) -> None:
         """Use what was found for the next turn."""
+        values = (f"{spec_of(name).label} {show(spec_of(name), value)}" for name, value in changes.items())
+        self.tuned(lambda: self.chat.tuning.set(**changes), ", ".join(values))
+
+    def tuned(self, change: Callable[[], object], what: str, more: str = "") -> None:
+        """Change the parameters of the next turn, and say so or why not."""
         try:
-            self.chat.tuning.set(**changes)
+            change()
         except KnobError as error:
             self.say(error)
-            return
-        values = ", ".join(f"{spec_of(name).label} {show(spec_of(name), value)}" for name, value in changes.items())
-        self.say(f"{values} from the next turn")
+        else:
+            self.say(f"{what} from the next turn{more}")
+
+
+class RowsScreen(LabScreen):
+    """A page of rows, drawn again by a timer: a sentence, and a table below it."""
+
+    WIDTH = 140
+    HEADINGS: ClassVar[tuple[str, ...]]
+    ENTER: ClassVar[tuple[str, str]]
+    """What Enter does, and the help of the table."""
+
+    def words(self) -> str:
+        """The sentence."""
+        raise NotImplementedError
+
+    def cells(self) -> dict[str, tuple[str, ...]]:
+        """The cells of each row, by its key."""
+        raise NotImplementedError
+
+    @property
+    def rows(self) -> Rows:
+        return self.query_one(Rows)
+
+    def body(self) -> Iterable[Widget]:
+        yield Static("", id=f"{self.SCOPE}-words", classes="words")
+        yield Vertical(Rows(*self.ENTER, id=f"{self.SCOPE}-list"), classes="lab-body")
+
+    def on_mount(self) -> None:
+        self.rows.add_headings(self.HEADINGS)
+        self.set_interval(UPDATE_S, self.draw)
+
+    def draw(self) -> None:
+        self.query_one(".words", Static).update(self.words())
+        self.rows.refill(self.cells())

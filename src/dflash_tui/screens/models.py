@@ -6,14 +6,13 @@ Text typed or pasted over the list goes into the field above it: words filter th
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container, Horizontal, VerticalScroll
 from textual.content import Content
-from textual.events import Key, Paste, Resize
+from textual.events import Key, Paste
 from textual.screen import Screen
 from textual.widgets import Input
 
@@ -24,15 +23,13 @@ from dflash_tui.application.hub.catalogue import Catalogue, Pair, load_catalogue
 from dflash_tui.application.hub.fitting import fit_check, machine
 from dflash_tui.application.hub.places import places
 from dflash_tui.application.new_file import typed_pair
+from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.offered import Offered
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.chat.profiles import attempt
 from dflash_tui.screens.get import GetScreen
-from dflash_tui.screens.help import HelpScreen
-from dflash_tui.screens.palette import ActionProvider
-from dflash_tui.screens.passing import Passing
+from dflash_tui.screens.page import Page
 from dflash_tui.screens.plan import PlanScreen
-from dflash_tui.settings.keys import bindings
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
@@ -52,26 +49,21 @@ from dflash_tui.widgets.model_list import (
 
 FIRST = "Welcome. Which model should answer?"
 LOOK_S = 0.15
-BESIDE = 110  # minimum number of columns for the details of a row
 
 
-class ModelsScreen(Passing, Screen[None]):
+class ModelsScreen(Page):
     """`first`: the first start; Esc then takes the demo pair, and the app does not ask again. `only`: the
     words that filter the list at first."""
 
-    SCOPE: ClassVar[str] = "models"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
-    COMMANDS = Screen.COMMANDS | {ActionProvider}
+    SCOPE = "models"
 
     def __init__(self, chat: ChatParts, *, first: bool = False, only: str = "") -> None:
-        super().__init__()
-        self._chat, self._first, self._only = chat, first, only
-        self._profiles = chat.profiles
+        super().__init__(chat)
+        self._first, self._only = first, only
         self._catalogue: Catalogue = load_catalogue()
         self._finding = Finding(lambda: places(chat.state.settings.model_folders), chat.program.releasable, fit_check)
         self._offered = Offered(chat.program, self._catalogue, self._finding, chat.downloads)
-        self._seen, self._present = -1, chat.state.present
-        self._fetching = [one.words for one in chat.downloads]
+        self._seen, self._shown = -1, self._outside
         self._reported = False  # the reason for an incomplete search has been shown
 
     def compose(self) -> ComposeResult:
@@ -104,7 +96,7 @@ class ModelsScreen(Passing, Screen[None]):
         yield Flash()
 
     def on_mount(self) -> None:
-        self._profiles.presets.read()
+        self.chat.profiles.presets.read()
         self.call_after_refresh(self._tell_problems)
         self._finding.start()
         self._draw()
@@ -114,12 +106,8 @@ class ModelsScreen(Passing, Screen[None]):
     def on_unmount(self) -> None:
         self._finding.stop()
 
-    def on_resize(self, event: Resize) -> None:
-        self.set_class(event.size.width < BESIDE, "-narrow")
+    def resized(self) -> None:
         self._draw()
-
-    def say(self, what: str | Exception) -> None:
-        self.query_one(Flash).say(what)
 
     # The list
 
@@ -132,10 +120,6 @@ class ModelsScreen(Passing, Screen[None]):
         return self.query_one(ModelField)
 
     @property
-    def _draft(self) -> Input:
-        return self.query_one("#models-draft", Input)
-
-    @property
     def _row(self) -> str:
         return self._list.row
 
@@ -143,11 +127,15 @@ class ModelsScreen(Passing, Screen[None]):
     def _path(self) -> str:
         return self._field.path
 
+    @property
+    def _outside(self) -> tuple[object, ...]:
+        """What rows show of the loaded pair and of downloads."""
+        return self.chat.state.present, *(one.words for one in self.chat.downloads)
+
     def _look(self) -> None:
         """Redraw if the thread has found more, another pair is loaded, or a download has progressed."""
-        present, fetching = self._chat.state.present, [one.words for one in self._chat.downloads]
-        if self._finding.changes != self._seen or present is not self._present or fetching != self._fetching:
-            self._seen, self._present, self._fetching = self._finding.changes, present, fetching
+        if (self._finding.changes, self._outside) != (self._seen, self._shown):
+            self._seen, self._shown = self._finding.changes, self._outside
             self._draw()
         if self._finding.over and self._finding.error is not None and not self._reported:
             self._reported = True
@@ -167,17 +155,16 @@ class ModelsScreen(Passing, Screen[None]):
         title = FIRST if self._first else "Models"
         counts = f"   {here}{'' if done else '   looking…' if here else 'looking…'}"
         self.query_one("#models-heading", Static).update(Content.assemble((f" {title}", "bold $primary"), counts))
-        self._offered.ask(self._row)
         self._about()
 
     def _about(self) -> None:
-        """Show the details of the row under the cursor."""
+        """Show the details of the row under the cursor, and find out whether it fits."""
+        self._offered.ask(self._row)
         shown = Content("") if self.has_class("-narrow") else self._offered.about(self._row)
         self.query_one("#models-about", Static).update(shown)
 
     @on(OptionList.OptionHighlighted)
     def _highlighted(self) -> None:
-        self._offered.ask(self._row)
         self._about()
         self.refresh_bindings()
         if self._list.highlighted == 1:  # its heading, too
@@ -197,22 +184,8 @@ class ModelsScreen(Passing, Screen[None]):
 
     @on(Input.Submitted)
     def _entered(self) -> None:
-        if self._path:
-            self._take_typed()
-        elif self._row:
-            self._choose(self._row)
-
-    def _take_typed(self) -> None:
-        if (pair := self._typed_pair()) is not None:
-            self._take(*pair)
-
-    def _typed_pair(self) -> tuple[Path, Path | None] | None:
-        """The pair of the two fields; None, after a notice that says why, if they name none."""
-        try:
-            return typed_pair(self._path, self._draft.value.strip())
-        except DFlashError as error:
-            self.say(error)
-            return None
+        if self._path or self._row:
+            self._choose(TYPED if self._path else self._row)
 
     # Actions
 
@@ -236,7 +209,7 @@ class ModelsScreen(Passing, Screen[None]):
         if action == "back":
             return "Whole list" if self._field.value else "Demo pair" if self._first else label
         if action == "undo":
-            return label if self._profiles.can_undo else ""
+            return label if self.chat.profiles.can_undo else ""
         if action == "plan" and self._row.startswith(PROFILE) and not self._path:
             return label if self._row in self._finding.fits else ""  # no plan is computed for missing files
         return label
@@ -246,26 +219,22 @@ class ModelsScreen(Passing, Screen[None]):
         self._choose(event.option_id or "")
 
     def _choose(self, row: str) -> None:
-        if row == DEMO:
-            self._take(None, None)
-        elif row == TYPED:
-            self._take_typed()
-        elif self._offered.found(row) is not None:
-            path = row.removeprefix(FILE)
-            self._take(Path(path), self._offered.draft(path))
+        if (pair := self._offered.pair(row)) is not None:
+            self._open(pair)
         elif row.startswith(PROFILE):
             try:
-                self._profiles.load(row.removeprefix(PROFILE), self.say, self._leave)
+                self.chat.profiles.load(row.removeprefix(PROFILE), self.say, self._leave)
             except DFlashError as error:
                 self.say(error)
-        elif (pair := self._offered.pair(row)) is not None:
-            self._open(pair)
+        elif (here := self._now(row)) is not None:
+            self.dismiss()
+            self.chat.program.change_model(*here, same=self._first and row == DEMO)
 
     def _open(self, pair: Pair) -> None:
-        self.app.push_screen(GetScreen(self._chat, pair), self._fetched)
+        self.app.push_screen(GetScreen(self.chat, pair), self._fetched)
 
     def action_download(self) -> None:
-        it = self._chat.downloads.next
+        it = self.chat.downloads.next
         if it is None:
             self.say("no download runs; Enter on a model that can be fetched begins one")
         else:
@@ -280,50 +249,49 @@ class ModelsScreen(Passing, Screen[None]):
         if self.is_current:
             self.dismiss()
 
-    def _take(self, target: Path | None, draft: Path | None) -> None:
-        self.dismiss()
-        self._chat.program.change_model(target, draft, same=self._first and target is None)
-
     def action_move(self, by: int) -> None:
         self._list.action_cursor_down() if by > 0 else self._list.action_cursor_up()
 
     def action_drafter(self, by: int) -> None:
-        one = self._offered.found(self._row)
-        if one is not None and one.drafters is not None:
+        if (one := self._offered.found(self._row)) is not None and one.drafters is not None:
             self._offered.change_draft(self._row.removeprefix(FILE), by)
             self._draw()
 
-    def _now(self) -> tuple[Path | None, Path | None] | None:
-        """The typed pair, or the one under the cursor; None, after a notice that says why, if there is none."""
-        row = self._row
+    def _now(self, row: str) -> tuple[Path | None, Path | None] | None:
+        """The typed pair, or that of a row; None, after a notice that says why, if there is none."""
         if self._path:
-            return self._typed_pair()
+            try:
+                return typed_pair(self._path, self.query_one(DraftField).value.strip())
+            except DFlashError as error:
+                self.say(error)
+                return None
         if row == DEMO:
             return None, None
-        if row.startswith(FILE):
+        if self._offered.found(row) is not None:
             return Path(row.removeprefix(FILE)), self._offered.draft(row.removeprefix(FILE))
-        if (profile := self._offered.profile(self._row)) is not None:
+        if (profile := self._offered.profile(row)) is not None:
             return profile.target, profile.draft
         self.say("not on this machine yet: Enter shows its size before a download" if row else "choose a model first")
         return None
 
+    @property
+    def _profile(self) -> Profile | None:
+        return self._offered.profile(self._row)
+
     def action_plan(self) -> None:
+        profile = self._profile if not self._path else None
         if not self._path and (unfetched := self._offered.pair(self._row)) is not None:
-            screen = PlanScreen(self._chat, None, None, unfetched=unfetched)
+            screen = PlanScreen(self.chat, None, None, unfetched=unfetched)
             self.app.push_screen(screen, lambda agreed: self._open(unfetched) if agreed else None)
-            return
-        pair, profile = self._now(), self._offered.profile(self._row) if not self._path else None
-        if pair is None:
-            return
-        if profile is not None and (gone := profile.gone()):
+        elif profile is not None and (gone := profile.gone()):
             self.say(f"{gone} is not there; Enter looks for it elsewhere")
-            return
-        context, kv = (profile.context, profile.kv) if profile is not None else (None, "")
-        self.app.push_screen(PlanScreen(self._chat, *pair, context=context, kv=kv), self._fetched)
+        elif (pair := self._now(self._row)) is not None:
+            context, kv = (profile.context, profile.kv) if profile is not None else (None, "")
+            self.app.push_screen(PlanScreen(self.chat, *pair, context=context, kv=kv), self._fetched)
 
     def action_save(self) -> None:
-        if (pair := self._now()) is not None:
-            self._profiles.ask_to_save(self, pair, self._offered.profile(self._row), self._changed)
+        if (pair := self._now(self._row)) is not None:
+            self.chat.profiles.ask_to_save(self, pair, self._profile, self._changed)
 
     def _changed(self, message: str) -> None:
         """The profiles have changed, or could not be changed; `message` tells which."""
@@ -331,31 +299,28 @@ class ModelsScreen(Passing, Screen[None]):
         self.say(message)
 
     def action_rename(self) -> None:
-        if (profile := self._offered.profile(self._row)) is not None:
-            self._profiles.ask_to_rename(self, profile, self._changed)
+        if (profile := self._profile) is not None:
+            self.chat.profiles.ask_to_rename(self, profile, self._changed)
 
     def action_delete(self) -> None:
-        if (profile := self._offered.profile(self._row)) is not None:
-            attempt(lambda: self._profiles.delete(profile.name), self._changed)
+        if (profile := self._profile) is not None:
+            attempt(lambda: self.chat.profiles.delete(profile.name), self._changed)
 
     def action_undo(self) -> None:
-        attempt(self._profiles.undo, self._changed)
-
-    def action_help(self) -> None:
-        self.app.push_screen(HelpScreen(getattr(self.focused, "HELP", None) or "", self.SCOPE))
+        attempt(self.chat.profiles.undo, self._changed)
 
     def action_back(self) -> None:
         """Esc: clear the field to show the whole list, then return to the chat; a first start takes the demo pair."""
         if self._field.value:
-            self._field.value = self._draft.value = ""
+            self._field.value = self.query_one(DraftField).value = ""
             self._list.focus()
             return
         self.dismiss()
         if self._first:
-            self._chat.program.change_model(None, None, same=True)
+            self.chat.program.change_model(None, None, same=True)
 
     def _tell_problems(self) -> None:
-        if problems := [*self._profiles.presets.problems, *self._catalogue.problems]:
+        if problems := [*self.chat.profiles.presets.problems, *self._catalogue.problems]:
             self.notify("\n".join(problems), title="Left out", severity="warning", timeout=10)
 
 

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import ClassVar
 
 from textual import on
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widget import Widget
 
-from dflash_core.errors import KnobError
 from dflash_tui.application.amounts import ago, speed
 from dflash_tui.application.figures.measurements import MeasuredRow, Measurement, Measurements
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.settings.keys import bindings
+from dflash_tui.screens.page import Rows
 from dflash_tui.text.bars import clip
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
+LIST = "Settings", "↑ and ↓ show another measurement, Enter goes to its settings, Enter there uses one."
+SETTINGS = "Use", "↑ and ↓ choose a setting, Enter uses it from the next turn, Tab goes to the list."
 _BEFORE_FOUND = 30  # cells of the columns before the result, and of the margins
 
 
 class PastScreen(LabScreen):
     """Earlier measurements of this pair: the list, and the rows of the one under the cursor."""
 
-    SCOPE: ClassVar[str] = "past"
-    HEADING: ClassVar[str] = "Measured before"
-    WIDTH: ClassVar[int] = 120
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    SCOPE = "past"
+    HEADING = "Measured before"
+    WIDTH = 120
     AUTO_FOCUS = "#past-list"
 
     def __init__(self, chat: ChatParts) -> None:
@@ -39,11 +37,10 @@ class PastScreen(LabScreen):
 
     def body(self) -> Iterable[Widget]:
         yield Static("" if self._all else "Nothing measured yet: F8 in the chat tunes.", id="past-words")
-        yield Vertical(_List(id="past-list"), _Rows(id="past-rows"), classes="lab-body")
+        yield Vertical(Rows(*LIST, id="past-list"), Rows(*SETTINGS, id="past-rows"), classes="lab-body")
 
     def on_mount(self) -> None:
-        super().on_mount()
-        table = self.query_one(_List)
+        table = self.query_one("#past-list", Rows)
         table.add_headings(("when", "what", "found"))
         for place, one in enumerate(self._all):
             table.add_texts((ago(one.taken.timestamp(), time.time()), one.what, self._found(one)), key=str(place))
@@ -53,55 +50,27 @@ class PastScreen(LabScreen):
         return clip(one.words, max(self.text_width - _BEFORE_FOUND, 8))
 
     @on(DataTable.RowHighlighted, "#past-list")
-    def _looked_at(self, event: DataTable.RowHighlighted) -> None:
-        if (key := row_key(event)) is not None:
-            self._open(self._all[int(key)])
-
-    def _open(self, one: Measurement) -> None:
+    def _show(self, event: DataTable.RowHighlighted) -> None:
+        if (key := row_key(event)) is None:
+            return
+        one = self._all[int(key)]
         self._rows = one.rows
         words = self.query_one("#past-words", Static)
         words.update(one.words)
         words.set_class(self._found(one) == one.words, "-in-the-row")
-        table = self.query_one("#past-rows", DataTable)
+        table = self.query_one("#past-rows", Rows)
         table.clear(columns=True)
         table.add_headings(("", "setting", "tok/s", "difference", "tok/step", "ms/step", "runs"))
         for place, row in enumerate(one.rows):
             mark = "★" if row.mark == "best" else ""
             name = row.label + (f"  {row.mark}" if row.mark and row.mark not in ("best", row.label) else "")
-            cells = (
-                mark,
-                name,
-                speed(row.tok_s),
-                row.against,
-                f"{row.acceptance:.2f}",
-                f"{row.step_ms:.1f}",
-                str(row.runs),
-            )
-            table.add_texts(cells, key=str(place))
+            figures = speed(row.tok_s), row.against, f"{row.acceptance:.2f}", f"{row.step_ms:.1f}", str(row.runs)
+            table.add_texts((mark, name, *figures), key=str(place))
 
     @on(DataTable.RowSelected)
     def _chosen(self, event: DataTable.RowSelected) -> None:
         if event.data_table.id == "past-list":
-            self.query_one("#past-rows", DataTable).focus()
+            self.query_one("#past-rows", Rows).focus()
         elif (key := row_key(event)) is not None:
             row = self._rows[int(key)]
-            try:
-                self.chat.tuning.set_all(row.knobs)
-            except KnobError as error:
-                self.say(error)
-            else:
-                self.say(f"{row.label} from the next turn")
-
-
-class _List(DataTable):
-    """Measurements, the newest first."""
-
-    HELP = "↑ and ↓ show another measurement, Enter goes to its settings, Enter there uses one."
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Settings")]
-
-
-class _Rows(DataTable):
-    """The settings of a measurement."""
-
-    HELP = "↑ and ↓ choose a setting, Enter uses it from the next turn, Tab goes to the list."
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Use")]
+            self.tuned(lambda: self.chat.tuning.set_all(row.knobs), row.label)

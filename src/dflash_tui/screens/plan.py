@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -47,7 +47,7 @@ class Planning(Background):
         self.estimator: MemoryEstimator | None = None
         self.plan: MemoryPlan | None = None
 
-    def want(self, setup: Setup) -> None:
+    def request(self, setup: Setup) -> None:
         self._requested = setup
         self.wake()
 
@@ -116,44 +116,38 @@ class PlanScreen(ModalScreen[bool]):
         self._planning.stop()
 
     def _look(self) -> None:
-        planning = self._planning
-        if planning.over and planning.error is not None:
-            error = planning.error
+        planning, body = self._planning, self.query_one("#plan-body", Static)
+        if planning.over and (error := planning.error) is not None:
             text = advice.in_app(error) if isinstance(error, DFlashError) else f"it cannot be planned: {error}"
-            self.query_one("#plan-body", Static).update(one_line(text))
+            body.update(one_line(text))
         elif planning.plan is not None and planning.plan is not self._shown:
             self._shown = planning.plan
             self._setup = self._setup or self._shown.setup
-            self.query_one(KeyHints).tell(("← →", "context"), ("↑ ↓", "keys and values"),
-                ("Enter", "fetches it" if self._unfetched else "loads it"), BACK,
-            )  # fmt: skip
-            self.query_one("#plan-body", Static).update(drawn(self._shown))
+            enter = "fetches it" if self._unfetched else "loads it"
+            self.query_one(KeyHints).tell(("← →", "context"), ("↑ ↓", "keys and values"), ("Enter", enter), BACK)
+            body.update(drawn(self._shown))
 
     def action_context(self, by: int) -> None:
-        if self._setup is None or self._planning.estimator is None:
-            return
-        self._want(context=_next(contexts(self._planning.estimator), self._setup.context, by))
+        if (setup := self._setup) is not None and self._planning.estimator is not None:
+            now = setup.context
+            others = (one for one in contexts(self._planning.estimator) if (one - now) * by > 0)
+            self._change(replace(setup, context=min(others, key=lambda one: abs(one - now), default=now)))
 
     def action_kind(self, by: int) -> None:
-        if self._setup is None or self._planning.estimator is None:
-            return
-        kinds = list(dict.fromkeys((*self._planning.estimator.kv_types, self._setup.kv)))
-        at = kinds.index(self._setup.kv) + by
-        self._want(kv=kinds[min(max(at, 0), len(kinds) - 1)])
+        if (setup := self._setup) is not None and self._planning.estimator is not None:
+            kinds = list(dict.fromkeys((*self._planning.estimator.kv_types, setup.kv)))
+            self._change(replace(setup, kv=kinds[min(max(kinds.index(setup.kv) + by, 0), len(kinds) - 1)]))
 
-    def _want(self, context: int | None = None, kv: str | None = None) -> None:
-        assert self._setup is not None, "a plan to change"
-        self._setup = replace(self._setup, context=context or self._setup.context, kv=kv or self._setup.kv)
-        self._planning.want(self._setup)
+    def _change(self, setup: Setup) -> None:
+        self._setup = setup
+        self._planning.request(setup)
 
     def action_load(self) -> None:
-        if self._setup is None:
-            return
-        self.dismiss(True)
-        if self._unfetched is not None:
-            return
-        kv = "" if self._setup.kv == "f32" else self._setup.kv  # the default of the reference
-        self._chat.program.change_model(*self._pair, context=self._setup.context, kv=kv)
+        if self._setup is not None:
+            self.dismiss(True)
+            if self._unfetched is None:
+                kv = "" if self._setup.kv == "f32" else self._setup.kv  # the default of the reference
+                self._chat.program.change_model(*self._pair, context=self._setup.context, kv=kv)
 
     def action_back(self) -> None:
         self.dismiss(False)
@@ -165,26 +159,19 @@ def contexts(estimator: MemoryEstimator) -> list[int]:
     return [*(1 << power for power in range(9, 21) if 1 << power < longest), longest]
 
 
-def _next(scale: Sequence[int], now: int, by: int) -> int:
-    others = [one for one in scale if (one > now if by > 0 else one < now)]
-    return now if not others else min(others) if by > 0 else max(others)
-
-
 def drawn(found: MemoryPlan) -> Content:
     """A plan as text: the bar, its components, what fits, and what would help."""
-    setup = found.setup
-    parts: list[Content | str | tuple[str, str]] = [
-        (f"computed for {found.machine}\n", "$foreground 70%"),
+    setup, dim = found.setup, "$foreground 70%"
+    parts: list[str | tuple[str, str]] = [
+        (f"computed for {found.machine}\n", dim),
         (f"{setup.context:,} positions", "bold"), ", keys and values as ", (f"{setup.kv}\n", "bold"),
         *bar(found, WIDTH), "\n",
     ]  # fmt: skip
     for index, one in enumerate(found.components):
-        parts += [("■ ", _colour(index)), f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  "]
-        parts.append((f"{fit(one.detail, DETAIL).rstrip()}\n", "$foreground 70%"))
-    for text in fits.reduced(setup) if found.fits else ():
-        parts.append((f"{text}\n", "$foreground 70%"))
-    parts.append((f"{fits.verdict(found)}\n", "bold $success" if found.fits else "bold $error"))
-    parts.append((FITS, "$foreground 70%"))
+        size = f"{fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  "
+        parts += [("■ ", _colour(index)), size, (f"{fit(one.detail, DETAIL).rstrip()}\n", dim)]
+    parts += [(f"{text}\n", dim) for text in (fits.reduced(setup) if found.fits else ())]
+    parts += [(f"{fits.verdict(found)}\n", "bold $success" if found.fits else "bold $error"), (FITS, dim)]
     at = len(FITS)
     for kv, context in found.context_that_fits.items():
         entry = f"{kv} {context:,}" if context else f"{kv} none"
@@ -193,25 +180,24 @@ def drawn(found: MemoryPlan) -> Content:
             at = 0
         parts.append((f"{entry}  ", "bold" if kv == setup.kv else ""))
         at += len(entry) + 2
+    helps = [f"{fits.remedy_words(remedy, setup)}: {gib(remedy.total)}" for remedy in found.remedies]
+    helps += filter(None, [fits.smaller_words(found)])
     parts.append("\n")
-    for remedy in found.remedies:
-        parts.append(("helps  ", "$foreground 70%"))
-        parts.append(f"{fits.remedy_words(remedy, setup)}: {gib(remedy.total)}\n")
-    if smaller := fits.smaller_words(found):
-        parts.append(("helps  ", "$foreground 70%"))
-        parts.append(f"{smaller}\n")
-    if not found.fits and not found.remedies and not smaller:
-        parts.append(("a smaller model is needed here\n", "$foreground 70%"))
+    for text in helps:
+        parts += [("helps  ", dim), f"{text}\n"]
+    if not found.fits and not helps:
+        parts.append(("a smaller model is needed here\n", dim))
     return Content.assemble(*parts)
 
 
 def bar(found: MemoryPlan, width: int) -> list[tuple[str, str]]:
     """The device memory as a bar: the components, then what is free; red beyond its capacity."""
     scale = max(found.total, found.available, 1)
-    full = round(width * found.available / scale)
-    cells, at = list[tuple[str, str]](), 0
-    for index in range(len(found.components)):
-        end = round(width * sum(part.bytes for part in found.components[: index + 1]) / scale)
+    full, at, used = round(width * found.available / scale), 0, 0
+    cells: list[tuple[str, str]] = []
+    for index, part in enumerate(found.components):
+        used += part.bytes
+        end = round(width * used / scale)
         cells += [("█", _colour(index) if cell < full else "$error") for cell in range(at, end)]
         at = end
     return [*cells, ("░" * (width - at), "$foreground 70%")]

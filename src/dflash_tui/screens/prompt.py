@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.background import Background
+from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.widgets.literal import Static
 
@@ -21,15 +22,13 @@ LONGEST = 200_000  # only the last characters are laid out; a conversation may h
 class Preview(Background):
     """Renders on a thread: a template may take seconds."""
 
-    def __init__(self, chat: ChatParts) -> None:
+    def __init__(self, session: SessionLike, chat: ChatParts) -> None:
         super().__init__("dflash-prompt")
-        assert chat.state.session is not None
-        self._conversation = chat.state.session.conversation
-        self._asked, self._knobs = chat.prompt.whole, chat.state.knobs
+        self._conversation, self._typed, self._knobs = session.conversation, chat.prompt.whole, chat.state.knobs
         self.text = ""
 
     def work(self) -> None:
-        self.text = self._conversation.preview(self._asked, self._knobs)
+        self.text = self._conversation.preview(self._typed, self._knobs)
 
 
 class PromptScreen(ModalScreen[None]):
@@ -39,33 +38,29 @@ class PromptScreen(ModalScreen[None]):
 
     def __init__(self, chat: ChatParts) -> None:
         super().__init__()
-        self._preview = Preview(chat) if chat.state.session is not None else None
+        session = chat.state.session
+        self._preview = Preview(session, chat) if session is not None else None
         self._heading = f"The next prompt · thinking {chat.tuning.reasoning.level(chat.state.knobs)}"
 
     def compose(self) -> ComposeResult:
         with Vertical(id="prompt-preview", classes="dialog"):
             yield Static(Content.assemble((self._heading, "bold"), ("   Esc closes", "$foreground 70%")))
             with VerticalScroll():
-                yield Static("", id="prompt-text")
+                yield Static("" if self._preview else "No model is loaded yet.", id="prompt-text")
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
-        if self._preview is None:
-            self._show("No model is loaded yet.")
-            return
-        self._preview.start()
-        self.set_interval(0.02, self._look)
+        if self._preview is not None:
+            self._preview.start()
+            self.set_interval(0.02, self._look)
 
     def _look(self) -> None:
         preview = self._preview
         if preview is None or not preview.over:
             return
         self._preview = None
-        error = preview.error
-        if error is not None and not isinstance(error, DFlashError):
-            raise error
-        self._show(str(error) if error is not None else preview.text)
-
-    def _show(self, text: str) -> None:
+        if preview.error is not None and not isinstance(preview.error, DFlashError):
+            raise preview.error
+        text = str(preview.error or preview.text)
         cut = f"… {len(text) - LONGEST:,} characters before this\n" if len(text) > LONGEST else ""
         self.query_one("#prompt-text", Static).update(Content.assemble(cut, text[-LONGEST:]))

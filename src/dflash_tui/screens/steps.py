@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import Screen
 
 from dflash_core.clean import one_line
 from dflash_core.draft_quality import by_position, by_probability
@@ -20,38 +17,31 @@ from dflash_core.knobs import LIVE, SPEC
 from dflash_core.record import TurnRecord
 from dflash_tui.application.amounts import counted
 from dflash_tui.chat.parts import ChatParts
-from dflash_tui.screens.exporting import export_rows
-from dflash_tui.screens.help import HelpScreen
-from dflash_tui.screens.palette import ActionProvider
-from dflash_tui.screens.passing import Passing
-from dflash_tui.settings.keys import bindings
+from dflash_tui.screens.page import Page
 from dflash_tui.text.bars import clip
 from dflash_tui.text.blocks import DOT, Block, content, dotted, line, wrapped
 from dflash_tui.text.step_text import LEGENDS, By, StepText, drawn_calibration
 from dflash_tui.text.tree_text import drawn, legend, rejection_line
+from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.slider import Scrubber
 
-NARROW, WIDE, TALL = 110, 160, 30
 LOW = 18  # below this many rows the figures take two lines
 MAX_TURNS = 20  # calibration over all turns uses at most this many of the newest
 VIEWS = ("tree", "text", "calibration")
 SHOWN_KNOBS = ("drafting", "p_min", "tree_width", "tree_temperature", "temperature")
 
 
-class StepsScreen(Passing, Screen[None]):
+class StepsScreen(Page):
     """One view at a time on a narrow terminal, two or three next to each other on a wider one."""
 
-    SCOPE: ClassVar[str] = "steps"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
-    COMMANDS = Screen.COMMANDS | {ActionProvider}
+    SCOPE = "steps"
     AUTO_FOCUS = "#scrubber"
 
     def __init__(self, chat: ChatParts, turns: Sequence[TurnRecord] | None = None) -> None:
         """`turns`: others than those of the conversation."""
-        super().__init__()
-        self.chat = chat
+        super().__init__(chat)
         own = chat.state.session.turns if chat.state.session is not None else ()
         self.turns: Sequence[TurnRecord] = own if turns is None else turns
         self.turn = len(self.turns) - 1
@@ -77,38 +67,28 @@ class StepsScreen(Passing, Screen[None]):
                         with VerticalScroll():
                             yield Static("", classes="steps-content")
             yield KeyLine()
+        yield Flash()
 
     def on_mount(self) -> None:
-        self._arrange()
+        self.on_resize()
         self._load()
 
     def hint(self, action: str, label: str) -> str:
         """The footer's label of an action. Actions of a hidden view and moves to turns that do not exist have none."""
         of_view = {"by": "text", "left_out": "tree", "taken": "tree", "all": "calibration"}
-        others = {"turn(-1)": self.turn > 0, "turn(1)": self.turn < len(self.turns) - 1, "all": len(self.turns) > 1}
         if action in of_view and not (self._steps and self._boxes[of_view[action]].display):
             return ""
-        if action == "export" and not self._steps:
-            return ""
-        if action == "view" and (self._record is None or self.has_class("-wide")):
-            return ""
-        return label if others.get(action, True) else ""
+        possible = {
+            "turn(-1)": self.turn > 0, "turn(1)": self.turn < len(self.turns) - 1, "all": len(self.turns) > 1,
+            "export": bool(self._steps), "view": self._record is not None and not self.has_class("-wide"),
+        }  # fmt: skip
+        return label if possible.get(action, True) else ""
 
-    def on_resize(self) -> None:
-        self._arrange()
-        self.call_after_refresh(self._resized)
-
-    def _resized(self) -> None:
-        self._text = None
-        self.draw()
-
-    def _arrange(self) -> None:
-        width = self.size.width
-        self.set_class(width < NARROW, "-narrow")
-        self.set_class(width >= WIDE, "-wide")
-        self.set_class(self.size.height >= TALL, "-tall")
+    def resized(self) -> None:
+        """Show the views that fit; their text is drawn once they have their widths."""
         for view in VIEWS:
             self._boxes[view].display = view in self._arrangements[0]
+        self.call_after_refresh(self.draw)
 
     @property
     def _arrangements(self) -> list[tuple[str, ...]]:
@@ -152,11 +132,7 @@ class StepsScreen(Passing, Screen[None]):
             self.query_one("#steps-about", Static).update("No turn yet: send a message first, then come back.")
             return
         self.query_one("#steps-about", Static).update(self._about())
-        for view, draw in (
-            ("tree", self._draw_tree),
-            ("text", self._draw_text),
-            ("calibration", self._draw_calibration),
-        ):
+        for view, draw in zip(VIEWS, (self._draw_tree, self._draw_text, self._draw_calibration)):
             if self._boxes[view].display:
                 draw(self._record)
 
@@ -219,7 +195,7 @@ class StepsScreen(Passing, Screen[None]):
         for word, style in LEGENDS[self.by]:
             parts += [" ", (word, style)]
         heading.update(Content.assemble(*parts))
-        if self._text is None:
+        if self._text is None or self._text.width != width:
             self._text = StepText(record, width)
         body.update(self._text.drawn(self.step, self.by))
         scroll.scroll_to(y=max(self._text.line_of(self.step) - scroll.size.height // 2, 0), animate=False)
@@ -227,13 +203,17 @@ class StepsScreen(Passing, Screen[None]):
     def _draw_calibration(self, record: TurnRecord) -> None:
         heading, body, _, width = self._shown("calibration")
         heading.display = False  # the table has its own heading
-        turns = self.turns[-MAX_TURNS:] if self.all_turns else [record]
+        turns = self._calibrated
         steps = [step for turn in turns for step in turn.steps]
         which = f"the newest {counted(len(turns), 'turn')}" if self.all_turns else "this turn"
-        of = f"{counted(len(steps), 'step')} of {which}"
-        if len({step.knobs.tree_temperature for step in steps}) > 1:
-            of += ", at several tree temperatures"
+        several = len({step.knobs.tree_temperature for step in steps}) > 1
+        of = f"{counted(len(steps), 'step')} of {which}{', at several tree temperatures' if several else ''}"
         body.update(drawn_calibration(steps, width, of))
+
+    @property
+    def _calibrated(self) -> Sequence[TurnRecord]:
+        """The turns that the calibration covers."""
+        return self.turns[-MAX_TURNS:] if self.all_turns else [self._record] if self._record is not None else []
 
     # Actions
 
@@ -254,8 +234,7 @@ class StepsScreen(Passing, Screen[None]):
     def action_view(self) -> None:
         every = self._arrangements
         self.view = every[1 % len(every)][-1]
-        self._arrange()
-        self.call_after_refresh(self._resized)
+        self.resized()
 
     def action_by(self) -> None:
         self.by = "step" if self.by == "depth" else "depth"
@@ -283,27 +262,14 @@ class StepsScreen(Passing, Screen[None]):
     def _first(self) -> VerticalScroll:
         return self._shown(next(view for view in VIEWS if self._boxes[view].display))[2]
 
-    def action_back(self) -> None:
-        self.dismiss()
-
     def action_export(self) -> None:
-        turns = self.turns[-MAX_TURNS:] if self.all_turns else [self._record] if self._record is not None else []
-        of = [step for turn in turns for step in turn.steps]
-        if self.view == "calibration":
-            rows = [{"by": "position", **asdict(one), "low": "", "high": ""} for one in by_position(of)]
-            rows += [{"by": "probability", "depth": "", "hit_any": "", **asdict(one)} for one in by_probability(of)]
-            export_rows(self.app, rows, "calibration.csv", self._say)
-        else:
-            export_rows(
-                self.app, [_figures(number, one) for number, one in enumerate(self._steps, 1)], "steps.csv", self._say
-            )
-
-    def _say(self, what: str | Exception) -> None:
-        self.chat.say(what)
-
-    def action_help(self) -> None:
-        about = getattr(self.focused, "HELP", None) or ""
-        self.app.push_screen(HelpScreen(about, self.SCOPE))
+        if self.view != "calibration":
+            self.export_rows([_figures(number, one) for number, one in enumerate(self._steps, 1)], "steps.csv")
+            return
+        of = [step for turn in self._calibrated for step in turn.steps]
+        rows = [{"by": "position", **asdict(one), "low": "", "high": ""} for one in by_position(of)]
+        rows += [{"by": "probability", "depth": "", "hit_any": "", **asdict(one)} for one in by_probability(of)]
+        self.export_rows(rows, "calibration.csv")
 
 
 def _figures(number: int, step: StepEvent) -> dict[str, object]:

@@ -119,10 +119,6 @@ class TourScreen(Passing, ModalScreen[None]):
         tabs = self._chat.screen.query_one(TabRow).region
         return part.union(tabs) if STEPS[self._at].panel and part and tabs else part
 
-    @property
-    def _width(self) -> int:
-        return min(WIDTHS[self.size.width >= NARROW], self.size.width)
-
     # Steps
 
     def _point(self) -> None:
@@ -136,18 +132,15 @@ class TourScreen(Passing, ModalScreen[None]):
         self._part = next(one for one in self._chat.screen.walk_children(Widget) if one.id == step.part)
         self._part.add_class(LIT)
         dots = "".join("●" if place == self._at else "○" for place in range(len(STEPS)))
-        title = retold(step.title, self.app)
-        available = max(self._width - 6 - cell_len(title), len(dots))
-        self.query_one("#tour-title", Static).update(
-            Content.assemble((title, "bold $accent"), (dots.rjust(available), "$accent"))
-        )
+        title, width = retold(step.title, self.app), min(WIDTHS[self.size.width >= NARROW], self.size.width)
+        right = dots.rjust(max(width - 6 - cell_len(title), len(dots)))
+        self.query_one("#tour-title", Static).update(Content.assemble((title, "bold $accent"), (right, "$accent")))
         self.query_one("#tour-text", Static).update(retold(step.text, self.app))
         self.set_class(self.size.height >= TALL, "-tall")
-        self.query_one("#tour").styles.width = self._width
+        self.query_one("#tour").styles.width = width
         last = self._at == len(STEPS) - 1
-        back_keys = [("←", "back")] if self._at else []
-        next_keys = [("Enter", "ends it"), *back_keys] if last else [("Enter", "next"), *back_keys, ("Esc", "ends it")]
-        self.query_one(KeyHints).tell(*next_keys)
+        back, end = [("←", "back")] * bool(self._at), [("Esc", "ends it")] * (not last)
+        self.query_one(KeyHints).tell(("Enter", "ends it" if last else "next"), *back, *end)
         self.call_after_refresh(self._stand)
 
     def _stand(self) -> None:

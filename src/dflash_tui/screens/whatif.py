@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import ClassVar
 
 from textual import on
-from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
@@ -34,9 +32,8 @@ from dflash_core.record import TurnRecord
 from dflash_tui.application import advice
 from dflash_tui.application.amounts import change, counted, percent
 from dflash_tui.application.background import Experiment
-from dflash_tui.screens.exporting import export_rows
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.settings.keys import bindings
+from dflash_tui.screens.page import Rows
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.plot import LINE, Mark
 from dflash_tui.widgets.curve import HIGHEST, CurveView
@@ -51,50 +48,51 @@ SHOWN = (1, 2, 4, 6, 8, 10, 12, 15, 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64)
 class WhatIfScreen(LabScreen):
     """One turn at every budget. The curve is an estimate until the drafter has run again."""
 
-    SCOPE: ClassVar[str] = "whatif"
-    HEADING: ClassVar[str] = "What if: other budgets"
-    WIDTH: ClassVar[int] = 144
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SCOPE)]
+    SCOPE = "whatif"
+    HEADING = "What if: other budgets"
+    WIDTH = 144
     AUTO_FOCUS = "#whatif-table"
 
     record: TurnRecord | None = None
     curve: Curve | None = None
+    auto: AutoTurn | None = None
+    drafter = ""  # the shown drafter, if several are loaded
 
     def body(self) -> Iterable[Widget]:
         yield Static("", id="whatif-finding")
         yield Horizontal(
-            _Table(id="whatif-table"),
+            Rows("Use", "↑ and ↓ choose a budget, Enter takes it over for the next turn.", id="whatif-table"),
             Vertical(CurveView("whatif-speed"), CurveView("whatif-length"), classes="curves"),
             classes="lab-body",
         )
         yield Static("", id="whatif-notes")
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.costs = StepTimes()
         self._estimate: tuple[Acceptance, ...] = ()
         self.p_min = self._own_p_min = 0.0
-        self.drafter = ""  # the shown drafter, if several are loaded
-        self.auto: AutoTurn | None = None
-        session = self.chat.state.session
+        session, none = self.chat.state.session, ""
         turns = session.turns if session is not None else ()
         if session is not None and session.limits.drafter is None:
             none = session.missing.get("steps") or (
                 "No drafter is loaded, so there is no budget to choose. /load names one, or start with --draft ngram."
             )
+        elif not turns:
+            none = "No turn yet: send a message first, then come back."
+        elif self.running:
+            none = "A measurement is running: Esc stops it, then come back."
+        if none:
             self.query_one("#whatif-finding", Static).update(none)
-            return
-        if not turns:
-            self.query_one("#whatif-finding", Static).update("No turn yet: send a message first, then come back.")
-            return
-        if self.running:
-            busy = "A measurement is running: Esc stops it, then come back."
-            self.query_one("#whatif-finding", Static).update(busy)
             return
         self.record = turns[-1]
         self.drafter = self._first()
         self.p_min = self._own_p_min = self.record.knobs.p_min
-        # Unpacking and rebuilding the trees of long turns takes a while, so it is an experiment too.
+        self._begin()
+
+    def _begin(self) -> None:
+        """Estimate from the beginning. Unpacking and rebuilding the trees of long turns takes a while, so it is an
+        experiment too."""
+        self.costs, self._estimate, self.curve = StepTimes(), (), None
         self.begin(self._reckon(), self._estimated, decodes=False)
 
     def _reckon(self) -> Iterator[ExperimentProgress]:
@@ -154,16 +152,14 @@ class WhatIfScreen(LabScreen):
         if self.record is None or self.measurable() is None:
             return
         self.drafter = self.drafters[(self.drafters.index(self.drafter) + 1) % len(self.drafters)]
-        self.costs, self._estimate, self.curve = StepTimes(), (), None
-        self.begin(self._reckon(), self._estimated, decodes=False)
+        self._begin()
 
     def action_p_min(self) -> None:
         if self.record is None or self.running:
             return
         values = sorted({*P_MINS, self._own_p_min})
         self.p_min = values[(values.index(self.p_min) + 1) % len(values)]
-        self.costs, self._estimate, self.curve = StepTimes(), (), None
-        self.begin(self._reckon(), self._estimated, decodes=False)
+        self._begin()
 
     def action_export(self) -> None:
         points = self.curve.points if self.curve is not None else ()
@@ -171,7 +167,7 @@ class WhatIfScreen(LabScreen):
             {**asdict(p.acceptance), "p_min": self.p_min, "ms": p.ms, "source": p.source, "tok_s": p.tok_s}
             for p in points
         ]
-        export_rows(self.app, rows, "whatif.csv", self.say)
+        self.export_rows(rows, "whatif.csv")
 
     def action_exact(self) -> None:
         session = self.measurable()
@@ -205,9 +201,10 @@ class WhatIfScreen(LabScreen):
 
     @on(DataTable.RowSelected)
     def _chosen(self, event: DataTable.RowSelected) -> None:
-        if row_key(event) == AUTO:
+        key = row_key(event)
+        if key == AUTO:
             self.adopt({"drafting": "auto", **({"draft": "auto"} if self.drafter else {})})
-        elif (key := row_key(event)) is not None:
+        elif key is not None:
             self.adopt(self._with(int(key)))
 
     def _with(self, budget: int) -> dict[str, Value]:
@@ -219,37 +216,54 @@ class WhatIfScreen(LabScreen):
     # Drawing
 
     def draw(self) -> None:
-        it = self.curve
+        it, table = self.curve, self.query_one(Rows)
         if it is None:
             if self.drafter:
                 none = f"{self.drafter} drafted nothing in the last turn: e replays the turn with it, d shows the next"
                 self.query_one("#whatif-finding", Static).update(none)
-                self.query_one(_Table).clear()
+                table.clear()
                 for view in self.query(CurveView):
                     view.show([], "not known")
             return
-        finding, notes = ("\n".join(lines) for lines in (self._finding(it), self._notes(it)))
-        self.query_one("#whatif-finding", Static).update(finding)
-        self.query_one("#whatif-notes", Static).update(notes)
-        table = self.query_one(_Table)
-        table.show(it, self._estimate, self.auto)
+        self.query_one("#whatif-finding", Static).update("\n".join(self._finding(it)))
+        self.query_one("#whatif-notes", Static).update("\n".join(self._notes(it)))
+        self._fill(table, it)
         self.fit(table.row_count + 1, 2 * HIGHEST + 1)
         best = it.best
         # The best and the current one last, so that they show where points share a cell.
         points = sorted(it.points, key=lambda p: (p is best, p.budget == it.current))
-        # Points are measured, the line is computed from them.
-        speeds = [
-            Mark(p.budget, p.tok_s, _sign(p, it, best, ran=p.source == "measured"))
-            for p in points
-            if p.tok_s is not None
-        ]
+
+        def sign(point: Point, ran: bool) -> str:
+            """Stars and points for what `ran`; computed values are only dots of the line."""
+            if point is best and ran:
+                return "★"
+            return "◆" if point.budget == it.current else "●" if ran else LINE
+
+        speeds = [Mark(p.budget, p.tok_s, sign(p, p.source == "measured")) for p in points if p.tok_s is not None]
         # Timed steps of a budget do not show what it drafts in this turn; only the exact replay does.
-        lengths = [Mark(p.budget, p.acceptance.length, _sign(p, it, best, ran=it.kind == "exact")) for p in points]
+        lengths = [Mark(p.budget, p.acceptance.length, sign(p, it.kind == "exact")) for p in points]
         span = (float(self.budgets[0]), float(self.budgets[-1]))
         seen = {mark.sign for mark in speeds} | {LINE}
         known = "  ".join(["tok/s", *(f"{sign} {name}" for sign, name in SIGNS.items() if sign in seen)])
         self.query_one("#whatif-speed", CurveView).show(speeds, known if speeds else "tok/s: not known yet", span)
-        self.query_one("#whatif-length", CurveView).show(lengths, f"tokens per step, {_name(it)}", span)
+        name = "estimated" if it.kind == "estimate" else "exact"
+        self.query_one("#whatif-length", CurveView).show(lengths, f"tokens per step, {name}", span)
+
+    def _fill(self, table: Rows, it: Curve) -> None:
+        """Fill the table again; the cursor stays on its budget."""
+        key, best, exact = table.cursor_key, it.best, it.kind == "exact"
+        table.clear(columns=True)
+        table.add_headings(["budget", "tok/step", *(["estimate"] if exact else []), "ms", "tok/s"])
+        if self.auto is not None:
+            length, *rest = lab_text.auto_cells(self.auto)
+            table.add_texts([AUTO, length, *(["–"] if exact else []), *rest], key=AUTO)
+        shown = [p for p in it.points if p.budget in SHOWN or p is best or p.budget == it.current]
+        before = {one.budget: f"{one.length:.2f}" for one in self._estimate}
+        for point, (budget, length, *rest) in zip(shown, lab_text.whatif_table(shown, it.current, best)):
+            extra = [before.get(point.budget, "–")] if exact else []
+            table.add_texts([budget, length, *extra, *rest], key=str(point.budget))
+        chosen = key if key in {str(p.budget) for p in shown} else str(it.current)
+        table.move_cursor(row=table.get_row_index(chosen))
 
     def _finding(self, it: Curve) -> Iterator[str]:
         steps = self.record.steps if self.record is not None else ()
@@ -262,18 +276,16 @@ class WhatIfScreen(LabScreen):
         elif not self._estimate:
             yield f"EXACT: {self.drafter} ran again as the only drafter, and drafted nothing in the turn itself"
         else:
-            worst = max(self._errors(it), key=lambda pair: abs(pair[1]), default=(it.current, 0.0))
-            off = f"the estimate was off by up to {percent(worst[1])} (budget {worst[0]})"
+            # The estimate's errors as shares of the exact lengths, both as rounded in the table.
+            pairs = zip(self._estimate, it.points)
+            errors = {a.budget: change(f"{a.length:.2f}", f"{p.acceptance.length:.2f}") for a, p in pairs}
+            worst = max(errors, key=lambda budget: abs(errors[budget]), default=it.current)
+            off = f"the estimate was off by up to {percent(errors.get(worst, 0.0))} (budget {worst})"
             ran = f"{self.drafter} ran again as the only drafter" if self.drafter else "the drafter ran again"
             yield f"EXACT: {ran}; {off}"
         yield lab_text.best_line(it)
         if self.auto is not None:
             yield lab_text.auto_line(self.auto, it)
-
-    def _errors(self, it: Curve) -> list[tuple[int, float]]:
-        """The estimate's error by budget, as a share of the exact length; both as rounded in the table."""
-        pairs = zip(self._estimate, it.points)
-        return [(a.budget, change(f"{a.length:.2f}", f"{p.acceptance.length:.2f}")) for a, p in pairs]
 
     def _notes(self, it: Curve) -> Iterator[str]:
         yield lab_text.sources(it)
@@ -283,43 +295,3 @@ class WhatIfScreen(LabScreen):
             yield "under another budget steps begin at other tokens: e gives exact figures"
         if len(self.drafters) > 1:
             yield f"drafters: {', '.join(self.drafters)}; d shows the next one; adopting a budget also sets its drafter"
-
-
-def _name(it: Curve) -> str:
-    return "estimated" if it.kind == "estimate" else "exact"
-
-
-def _sign(point: Point, it: Curve, best: Point | None, *, ran: bool) -> str:
-    """Stars and points for what `ran`; computed values are only dots of the line."""
-    if point is best and ran:
-        return "★"
-    if point.budget == it.current:
-        return "◆"
-    return "●" if ran else LINE
-
-
-class _Table(DataTable):
-    """Budgets with their figures; Enter adopts the one under the cursor."""
-
-    HELP = "↑ and ↓ choose a budget, Enter takes it over for the next turn."
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Use")]
-
-    def show(self, it: Curve, estimated: tuple[Acceptance, ...], auto: AutoTurn | None) -> None:
-        """Refill the table; the cursor stays on its budget."""
-        key = self.cursor_key
-        self.clear(columns=True)
-        exact = it.kind == "exact"
-        self.add_headings(["budget", "tok/step", *(["estimate"] if exact else []), "ms", "tok/s"])
-        if auto is not None:
-            extra = ["–"] if exact else []
-            length, ms, speed = lab_text.auto_cells(auto)
-            self.add_texts([AUTO, length, *extra, ms, speed], key=AUTO)
-        best = it.best
-        shown = [p for p in it.points if p.budget in SHOWN or p is best or p.budget == it.current]
-        before = {one.budget: one.length for one in estimated}
-        for point, cells in zip(shown, lab_text.whatif_table(shown, it.current, best)):
-            budget, length, *rest = cells
-            extra = [f"{before[point.budget]:.2f}" if point.budget in before else "–"] if exact else []
-            self.add_texts([budget, length, *extra, *rest], key=str(point.budget))
-        chosen = key if key is not None and any(str(p.budget) == key for p in shown) else str(it.current)
-        self.move_cursor(row=self.get_row_index(chosen))

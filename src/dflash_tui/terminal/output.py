@@ -24,7 +24,7 @@ def write_out(text: str) -> None:
 
 def write_err(text: str) -> None:
     """Write one or more lines to stderr, with control characters made safe and each line's length bounded."""
-    _tell(sys.stderr, lines(text) + "\n")
+    _note(sys.stderr, lines(text) + "\n")
 
 
 def on_a_terminal() -> bool:
@@ -42,7 +42,7 @@ def discard(stream: TextIO) -> None:
         os.close(nowhere)
 
 
-def _tell(stream: TextIO, text: str) -> None:
+def _note(stream: TextIO, text: str) -> None:
     """Write what is not the result. If the disk is full, this is lost but not the answer."""
     try:
         stream.write(text)
@@ -97,16 +97,16 @@ class Notes:
 
     def line(self, text: str) -> None:
         self.end_line()
-        _tell(self.stream, lines(text) + "\n")
+        _note(self.stream, lines(text) + "\n")
 
     def progress(self, phase: str, share: float | None = None) -> None:
         """Report that `share` (0 to 1) of a phase is done. If lines cannot be overwritten, report each phase once."""
         phase = one_line(phase)
         if self.is_terminal:
-            _tell(self.stream, f"{CLEAR_LINE}{phase}" if share is None else f"{CLEAR_LINE}{phase} {share:.0%}")
+            _note(self.stream, f"{CLEAR_LINE}{phase}" if share is None else f"{CLEAR_LINE}{phase} {share:.0%}")
             self._open = True
         elif phase != self._phase:
-            _tell(self.stream, phase + "\n")
+            _note(self.stream, phase + "\n")
         self._phase = phase
 
     def thinking(self, text: str) -> None:
@@ -114,12 +114,12 @@ class Notes:
         if self._phase:
             self.end_line()
         text = clean(text)
-        _tell(self.stream, f"{DIM}{text}{PLAIN}" if self.dims else text)
+        _note(self.stream, f"{DIM}{text}{PLAIN}" if self.dims else text)
         self._phase = ""
         self._open = not text.endswith("\n")
 
     def end_line(self) -> None:
         """Clear a progress line, or end a line of thinking."""
         if self._open:
-            _tell(self.stream, CLEAR_LINE if self._phase else "\n")
+            _note(self.stream, CLEAR_LINE if self._phase else "\n")
         self._open, self._phase = False, ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dflash_core.bench.statistics import MIN_PAIRS, Comparison, Summary
+from dflash_core.bench.statistics import MIN_PAIRS, Comparison
 from dflash_core.drafting import kind_of
 from dflash_core.knobs import SPEC, spec_of
 from dflash_core.lab.grid import show
@@ -27,26 +27,22 @@ DEPTHS = 12
 def columns(result: Result, width: int) -> list[str]:
     """The columns of the table at a width; the first is named after the swept parameters."""
     first = f"  {', '.join(spec_of(name).label for name in result.axes) or 'setting'}"
-    names = (name for name in HEADINGS if (name or not result.axes) and (width >= WIDE_FROM or name in NARROW))
-    return [first, *names]
+    return [first, *(name for name in HEADINGS if (name or not result.axes) and (width >= WIDE_FROM or name in NARROW))]
 
 
 def cells(result: Result, found_rows: Sequence[ArmRow], width: int) -> list[list[str]]:
     """The rows of the table, a text per column. Bars are speeds by the paired difference, all on one scale."""
-    names = columns(result, width)
+    names = columns(result, width)[1:]
     top = max((1 + row.gain for row in found_rows), default=1.0)
     found = []
     for row in found_rows:
+        it = row.tok_s
         values = {
-            "": bar((1 + row.gain) / top, BAR),
-            "tok/s": speed(row.tok_s.median),
-            "quartiles": spread(row.tok_s),
-            "tok/step": f"{row.acceptance:.2f}",
-            "ms/step": f"{row.step_ms:.1f}",
-            "difference": against(row, result),
-            "runs": str(row.runs),
-        }
-        found.append([named(row, result.axes), *(values[name] for name in names[1:])])
+            "": bar((1 + row.gain) / top, BAR), "tok/s": speed(it.median), "tok/step": f"{row.acceptance:.2f}",
+            "quartiles": f"{speed(it.low)}–{speed(it.high)}" if it.n > 1 else "one run",
+            "ms/step": f"{row.step_ms:.1f}", "difference": against(row, result), "runs": str(row.runs),
+        }  # fmt: skip
+        found.append([named(row, result.axes), *(values[name] for name in names)])
     return found
 
 
@@ -63,11 +59,6 @@ def sorted_rows(result: Result) -> list[ArmRow]:
     if result.left is None:
         return found_rows
     return sorted(found_rows, key=lambda row: (not row.best, not row.left, -row.gain))
-
-
-def spread(it: Summary) -> str:
-    """The quartiles; empty for a single run."""
-    return f"{speed(it.low)}–{speed(it.high)}" if it.n > 1 else "one run"
 
 
 def against(row: ArmRow, result: Result) -> str:
@@ -93,6 +84,11 @@ def too_few(pairs: int) -> str:
     return f"only {counted(pairs, 'pair')}, {MIN_PAIRS} needed"
 
 
+def _too_few(found_rows: Sequence[ArmRow]) -> list[int]:
+    """The pairs of each row that has too few of them."""
+    return [row.versus.n for row in found_rows if row.versus and row.versus.verdict == "too few pairs"]
+
+
 def finding(result: Result, *, running: bool = False) -> str:
     found_rows = rows(result)
     top = best(found_rows)
@@ -103,10 +99,10 @@ def finding(result: Result, *, running: bool = False) -> str:
     if len(result.arms) == 1:
         return text
     base = result.arms[result.base].label if result.base is not None else ""
+    pairs = _too_few(found_rows)
+    if top.versus is None and pairs:
+        return f"{text} is the fastest, too few pairs to tell: {too_few(pairs[0])}"
     if top.versus is None:
-        few = next((row.versus.n for row in found_rows if row.versus and row.versus.verdict == "too few pairs"), 0)
-        if few:
-            return f"{text} is the fastest, too few pairs to tell: {too_few(few)}"
         others = [row.arm.label for row in found_rows if row.versus is not None and not row.versus.matters]
         alike = f"; no difference beyond noise from {', '.join(others[:3])}" if others else ""
         more = f" and {counted(len(others) - 3, 'other')}" if len(others) > 3 else ""
@@ -122,14 +118,11 @@ def finding(result: Result, *, running: bool = False) -> str:
 def table(result: Result, width: int = WIDE_FROM) -> list[str]:
     """The table as aligned lines, without bars; if two parameters were swept, a grid of speeds follows."""
     names = columns(result, width)
-    columns_shown = [place for place, name in enumerate(names) if name]
-    body = [[line[place] for place in columns_shown] for line in (names, *cells(result, sorted_rows(result), width))]
-    widths = [max(map(len, column)) for column in zip(*body)]
-    lines = []
-    for first, *rest in body:
-        padded = [f"{text:>{width}}" for text, width in zip(rest, widths[1:])]
-        lines.append("  ".join([first.ljust(widths[0]), *padded]).rstrip())
-    return lines
+    every = zip(names, *cells(result, sorted_rows(result), width))
+    lines = list(zip(*(column for column in every if column[0])))
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    padded = ([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])] for first, *rest in lines)
+    return ["  ".join(line).rstrip() for line in padded]
 
 
 def depths(result: Result) -> list[str]:
@@ -143,11 +136,6 @@ def depths(result: Result) -> list[str]:
     shares = [[f"{depth}" for depth in range(1, count + 1)]]
     shares += [[f"{share * 100:.0f}" for share in row.accepted[:count]] for row in found_rows]
     return [name.ljust(gutter) + "".join(f"{text:>5}" for text in line) for name, line in zip(names, shares)]
-
-
-def _ordered(result: Result) -> bool:
-    """Whether one numeric parameter is swept, so that a curve shows the speeds."""
-    return len(result.axes) == 1 and spec_of(result.axes[0]).kind in ("int", "float")
 
 
 Cell = tuple[str, float | None]
@@ -184,21 +172,18 @@ def _field(result: Result, down: str, across: str) -> list[list[Cell]]:
     slowest = min((row.tok_s.median for row in found_rows), default=0.0)
     span = (top.tok_s.median - slowest if top is not None else 0.0) or 1.0
     title = f"tok/s: {spec_of(down).label} ↓, {spec_of(across).label} →"  # short: it is next to a wide table
+    shares = {at: min((row.tok_s.median - slowest) / span, 1.0) for at, row in speeds.items()}
     lines: list[list[Cell]] = [[(title, None)]]
     lines.append([(" " * gutter, None), *((f"{name:>{cell}} ", None) for name in above)])
     for name, y in zip(left, ys):
-        line: list[Cell] = [(name.rjust(gutter), None)]
-        for x in xs:
-            row = speeds.get((y, x))
-            share = None if row is None else min((row.tok_s.median - slowest) / span, 1.0)
-            line.append((f"{shown.get((y, x), ''):>{cell}} ", share))
-        lines.append(line)
+        values = ((f"{shown.get((y, x), ''):>{cell}} ", shares.get((y, x))) for x in xs)
+        lines.append([(name.rjust(gutter), None), *values])
     return lines
 
 
 def curve(result: Result) -> tuple[list[Mark], str]:
     """Median tok/s over the only swept parameter, and a title; no marks if its values have no order."""
-    if not _ordered(result):
+    if len(result.axes) != 1 or spec_of(result.axes[0]).kind not in ("int", "float"):
         return [], ""
     found_rows = rows(result)
     top = best(found_rows)
@@ -222,22 +207,17 @@ def notes(result: Result, *, running: bool = False) -> list[str]:
     if result.arms:
         lines.append(f"fixed: {fixed(result)}")
     if not result.complete:
-        so_far = "so far" if running else "cut short"
-        lines.append(f"{so_far}: only runs that every setting has are compared")
+        lines.append(f"{'so far' if running else 'cut short'}: only runs that every setting has are compared")
     if left_out:
         first = "; ".join(f"{one.name}: {one.reason}" for one in left_out[:2])
         more = f" and {len(left_out) - 2} more" if len(left_out) > 2 else ""
         lines.append(f"{counted(len(left_out), 'prompt')} left out ({first}{more})")
-    scored = sum(row.right[1] for row in found_rows)
-    if scored:
+    if scored := sum(row.right[1] for row in found_rows):
         lines.append(f"answers right: {sum(row.right[0] for row in found_rows)} of {scored} that could be scored")
-    other = sum(row.other_text for row in found_rows)
-    if other:
-        lines.append(
-            f"{counted(other, 'run')} gave a different text than the first run with the same sampling (a near-tie)"
-        )
-    few = [row.versus.n for row in found_rows if row.versus and row.versus.verdict == "too few pairs"]
-    if few:
+    if other := sum(row.other_text for row in found_rows):
+        what = "gave a different text than the first run with the same sampling (a near-tie)"
+        lines.append(f"{counted(other, 'run')} {what}")
+    if few := _too_few(found_rows):
         lines.append(f"{too_few(min(few))} for a difference to be more than noise: more prompts, or more repeats")
     return lines
 
@@ -302,13 +282,6 @@ def sources(it: Curve) -> str:
     return f"ms timed at {nodes} draft tokens; ~ interpolated, ≈ beyond them{unknown}"
 
 
-def point_ms(point: Point) -> str:
-    """Milliseconds with their source: 12.3 measured, ~12.3 interpolated, ≈12.3 extrapolated."""
-    if point.ms is None:
-        return "?"
-    return f"{SURE[point.source or 'measured']}{point.ms:.1f}"
-
-
 def _speed(point: Point) -> str:
     return f"{SURE[point.source or 'measured']}{speed(point.tok_s or 0)} tok/s"
 
@@ -319,5 +292,7 @@ def whatif_table(points: Sequence[Point], current: int, top: Point | None) -> li
     for point in points:
         mark = "★" if point is top else "◆" if point.budget == current else " "
         rate = speed(point.tok_s) if point.tok_s else "?"
-        out.append((f"{mark} {point.budget}", f"{point.acceptance.length:.2f}", point_ms(point), rate))
+        # 12.3 is measured, ~12.3 interpolated, ≈12.3 extrapolated.
+        ms = f"{SURE[point.source or 'measured']}{point.ms:.1f}" if point.ms is not None else "?"
+        out.append((f"{mark} {point.budget}", f"{point.acceptance.length:.2f}", ms, rate))
     return out

@@ -19,6 +19,7 @@ from dflash_tui.application.conversations.store import StoredConversation
 from dflash_tui.application.conversations.tool_messages import tool_lines
 
 KINDS = ("md", "json", "svg")
+DOT = " · "
 WIDTH = 100  # columns of a picture
 _WEB_FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
@@ -42,9 +43,7 @@ def to_markdown(one: StoredConversation) -> str:
         if node.thinking.strip():
             parts.append(f"<details><summary>Thinking</summary>\n\n{node.thinking.strip()}\n\n</details>")
         note = _note(node)
-        parts += [
-            text for text in (node.content.strip("\n"), *map(_fenced, tool_lines(node)), note and f"*{note}*") if text
-        ]
+        parts += filter(None, (node.content.strip("\n"), *map(_fenced, tool_lines(node)), note and f"*{note}*"))
     return "\n\n".join(parts) + "\n"
 
 
@@ -65,13 +64,9 @@ def to_svg(one: StoredConversation) -> str:
             shown.append(Text(_note(node), "dim"))
         shown.append(Text())
     console = Console(
-        record=True,
-        width=WIDTH,
-        file=io.StringIO(),
-        force_terminal=True,
-        color_system="truecolor",
+        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor",
         legacy_windows=False,
-    )
+    )  # fmt: skip
     console.print(Group(*shown))
     # Clean the result again: a Markdown entity can stand for any character, and XML does not allow all of them.
     return clean(_WEB_FONTS.sub("", console.export_svg(title=one_line(one.card.title))))
@@ -83,11 +78,9 @@ def _fenced(text: str) -> str:
 
 
 def _about(one: StoredConversation) -> str:
-    day = datetime.fromtimestamp(one.card.created).strftime("%d %B %Y")
-    return " · ".join(part for part in (one.card.model, day) if part)
+    return DOT.join(filter(None, (one.card.model, f"{datetime.fromtimestamp(one.card.created):%d %B %Y}")))
 
 
 def _note(node: Node) -> str:
     """The outcome and figures of an answer."""
-    parts = [node.outcome, figures(node.report) if node.report is not None else ""]
-    return " · ".join(part for part in parts if part)
+    return DOT.join(filter(None, (node.outcome, figures(node.report) if node.report is not None else "")))

@@ -75,7 +75,7 @@ class StepText:
     """A turn's text, wrapped to one width, in which the line of a step can be found."""
 
     def __init__(self, record: TurnRecord, width: int) -> None:
-        self._spans = spans(record)
+        self.width, self._spans = width, spans(record)
         self._starts: list[int] = []  # the start of each span
         self._text = ""
         for span in self._spans:

@@ -58,15 +58,16 @@ def option(
     gone: Path | None = None,
     present: bool = False,
     fetched: str = "",
+    size: int = 0,
 ) -> Option:
-    """A row: the name, and a summary below. `fetched`: the download's progress, for a pair that can be fetched."""
+    """A row: the name, and a summary below. Of a pair that can be fetched, `fetched` is the download's progress, and
+    `size` is about how many bytes it has."""
     first = ["● " if present else "  ", (one_line(name), "bold")]
     parts: list[tuple[str, str]] = []
     if gone is not None:
         parts.append((f"{at_home(gone)} is not there", "$error"))
     elif fit is not None:
-        size = f"about {gib(fit.weights)}, " if found is None and fit.weights and id.startswith(PAIR) else ""
-        parts.append((f"{size}{fit.words}", colour(fit)))
+        parts.append((f"about {gib(size)}, {fit.words}" if size else fit.words, colour(fit)))
     if fetched:
         parts.append((one_line(fetched), "bold $primary"))
     if found is None:
@@ -108,12 +109,13 @@ def beside(one: Found, drafters: Sequence[ModelChoice], chosen: ModelChoice | No
     return Content.assemble(*parts)
 
 
-def takes(fit: FitCheck | None) -> list[tuple[str, str]]:
-    """The memory of a pair that is not here yet, from its shapes."""
+def takes(fit: FitCheck | None, size: int) -> list[tuple[str, str]]:
+    """Of a pair that is not here yet, from its shapes: the download and the memory."""
     if fit is None or fit.why:
         return []
-    size = f"\ntakes {gib(fit.taken)}, weights about {gib(fit.weights)}; computed for {fit.machine}"
-    return [(f"\n\n{fit.words}", colour(fit)), (size, DIM)]
+    download = f"\n\nto fetch: about {gib(size)}\n"
+    memory = f"\nmemory: {gib(fit.taken)}, of it about {gib(fit.weights)} for weights; computed for {fit.machine}"
+    return [(download, DIM), (fit.words, colour(fit)), (memory, DIM)]
 
 
 def passed_over(others: Iterable[PassedOver]) -> list[Content]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from dflash_core.events import STAGES
-from dflash_core.turn_stats import FoundRow, TurnReport, TurnStats, so_far
+from dflash_core.turn_stats import FoundRow, TurnReport, TurnStats
 from dflash_tui.application.amounts import counted, seconds, short, speed
 from dflash_tui.application.figures.deltas import along_the_steps
 from dflash_tui.application.figures.measurements import when
@@ -69,7 +69,7 @@ def figures(
     event = meter.last or meter.prefill
     stats = report.stats if report is not None else None
     if stats is None and meter.prefill is not None:
-        stats = so_far(meter.prefill, meter.totals, meter.decode_s, meter.parts)
+        stats = meter.totals.stats(meter.prefill, meter.decode_s, meter.parts)
         if meter.prefill.mode == "remote":  # its tokens are counted, where they are, without steps
             stats = replace(stats, tokens=meter.tokens, tokens_per_second=meter.overall_rate)
     mode, reason = (event.mode, event.reason) if event is not None else ("", "")

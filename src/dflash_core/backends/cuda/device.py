@@ -10,12 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.cache import CubinCache
 from dflash_core.backends.cuda.host_blocks import HostBlocks
 from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Run, Size
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES, Library
 from dflash_core.backends.cuda.plan import Card
-from dflash_core.backends.cuda.programs import Programs, Variant
+from dflash_core.backends.cuda.programs import CubinCache, Programs, Variant
 from dflash_core.backends.cuda.runtime import Runtime
 from dflash_core.errors import Code, OutOfMemoryError
 from dflash_core.memory import gib

@@ -19,7 +19,8 @@ OVERHEAD = 1_717_986_918  # 1.6 GiB: driver, kernels, passes and a short cache, 
 class FitCheck:
     """`context`: positions that fit, 0 if none; `wished`: the positions used if they fit.
 
-    `short`: bytes missing for `wished`, or 0. `why`: a line if nothing could be computed. `weights`: their bytes.
+    `short`: bytes missing for `wished`, or 0. `why`: a line if nothing could be computed. `weights`: their bytes in
+    memory. `files`: the bytes of the target's and the drafter's file, of a pair that is planned by its shapes.
     """
 
     context: int = 0
@@ -29,6 +30,7 @@ class FitCheck:
     machine: str = ""
     why: str = ""
     weights: int = 0
+    files: tuple[int, int] = (0, 0)
 
     @property
     def words(self) -> str:
@@ -46,6 +48,12 @@ def estimator_of(request: LoadRequest) -> MemoryEstimator:
     return estimator_for(request)
 
 
+def _bytes_of_files(request: LoadRequest) -> tuple[int, int]:
+    from dflash_tui.application.memory_estimate import bytes_of_files  # imports torch
+
+    return bytes_of_files(request)
+
+
 def fit_check(
     request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], MemoryEstimator] = estimator_of
 ) -> FitCheck:
@@ -60,7 +68,8 @@ def fit_check(
         if context:
             taken = total(estimator, settled(estimator, replace(setup, context=context), available))
         weights = sum(one.bytes for one in estimator.components(setup) if one.name in ("target", "drafter"))
-        return FitCheck(context, setup.context, taken, short, estimator.machine, weights=weights)
+        files = _bytes_of_files(request) if request.shapes[0] else (0, 0)
+        return FitCheck(context, setup.context, taken, short, estimator.machine, weights=weights, files=files)
     except DFlashError as error:
         return FitCheck(why=str(error))
 

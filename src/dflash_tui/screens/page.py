@@ -1,0 +1,102 @@
+"""What the pages over the chat share: the keys of their scope, notices, help; tables to choose from; exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from dflash_core.errors import DFlashError
+from dflash_core.lab.export import ROWS, check_path, write_rows
+from dflash_tui.application.new_file import new_path
+from dflash_tui.chat.parts import ChatParts
+from dflash_tui.screens.help import HelpScreen
+from dflash_tui.screens.palette import ActionProvider
+from dflash_tui.screens.passing import Passing
+from dflash_tui.settings.keys import bindings
+from dflash_tui.widgets.dialogs import LineScreen
+from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.literal import DataTable
+
+NARROW, WIDE, TALL = 110, 160, 30  # below these columns, from these columns and rows on, a page has another layout
+
+
+class Page(Passing, Screen[None]):
+    """A screen over the chat. `SCOPE` is its name in the table of keys, which gives its bindings."""
+
+    SCOPE: ClassVar[str] = ""
+    COMMANDS = Screen.COMMANDS | {ActionProvider}
+
+    def __init_subclass__(cls, **how: Any) -> None:
+        if "SCOPE" in vars(cls):
+            cls.BINDINGS = [*bindings(cls.SCOPE)]
+        super().__init_subclass__(**how)
+
+    def __init__(self, chat: ChatParts, *, classes: str | None = None) -> None:
+        super().__init__(classes=classes)
+        self.chat = chat
+        self._file_names: dict[str, str] = {}  # names of files, by those that were offered
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.width < NARROW, "-narrow")
+        self.set_class(self.size.width >= WIDE, "-wide")
+        self.set_class(self.size.height >= TALL, "-tall")
+        self.resized()
+
+    def resized(self) -> None:
+        """The size has changed, and the classes with it."""
+
+    def say(self, what: str | Exception) -> None:
+        for flash in self.query(Flash):  # none once the page is closed
+            flash.say(what)
+
+    def action_help(self) -> None:
+        self.app.push_screen(HelpScreen(getattr(self.focused, "HELP", None) or "", self.SCOPE))
+
+    def action_back(self) -> None:
+        self.dismiss()
+
+    def ask_file(self, endings: Sequence[str], name: str, write: Callable[[Path], None]) -> None:
+        """Ask for a file with one of these endings and hand its path to `write`. Offered is `name`, or what was typed
+        instead of it before, which may have been refused."""
+
+        def named(answer: str | None) -> None:
+            if not answer:
+                return
+            self._file_names[name] = answer
+            try:
+                write(check_path(new_path(answer), endings))
+            except DFlashError as error:
+                self.say(error)
+
+        question = f"Write to which file? Its ending decides: {' '.join(endings)}"
+        self.app.push_screen(LineScreen(question, self._file_names.get(name, name)), named)
+
+    def export_rows(self, rows: Sequence[Mapping[str, Any]], name: str) -> None:
+        """Write rows of figures to a file that the user names."""
+
+        def write(path: Path) -> None:
+            write_rows(rows, path)
+            self.say(f"written: {path}")
+
+        if rows:
+            self.ask_file(ROWS, name, write)
+        else:
+            self.say("nothing to write yet")
+
+
+class Rows(DataTable):
+    """A table of rows to choose from: what Enter does, and the help of F1 while it has the focus."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Choose")]
+
+    def __init__(self, enter: str, help: str, *, id: str) -> None:
+        super().__init__(id=id)
+        self._enter = enter
+        self.HELP = help  # type: ignore[misc]  # of a table, not of its class
+
+    def hint(self, action: str, label: str) -> str:
+        return self._enter if action == "select_cursor" else label
