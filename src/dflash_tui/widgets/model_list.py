@@ -74,7 +74,9 @@ def option(
         parts.append((one_line(about), DIM))
     else:
         first.append((f"   {one_line(about)}", DIM))
-        drafter = "looking for its drafter" if choice is None else "+ " * (choice.draft is not None) + choice.words
+        drafter = "looking for its drafter"
+        if choice is not None:
+            drafter = choice.words if choice.draft is None else f"+ {choice.words}"
         parts.append((f"{gib(found.size)} · {drafter} · {found.header.architecture}, {found.header.types}", DIM))
     summary = Content.styled(" · ", DIM).join(Content.styled(*part) for part in parts)
     return Option(Content.assemble(*first, "\n  ", summary), id=id)
