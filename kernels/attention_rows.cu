@@ -26,19 +26,20 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_rows(
     );
 }
 
-// The rows 0..first + rows of `kv_heads` heads, [kv heads][slots] of a type, as halves [kv heads][slots][HEAD_DIM], with
-// chunk = {rows, first}. Any grid; a warp per row, a lane per eight numbers. Bound by memory.
+// The rows from..from + first + rows of `kv_heads` heads, [kv heads][slots] of a type, as halves
+// [kv heads][slots][HEAD_DIM] from row `to` on, with chunk = {rows, first, from, to}. Any grid; a warp per row, a lane per
+// eight numbers. Bound by memory.
 template <class Type>
 __device__ __forceinline__ void unpack(const int* chunk, const u8* rows, int kv_heads, int slots, half* out) {
     pdl_launch();
     pdl_wait();
-    const int count = chunk[0] + chunk[1];
+    const int count = chunk[0] + chunk[1], from = chunk[2], to = chunk[3];
     for (int at = blockIdx.x * PREPARE_WARPS + warp_id(); at < kv_heads * count; at += gridDim.x * PREPARE_WARPS) {
         const u64 row = u64(at / count) * slots + at % count;
         for (int eight = lane_id(); eight < HEAD_DIM / 8; eight += WARP) {
             u32 x[4];
-            Type::eight(x, rows + row * Type::BYTES, eight / 4, eight % 4);
-            reinterpret_cast<uint4*>(out + row * HEAD_DIM)[eight] = make_uint4(x[0], x[1], x[2], x[3]);
+            Type::eight(x, rows + (row + from) * Type::BYTES, eight / 4, eight % 4);
+            reinterpret_cast<uint4*>(out + (row + to) * HEAD_DIM)[eight] = make_uint4(x[0], x[1], x[2], x[3]);
         }
     }
 }

@@ -63,46 +63,42 @@ class Answer:
         ends: Collection[str] = (),
     ) -> None:
         """`start`: what the record begins with. `keep`: lengths of the prompt that later prompts will share. `shown`:
-        names of special tokens that become text, although they are hidden otherwise. `constraint`: what the
-        answer conforms to. `log_probs`: what records its log-probabilities. `ends`: names of special tokens that end
-        it, beside the stop tokens. `watchers` are called with each line of the record, on the thread that iterates."""
+        names of special tokens that become text, although they are hidden otherwise. `ends`: names of special tokens
+        that end it, beside the stop tokens. `watchers` are called with each line of the record, on the thread that
+        iterates."""
         self._seed_source: Literal["random", "fixed"] = "fixed"
         if knobs.seed == RANDOM_SEED:  # a small number, which a user can type
             self._seed_source, knobs = "random", replace(knobs, seed=secrets.randbelow(2**31))
-        self.prompt = prompt
-        self.knobs = knobs
-        self.text = ""
-        self.thinking = ""
+        self.prompt, self.knobs = prompt, knobs
+        self.text = self.thinking = ""
         self.report: TurnReport | None = None
         self.record: TurnRecord | None = None
         self.error: BaseException | None = None
         self.done = False
         self.reread: Reread | None = None
         self._engine = engine
-        self._constraint, self._log_probs = constraint, log_probs
         self._ends = frozenset(tokenizer.special[name] for name in ends if name in tokenizer.special)
-        self._keep, self._watchers, self._on_prefill = tuple(keep), watchers, on_prefill
-        self._stop_requested = False
-        self._running = False
+        self._guard = TurnGuard(tokenizer, knobs, opens_thinking=prompt.opens_thinking)
+        self._watchers, self._on_prefill = watchers, on_prefill
+        sinks = prompt.sinks if knobs.attention_window else 0
+        options = {"sinks": sinks, "constraint": constraint, "log_probs": log_probs, "ends": self._ends}
+        self._options: dict[str, Any] = {name: value for name, value in options.items() if value}
+        self._options |= {"keep": tuple(keep), "on_prefill": self._prefilled, "guard": self._guard}
+        self._stop_requested = self._running = False
         self._stop_lock = threading.RLock()  # a signal handler may call `stop` on the thread that has the lock
         self._changed: Knobs | None = None
-        self._began = time.perf_counter()
-        self._recorder = Recorder(start(prompt, knobs), tokenizer.token_text)
-        self._parts = PartTotals()
-        self._decode_s = 0.0
+        self._began, self._decode_s = time.perf_counter(), 0.0
+        self._recorder, self._parts = Recorder(start(prompt, knobs), tokenizer.token_text), PartTotals()
         self._detokenizer = Detokenizer(tokenizer, shown)
         self._split = ThinkingSplit(start_inside=prompt.opens_thinking)
-        self._guard = TurnGuard(tokenizer, knobs, opens_thinking=prompt.opens_thinking)
         self._pieces = self._run()
 
     def __iter__(self) -> Iterator[Piece]:
         return self._pieces
 
     def stop(self) -> None:
-        """End the answer as soon as possible; what there is of it stays. Callable from any thread, at any time.
-
-        From a signal handler too.
-        """
+        """End the answer as soon as possible; what there is of it stays. Callable from any thread and from a signal
+        handler, at any time."""
         with self._stop_lock:  # a turn that ends meanwhile would let the next one be cancelled instead
             self._stop_requested = True
             if self._running:
@@ -137,18 +133,8 @@ class Answer:
             with self._stop_lock:
                 self._running = not self._stop_requested
             if self._running:
-                more: dict[str, Any] = {"sinks": self.prompt.sinks} if self.knobs.attention_window else {}
-                if self._constraint is not None:
-                    more["constraint"] = self._constraint
-                if self._log_probs is not None:
-                    more["log_probs"] = self._log_probs
-                if self._ends:
-                    more["ends"] = self._ends
-                events = self._engine.generate(
-                    self.prompt.ids, self.knobs, keep=self._keep, on_prefill=self._prefilled, guard=self._guard, **more
-                )
+                events = self._engine.generate(self.prompt.ids, self.knobs, **self._options)
             while (event := self._next(events)) is not None:
-                self._cancel_again()
                 yield self._piece(event)
         except GeneratorExit:
             raise
@@ -168,15 +154,13 @@ class Answer:
         event = next(events, None)
         if isinstance(event, StepEvent):
             self._decode_s += time.perf_counter() - start
+        if event is not None and self._stop_requested:  # perhaps just before the engine began to listen
+            self._engine.cancel()
         return event
 
-    def _cancel_again(self) -> None:
-        """Repeat a stop that was requested just before the engine began to listen."""
+    def _prefilled(self, done: int, total: int) -> None:
         if self._stop_requested:
             self._engine.cancel()
-
-    def _prefilled(self, done: int, total: int) -> None:
-        self._cancel_again()
         if self._on_prefill is not None:
             self._on_prefill(done, total)
 
@@ -186,7 +170,8 @@ class Answer:
             # A saved state may have included them, or no saved state reaches so far into the prompt.
             again = max(self.reread.known - event.reused_tokens, 0)
             event = replace(event, read_again=again, read_why=self.reread.why if again else "")
-        thinking, text = self._split.push(self._detokenizer.push(self._worded(event)))
+        ended = event.stop == "stop token" and event.tokens[-1] in self._ends  # by a token that is not the answer's own
+        thinking, text = self._split.push(self._detokenizer.push(event.tokens[:-1] if ended else event.tokens))
         if event.stop is not None:
             more_thinking, more_text = self._flush()
             thinking, text = thinking + more_thinking, text + more_text
@@ -200,11 +185,6 @@ class Answer:
         self.thinking += piece.thinking
         self.text += piece.text
         return piece
-
-    def _worded(self, event: Event) -> Sequence[int]:
-        """The tokens that are the answer's own: not one that only ended it."""
-        ended = event.stop == "stop token" and event.tokens[-1] in self._ends
-        return event.tokens[:-1] if ended else event.tokens
 
     def _flush(self) -> tuple[str, str]:
         """The pending text of the detokeniser and the split; nothing the second time."""
@@ -226,23 +206,14 @@ class Answer:
         events = self._recorder.events
         self._finish(thinking, text, cut=not events or events[-1].stop != "stop token")
         if events and isinstance(prefill := events[0], PrefillEvent):
-            last = events[-1]
-            steps = [event for event in events if isinstance(event, StepEvent)]
+            last, steps = events[-1], [event for event in events if isinstance(event, StepEvent)]
             self.report = TurnReport(
-                text=self.text,
-                thinking=self.thinking,
-                tokens=tuple(id for event in events for id in event.tokens),
-                mode=last.mode,
-                reason=last.reason,
-                stop=last.stop or "cancelled",
-                knobs=self.knobs,
-                stats=turn_stats(prefill, steps, self._decode_s, self._parts),
+                self.text, self.thinking, tuple(id for event in events for id in event.tokens), last.mode, last.reason,
+                last.stop or "cancelled", self.knobs, turn_stats(prefill, steps, self._decode_s, self._parts),
                 guards=tuple(event.guard for event in events if event.guard is not None),
-                learned=self._engine.learned(),
-                effort=self.prompt.effort,
-                notes=self._notes(),
+                learned=self._engine.learned(), effort=self.prompt.effort, notes=self._notes(),
                 seed_source=self._seed_source,
-            )
+            )  # fmt: skip
         record = self._recorder.end(self.report, text, thinking)
         self.record = record if self.report is not None else None
         with self._stop_lock:

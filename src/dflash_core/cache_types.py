@@ -116,7 +116,7 @@ class CachePair:
 
     @property
     def windowed(self) -> CachePair:
-        """For a drafter's layers with a window: they keep few positions, so always floats, whatever others use."""
+        """For a drafter's layers with a window: they have few positions, so always floats, whatever others use."""
         return self if self == EXACT else F16
 
 
@@ -157,12 +157,9 @@ def divergence(kv: str) -> float:
     return found * RECENT_SHARE if plus else found
 
 
-AUTO_RECENT: Sequence[CachePair] = tuple(
-    sorted(
-        (*AUTO_PAIRS, *(replace(pair, recent=1024) for pair in AUTO_PAIRS[2:])), key=lambda pair: divergence(str(pair))
-    )
-)
-"""AUTO_PAIRS for machines that can keep recent positions as halves: with 1,024 of them too, by divergence."""
+_WITH_RECENT = (*AUTO_PAIRS, *(replace(pair, recent=1024) for pair in AUTO_PAIRS[2:]))
+AUTO_RECENT: Sequence[CachePair] = tuple(sorted(_WITH_RECENT, key=lambda pair: divergence(str(pair))))
+"""AUTO_PAIRS for machines that can store recent positions as halves: with 1,024 of them too, by divergence."""
 
 
 def checked(text: str) -> str:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dflash_core.arch.architecture import Architecture, matrix_types
 from dflash_core.arch.draft_heads import SIDES, Convolution, Heads
-from dflash_core.arch.facts import has_experts
+from dflash_core.arch.facts import expert_notes, has_experts
 from dflash_core.arch.kinds import Attention, Gate, NextN, Shapes, SwiGLU
 from dflash_core.arch.reading import apart, in_halves
 from dflash_core.arch.registry import ARCHITECTURES, supported
@@ -30,6 +30,7 @@ from dflash_core.memory import gib
 ASSISTANT_ARCHITECTURE = "gemma4-assistant"
 DRAFT_ARCHITECTURES = ("dflash", "dspark", "dflash-draft", "qwen35-dflash-draft", ASSISTANT_ARCHITECTURE)
 Flavour = Literal["z-lab", "dflash", "dspark", "dflash-draft", "lucebox"]
+NAMES_EXPERTS = re.compile(r"(?<![a-z0-9])a\d+(\.\d+)?b(?![a-z0-9])|moe", re.IGNORECASE)  # such as "35B-A3B"
 UNUSED_TOKEN = 5  # llama.cpp's token type of the padding entries of a vocabulary
 
 
@@ -196,7 +197,6 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
     _check_nextn(source, tensors, spec)
     expected = spec.tensors()
     gguf = with_factors(gguf, expected)
-    architecture.check(gguf, spec)
     file = in_halves(apart(gguf, spec), spec)
     check_tensors(source, file.tensors, expected, (*mtp_tensors(file, spec), *unread_tensors(file, spec)))
     return file, spec
@@ -274,21 +274,19 @@ def check_pair(target: ModelSpec, draft: DraftConfig, target_mask_token: int | N
         wrong.append("no mask token in its file nor in the target's")
     elif mask >= target.vocab_size:
         wrong.append(f"mask token {mask}, expected an id under {target.vocab_size}")
-    if wrong:
-        raise MismatchError(
-            f"drafter {draft.name} does not fit target {target.name}: {'; '.join(wrong)};"
-            " use the drafter that was made for this target"
-        )
+    refuse_misfit(f"drafter {draft.name}", target, wrong, "the drafter that was made for this target")
     return _pair_notes(target, draft, target_mask_token)
+
+
+def refuse_misfit(source: str, target: ModelSpec, wrong: Sequence[str], use: str) -> None:
+    """Raises MismatchError if anything is `wrong` with a drafter for this target; `use`: what would fit."""
+    if wrong:
+        raise MismatchError(f"{source} does not fit target {target.name}: {'; '.join(dict.fromkeys(wrong))}; use {use}")
 
 
 def _rope_base(target: ModelSpec) -> float:
     """The rotary base of the target's first attention layer; 0 where it has none."""
     return next((layer.rope_base for layer in target.of(Attention)), 0.0)
-
-
-NAMES_EXPERTS = re.compile(r"(?<![a-z0-9])a\d+(\.\d+)?b(?![a-z0-9])|moe", re.IGNORECASE)
-"""The part of a name that marks a model with experts, as in "35B-A3B"."""
 
 
 def generation(name: str) -> str:
@@ -306,10 +304,9 @@ def _pair_notes(target: ModelSpec, draft: DraftConfig, target_mask_token: int | 
         )
     if has_experts(target) != bool(NAMES_EXPERTS.search(draft.name)):
         # A sibling may have the same width, depth and vocabulary; then only the name distinguishes them.
+        remark = "mentions experts, which this target does not have: if it was made for a model that has them"
         if has_experts(target):
             remark = "does not mention experts, which this target has: if it was made for a dense model"
-        else:
-            remark = "mentions experts, which this target does not have: if it was made for a model that has them"
         notes.append(f"the drafter's name {remark}, few drafts will be accepted")
     if draft.mask_token_id is None:
         notes.append(f"the drafter names no mask token: {target_mask_token} is taken from the target")
@@ -360,7 +357,7 @@ def unusual(gguf: GGUFFile, config: ModelSpec) -> tuple[str, ...]:
     matrices = matrix_types(gguf)
     if len(matrices) > 1:
         notes.append("mixed types: " + ", ".join(f"{kind} {count}" for kind, count in matrices.most_common()))
-    notes += ARCHITECTURES[config.architecture].notes(gguf, config)
+    notes += [*ARCHITECTURES[config.architecture].notes(gguf, config), *expert_notes(gguf, config)]
     notes += _vocabulary_notes(gguf, config)
     return (*notes, *config.notes)
 

@@ -22,6 +22,7 @@ from dflash_core.messages import Call, Message, Prompt
 from dflash_core.prefix import common_prefix
 from dflash_core.prompting import build_prompt, render, visible_end
 from dflash_core.record import Line, Start, Turns
+from dflash_core.text.prompt import Prompting, Rendered
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_core.text.tokenizer import Tokenizer
@@ -30,36 +31,6 @@ from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart,
 
 if TYPE_CHECKING:
     from dflash_core.runner import Runner
-
-
-class CollectedCalls:
-    """`calls`: the complete ones. `calling`: the tool whose call is being written, or ""."""
-
-    def __init__(self) -> None:
-        self.calls: tuple[Call, ...] = ()
-        self.calling = ""
-        self._arguments = ""
-
-    def take(self, parts: Iterable[Part]) -> tuple[str, str]:
-        """Take the calls out of parts; returns the reasoning and the text that they have beside."""
-        thinking = text = ""
-        for part in parts:
-            if isinstance(part, Text):
-                text += part.text
-            elif isinstance(part, Thinking):
-                thinking += part.text
-            elif isinstance(part, CallStart):
-                self.calling, self._arguments = part.name, ""
-            elif isinstance(part, CallArguments):
-                self._arguments += part.text
-            elif isinstance(part, Malformed):
-                self.calling = ""
-            elif isinstance(part, CallEnd):
-                if part.complete:
-                    call = Call(f"call_{secrets.token_hex(8)}", self.calling, json.loads(self._arguments or "{}"))
-                    self.calls += (call,)
-                self.calling = ""
-        return thinking, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,49 +45,51 @@ class Models:
 class Turn(Answer):
     """The answer to the last message of a conversation, to which it is appended when the iteration ends.
 
-    Calls of the conversation's tools are in `calls`, not in its text; `record` has the text as the model wrote it.
+    Complete calls of the conversation's tools are in `calls`, not in its text; `record` has the text as the model wrote
+    it. `calling`: the tool whose call is being written, or "".
     """
 
     def __init__(
         self, conversation: Conversation, prompt: Prompt, knobs: Knobs, *, on_prefill: OnPrefill | None = None
     ) -> None:
         self._conversation, self.messages_sent = conversation, conversation.messages
-        self.tools_sent = conversation.tools
+        self.tools_sent, self.calls, self.calling, self._arguments = conversation.tools, tuple[Call, ...](), "", ""
         # Calls of a model that goes on calling are no text, also where its tools have gone.
         uses_tools = bool(conversation.tools) or any(message.calls for message in conversation.messages)
         form = conversation.template.tools.form if uses_tools else None
         stops = form.stops if form is not None else ()
         parser = AnswerParts(form, conversation.tools) if form is not None else None
         self._shape = AnswerShape((), parser, ends=stops) if parser is not None else None
-        self._collected = CollectedCalls()
         super().__init__(
-            conversation.engine,
-            conversation.tokenizer,
-            prompt,
-            knobs,
-            conversation._start,
-            keep=prompt.keep,
-            watchers=conversation.watchers,
-            on_prefill=on_prefill,
-            shown=form.shown if form is not None else (),
+            conversation.engine, conversation.tokenizer, prompt, knobs, conversation._start, keep=prompt.keep,
+            watchers=conversation.watchers, on_prefill=on_prefill, shown=form.shown if form is not None else (),
             ends=stops,
-        )
+        )  # fmt: skip
         self.reread = conversation._reread(prompt, self.messages_sent, self.knobs)
 
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        """The complete calls so far."""
-        return self._collected.calls
-
-    @property
-    def calling(self) -> str:
-        """The tool whose call is being written; "" for none."""
-        return self._collected.calling
+    def _take(self, parts: Iterable[Part]) -> tuple[str, str]:
+        """Take the calls out of parts; returns the reasoning and the text that they have beside."""
+        thinking = text = ""
+        for part in parts:
+            if isinstance(part, Text):
+                text += part.text
+            elif isinstance(part, Thinking):
+                thinking += part.text
+            elif isinstance(part, CallStart):
+                self.calling, self._arguments = part.name, ""
+            elif isinstance(part, CallArguments):
+                self._arguments += part.text
+            elif isinstance(part, (CallEnd, Malformed)):
+                if isinstance(part, CallEnd) and part.complete:
+                    arguments = json.loads(self._arguments or "{}")
+                    self.calls += (Call(f"call_{secrets.token_hex(8)}", self.calling, arguments),)
+                self.calling = ""
+        return thinking, text
 
     def _add(self, piece: Piece) -> Piece:
         if self._shape is None:
             return super()._add(piece)
-        thinking, text = self._collected.take(self._shape.push(piece.thinking, piece.text))
+        thinking, text = self._take(self._shape.push(piece.thinking, piece.text))
         if self._shape.over:
             self.stop()
         return super()._add(replace(piece, text=text, thinking=thinking))
@@ -124,7 +97,7 @@ class Turn(Answer):
     def _finish(self, thinking: str, text: str, *, cut: bool) -> None:
         if self._shape is not None:
             last = [*self._shape.push(thinking, text), *self._shape.finish(cut=cut)]
-            thinking, text = self._collected.take(last)
+            thinking, text = self._take(last)
         super()._finish(thinking, text, cut=cut)
 
     def _notes(self) -> tuple[str, ...]:
@@ -141,16 +114,8 @@ class Conversation:
     `watchers` are called with each line of a running turn's record, on the thread that runs it, and must not raise.
     """
 
-    def __init__(
-        self,
-        engine: Runner,
-        tokenizer: Tokenizer,
-        template: ChatTemplate,
-        system: str = "",
-    ) -> None:
-        self.engine = engine
-        self.tokenizer = tokenizer
-        self.template = template
+    def __init__(self, engine: Runner, tokenizer: Tokenizer, template: ChatTemplate, system: str = "") -> None:
+        self.engine, self.tokenizer, self.template = engine, tokenizer, template
         self.models = Models()
         self.messages: tuple[Message, ...] = ()
         self.turns = Turns()
@@ -204,12 +169,18 @@ class Conversation:
         changed since the last turn; None for nothing, or where it is not known. Raises TemplateError and KnobError."""
         if self._read is None:
             return None
-        messages = (*self.messages, Message("user", "a"))
-        given = self.template.reasoning.variables(knobs)
-        now = render(self.tokenizer, self.template, messages, knobs.thinking, given, self.tools)
-        return self._reread(Prompt(now.ids, now.text, now.opens_thinking, stable=0), messages, knobs)
+        messages, now = self._rendered("a", knobs)
+        return self._reread(now, messages, knobs)
 
-    def _reread(self, prompt: Prompt, messages: tuple[Message, ...], knobs: Knobs) -> Reread | None:
+    def _rendered(self, text: str, knobs: Knobs) -> tuple[tuple[Message, ...], Rendered]:
+        """The messages where `text` is asked next, and their prompt."""
+        messages = (*self.messages, Message("user", text))
+        return messages, render(self._prompting(knobs), messages)
+
+    def _prompting(self, knobs: Knobs) -> Prompting:
+        return Prompting.of(self.tokenizer, self.template, knobs, self.tools)
+
+    def _reread(self, prompt: Prompt | Rendered, messages: tuple[Message, ...], knobs: Knobs) -> Reread | None:
         if self._read is None:
             return None
         last, earlier, before, tools = self._read
@@ -231,9 +202,7 @@ class Conversation:
 
     def preview(self, text: str, knobs: Knobs) -> str:
         """The prompt that asking `text` would give the model. Raises TemplateError and KnobError."""
-        messages = (*self.messages, Message("user", text))
-        given = self.template.reasoning.variables(knobs)
-        return render(self.tokenizer, self.template, messages, knobs.thinking, given, self.tools).text
+        return self._rendered(text, knobs)[1].text
 
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> Turn:
         """A turn that answers the last message, or the last results of calls, again, in place of its answer.
@@ -253,26 +222,21 @@ class Conversation:
         # A message of megabytes is refused before a template renders the text. Templates may trim a message.
         text = messages[-1].content  # of several results the longest need not be the last: the count below has them all
         if len(text) >= capacity and (needed := self.tokenizer.min_tokens(text.strip())) >= capacity:
-            raise ContextError(
-                f"the message has {needed:,} tokens at the very least and the context holds {capacity:,}, one of them "
-                "for the answer; shorten the message",
-                needed=needed,
-                capacity=capacity,
-            )
-        given = self.template.reasoning.variables(knobs)
-        prompt = build_prompt(self.tokenizer, self.template, messages, knobs.thinking, given, self.tools)
-        if "reasoning_effort" in given:
+            found = f"the message has {needed:,} tokens at the very least and the context holds {capacity:,}"
+            message = f"{found}, one of them for the answer; shorten the message"
+            raise ContextError(message, needed=needed, capacity=capacity)
+        prompting = self._prompting(knobs)
+        prompt = build_prompt(prompting, messages)
+        if "reasoning_effort" in prompting.variables:
             prompt = replace(prompt, effort=knobs.reasoning_effort)
         if knobs.attention_window:
-            sinks = visible_end(self.tokenizer, self.template, messages, prompt, knobs.thinking, given)
-            prompt = replace(prompt, sinks=max(sinks, prompt.head))
+            prompt = replace(prompt, sinks=max(visible_end(prompting, messages, prompt), prompt.head))
         if len(prompt.ids) >= capacity:
-            raise ContextError(
-                f"the conversation has {len(prompt.ids):,} tokens with this message and the context holds "
-                f"{capacity:,}, one of them for the answer; shorten the message or start a new conversation",
-                needed=len(prompt.ids),
-                capacity=capacity,
+            found = (
+                f"the conversation has {len(prompt.ids):,} tokens with this message and the context holds {capacity:,}"
             )
+            message = f"{found}, one of them for the answer; shorten the message or start a new conversation"
+            raise ContextError(message, needed=len(prompt.ids), capacity=capacity)
         self.messages = messages
         self._turn = Turn(self, prompt, knobs, on_prefill=on_prefill)
         return self._turn
@@ -283,17 +247,11 @@ class Conversation:
 
     def _start(self, prompt: Prompt, knobs: Knobs) -> Start:
         """What the record of a turn that answers the newest message begins with."""
+        models, created = self.models, datetime.now(UTC).isoformat(timespec="milliseconds")
+        block, kind = (models.drafter.block, models.drafter.kind) if models.drafter else (0, "")
+        asked = self.messages[-1].content
         return Start(
-            created=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            target=self.models.target,
-            draft=self.models.draft,
-            system=self.system,
-            prompt=self.messages[-1].content,
-            prompt_ids=prompt.ids,
-            knobs=knobs,
-            draft_block=self.models.drafter.block if self.models.drafter else 0,
-            draft_kind=self.models.drafter.kind if self.models.drafter else "",
-            sinks=prompt.sinks,
+            created, models.target, models.draft, self.system, asked, prompt.ids, knobs, block, kind, prompt.sinks
         )
 
     def _ended(self, turn: Turn) -> None:

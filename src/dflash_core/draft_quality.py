@@ -7,8 +7,8 @@ A draft position counts only in steps whose walk reached it, because only there 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,11 +19,9 @@ BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Draft position `depth`, reached `count` times.
-
-    `stated` is the mean probability that the drafter gave its best token, `hit` how often that was the target's token,
-    `hit_any` how often the target's was any of the recorded candidates.
-    """
+    """Draft position `depth`, reached `count` times. `stated`: the mean probability that the drafter gave its best
+    token, `hit`: how often that was the target's, `hit_any`: how often the target's was any of the recorded
+    candidates."""
 
     depth: int
     count: int
@@ -45,34 +43,25 @@ class Bin:
 
 def by_position(steps: Iterable[StepEvent]) -> tuple[Position, ...]:
     """The drafter's calibration per draft position, over every position that a walk reached."""
-    sums: list[list[float]] = []
+    found = defaultdict[int, list[tuple[float, bool, bool]]](list)
     for step in steps:
-        for depth, (token, tokens, probs) in enumerate(_met(step)):
-            if depth == len(sums):
-                sums.append([0.0] * 4)
-            parts = (1.0, probs[0], float(tokens[0] == token), float(token in tokens))
-            sums[depth] = [a + b for a, b in zip(sums[depth], parts)]
-    return tuple(
-        Position(depth, round(count), *(part / count for part in parts))
-        for depth, (count, *parts) in enumerate(sums, 1)
-    )
+        for depth, (token, tokens, probs) in enumerate(_met(step), 1):
+            found[depth].append((probs[0], tokens[0] == token, token in tokens))
+    return tuple(Position(depth, len(rows), *_means(rows)) for depth, rows in found.items())
 
 
 def by_probability(steps: Iterable[StepEvent]) -> tuple[Bin, ...]:
     """The same over all candidates of all reached positions, by the probability that the drafter gave them."""
-    sums = [[0.0] * 3 for _ in range(BINS)]
+    found = defaultdict[int, list[tuple[float, bool]]](list)
     for step in steps:
         for token, tokens, probs in _met(step):
             for candidate, prob in zip(tokens, probs):
-                sums_of = sums[min(int(prob * BINS), BINS - 1)]
-                sums_of[0] += 1
-                sums_of[1] += prob
-                sums_of[2] += candidate == token
-    return tuple(
-        Bin(place / BINS, (place + 1) / BINS, round(count), stated / count, hit / count)
-        for place, (count, stated, hit) in enumerate(sums)
-        if count
-    )
+                found[min(int(prob * BINS), BINS - 1)].append((prob, candidate == token))
+    return tuple(Bin(at / BINS, (at + 1) / BINS, len(rows), *_means(rows)) for at, rows in sorted(found.items()))
+
+
+def _means(rows: Sequence[Sequence[float]]) -> Iterator[float]:
+    return (sum(column) / len(rows) for column in zip(*rows))
 
 
 def _met(step: StepEvent) -> Iterable[tuple[int, tuple[int, ...], list[float]]]:
@@ -90,10 +79,8 @@ Why = Literal["p_min", "budget", "value", "stop", "chain", "not drafted", "no de
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A candidate for a place under node `parent` that was not chosen.
-
-    `prob` is its own probability at its depth, `path_prob` the product along its path.
-    """
+    """A candidate for a place under node `parent` that was not chosen. `prob`: its own probability at its depth,
+    `path_prob`: the product along its path."""
 
     parent: int
     depth: int
@@ -106,11 +93,8 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class FirstRejection:
-    """Where the walk left the tree: after `node` the target drew `token`.
-
-    `rank` (0 the best) and `prob` are the drafter's for it, None where it is not among the recorded candidates; `why`
-    is the reason that it is not in the tree.
-    """
+    """Where the walk left the tree: after `node` the target drew `token`. `rank` (0 the best) and `prob` are the
+    drafter's, None where it is not among the recorded candidates; `why` it is not in the tree."""
 
     node: int
     token: int
@@ -120,10 +104,8 @@ class FirstRejection:
 
 
 def rejected(step: StepEvent) -> tuple[Rejected, ...]:
-    """The candidates that the tree builder considered and did not choose: under each node the best one left.
-
-    Likelier paths first. Later siblings and all descendants were never considered.
-    """
+    """The candidates that the tree builder considered and did not choose, likelier paths first: under each node the
+    best one left. Later siblings and all descendants were never considered."""
     tree, drafts = step.tree, step.drafts
     children = Counter(tree.parents[1:])
     width = 1 if step.mode == "chain" else None
@@ -152,10 +134,8 @@ def first_rejection(step: StepEvent) -> FirstRejection | None:
 
 
 def _why(step: StepEvent, node: int, depth: int, rank: int) -> Why:
-    """Why a candidate under `node` is not in the tree. The best one of depth 1 is exempt from `p_min`.
-
-    A step does not record which tokens end an answer, but the last step of an answer ends with one.
-    """
+    """Why a candidate under `node` is not in the tree. A step does not record which tokens end an answer, but the last
+    step of an answer ends with one."""
     if step.stop == "stop token" and node and step.tree.tokens[node] == step.tokens[-1]:
         return "stop"
     p_min = step.knobs.p_min

@@ -65,7 +65,7 @@ class Engine(Runner):
         kv: str = AUTO,
         states: SnapshotStore | None = None,
     ) -> None:
-        wished = checked(kv)
+        requested = checked(kv)
         if draft is not None and draft.target is not target:
             raise MismatchError("the drafter was loaded for another target; load it with load_draft(path, target)")
         self.target, self.draft = target, draft
@@ -73,8 +73,8 @@ class Engine(Runner):
         config, self.machine = target.config, target.machine
         self._estimator = target.estimator(draft)
         available = fits.memory_after_load(self._estimator, self.machine.available())
-        self._setup = fits.requested_setup(self._estimator, context_length, wished, available)
-        context, self.kv = self._setup.context, _choice(self._estimator, self._setup, wished)
+        self._setup = fits.requested_setup(self._estimator, context_length, requested, available)
+        context, self.kv = self._setup.context, _choice(self._estimator, self._setup, requested)
         self._cut = fits_notes.cut_note(context_length, context)
         self._available = available
         self._shrunk = "" if context_length else fits_notes.shrunk_note(self._estimator, self._setup, available)
@@ -86,21 +86,12 @@ class Engine(Runner):
         )
         self.saved = tuple(saved)
         self._auto: AutoPolicy | None = None
+        store = states if states is not None else SnapshotStore(default_cap())
         super().__init__(
-            session,
-            target.tokenizer.stop_ids,
-            context,
-            config.vocab_size,
-            self.machine.prefill_chunk,
-            self.machine.tree_width,
-            self._policy(session.capabilities),
-            str(self.kv.pair),
-            Snapshots(
-                states if states is not None else SnapshotStore(default_cap()),
-                f"{_space(target, draft)} {self.kv.pair}",
-                cut=session.cuts_anywhere,
-            ),
-        )
+            session, target.tokenizer.stop_ids, context, config.vocab_size, self.machine.prefill_chunk,
+            self.machine.tree_width, self._policy(session.capabilities), str(self.kv.pair),
+            Snapshots(store, f"{_space(target, draft)} {self.kv.pair}", cut=session.cuts_anywhere),
+        )  # fmt: skip
 
     def _policy(self, drafter: Capabilities | None) -> AutoPolicy | None:
         """What decides the steps of `auto`; None where the knobs do."""
@@ -113,8 +104,8 @@ class Engine(Runner):
             if shape is None:
                 return None
             file = self.saved[at] if at < len(self.saved) else None
-            state, keep = (file.read(), file.write) if file is not None else (PairState(), None)
-            arms.append(Arm(one, state, StepCosts(shape), keep))
+            state, save = (file.read(), file.write) if file is not None else (PairState(), None)
+            arms.append(Arm(one, state, StepCosts(shape), save))
         queued = drafter.on_device
         self._auto = QueuedPolicy(arms[0], think_ids=think_ids) if queued else AutoPolicy(arms, think_ids=think_ids)
         return self._auto
@@ -127,15 +118,11 @@ class Engine(Runner):
 
     @property
     def limits(self) -> Limits:
-        most = self.target.config.context_length
-        template = self.target.template
+        template, most = self.target.template, self.target.config.context_length
         return replace(
-            super().limits,
-            reasoning=template.reasoning,
-            max_context=most,
-            recommended=self._recommended,
+            super().limits, reasoning=template.reasoning, max_context=most, recommended=self._recommended,
             thinking_notes=template.without_effect,
-        )
+        )  # fmt: skip
 
     def ran_out(self, error: OutOfMemoryError) -> RanOutError:
         """Who holds what, and what would help."""
@@ -190,9 +177,9 @@ class Engine(Runner):
         return seconds if seconds is not None and seconds > SLOW_STEP_S else None
 
 
-def _choice(estimator: MemoryEstimator, setup: Setup, wished: str) -> CacheChoice:
+def _choice(estimator: MemoryEstimator, setup: Setup, requested: str) -> CacheChoice:
     """How keys and values are stored, and why, where `auto` chose it."""
-    before = estimator.auto[: estimator.auto.index(setup.kv)] if wished == AUTO else ()
+    before = estimator.auto[: estimator.auto.index(setup.kv)] if requested == AUTO else ()
     why = f"{setup.context:,} positions leave no memory to spare as {' or '.join(before)}" if before else ""
     if before and (cost := fits_notes.cache_note(setup.kv)):
         why += f"; {cost}"
@@ -219,7 +206,10 @@ def load_pair(
     of conversations are stored, also those of an engine before this one. `kv`: as of `Engine`."""
     say, kv = progress or silent, checked(kv)
     fits.check_context(context_length)
-    _leave_a_core()
+    if "OMP_NUM_THREADS" not in os.environ:
+        # torch's threads wait for each other in every operation, so one that another program delays delays all of them:
+        # with two threads on two busy cores a step took ten times as long.
+        torch.set_num_threads(max(1, CORES - 1))
     opened = open_target(target, device, progress=say, card=card)
     if knobs is not None:
         check_tree_width(knobs, opened.machine.tree_width)
@@ -281,13 +271,3 @@ def _saved(folder: Path | None, target: Target, draft: OpenedDraft) -> tuple[Sav
         pair = pair_of(target.file.path, file if file is not None else one.capabilities.kind)
         found.append(SavedValues(folder, pair, shipped_beside(file) if file is not None else None))
     return tuple(found)
-
-
-def _leave_a_core() -> None:
-    """Use all cores but one, unless OMP_NUM_THREADS says otherwise.
-
-    torch's threads wait for each other in every operation, so a single one that another program (or the app's own
-    screen) holds up holds up all of them: with two threads on two busy cores a step took ten times as long.
-    """
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, CORES - 1))

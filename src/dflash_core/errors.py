@@ -38,11 +38,9 @@ class Shortage:
 
 
 class DFlashError(Exception):
-    """Base of all refusals. `str(error)` is a single line of at most `MESSAGE` characters that can be shown to a user
-    as it is, even where parts of it come from a file.
-
-    It names no key and no option of a front end. A front end adds its own by `code`, which is None where none apply.
-    """
+    """Base of all refusals. `str(error)` is a line of at most `MESSAGE` characters that can be shown to a user as it
+    is, even where parts of it come from a file. It names no key and no option of a front end: these add their own by
+    `code`, which is None where none apply."""
 
     def __init__(self, message: str, *, code: Code | None = None) -> None:
         super().__init__(one_line(message, MESSAGE))
@@ -54,10 +52,8 @@ class FormatError(DFlashError):
 
 
 class InputError(FormatError):
-    """A file that was named as input is not a regular one, or holds more than is read of it.
-
-    `what`: the message without the file's name.
-    """
+    """A file that was named as input is not a regular one, or has more bytes than are read. `what`: the message without
+    the file's name."""
 
     def __init__(self, name: str, what: str) -> None:
         super().__init__(f"{name} {what}")
@@ -114,10 +110,8 @@ class NumericsError(DFlashError):
 
 
 class DeviceError(DFlashError):
-    """No usable device: no driver, too old a driver, a CPU-only torch beside a GPU, a zero vGPU limit.
-
-    `code`: NO_DEVICE where the CPU can do the work instead; none for what measures a card.
-    """
+    """No usable device: no driver, too old a driver, a CPU-only torch beside a GPU, a zero vGPU limit. `code`:
+    NO_DEVICE where the CPU can do the work instead; none for what measures a card."""
 
 
 @contextmanager

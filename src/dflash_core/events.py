@@ -17,10 +17,8 @@ DRAFTED = frozenset({"chain", "tree"})
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Milliseconds that one step spent in each of its five parts, and between it and the step before it.
-
-    `host` is the wall time since the step before that no part accounts for: Python, detokenising, the app.
-    """
+    """Milliseconds that one step spent in each of its five parts. `host`: the wall time since the step before it that
+    no part accounts for: Python, detokenising, the app."""
 
     draft: float = 0.0
     tree: float = 0.0
@@ -70,9 +68,8 @@ class StepDrafts:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What `auto` knew of a step. `brings[i]`: the tokens expected from a tree of SHOWN_ROWS[i] rows, as far
-    as it was built; `rows`: how many `auto` chose; in records of earlier versions also
-    what it would have chosen beside a tree of a fixed size."""
+    """What `auto` knew of a step. `brings[i]`: the tokens expected from a tree of SHOWN_ROWS[i] rows, as far as it was
+    built; `rows`: how many `auto` chose, in records of earlier versions also beside a tree of a fixed size."""
 
     brings: tuple[float, ...]
     rows: int
@@ -87,15 +84,12 @@ def brings(values: Sequence[float]) -> tuple[float, ...]:
 
 
 NO_DRAFTS = StepDrafts()
-DEFAULT_KNOBS = Knobs()
 
 
 @dataclass(frozen=True, slots=True)
 class GuardEvent:
-    """A guard intervened: its `trigger`, the `part` of the turn that it watched, what it did, and what it `found`.
-
-    "close": the model's end-of-thinking tokens were inserted. "stop": the answer ended.
-    """
+    """A guard intervened: its `trigger`, the `part` of the turn that it watched, its `action`, and what it `found`.
+    "close": the model's end-of-thinking tokens were inserted. "stop": the answer ended."""
 
     trigger: Literal["thinking budget", "loop", "end of message", "request"]
     part: Literal["thinking", "answer"]
@@ -154,17 +148,15 @@ class StepEvent:
     stop: Stop | None = None
     drafts: StepDrafts = NO_DRAFTS
     bonus: int | None = None
-    knobs: Knobs = DEFAULT_KNOBS
+    knobs: Knobs = Knobs()
     guard: GuardEvent | None = None
     choice: Choice | None = None
     drafter: str = ""
 
     @property
     def bonus_rank(self) -> int | None:
-        """The rank, 0 the best, at which the drafter had the bonus token, where the walk left the tree.
-
-        None where it is not among the recorded candidates, or nothing was drafted that deep.
-        """
+        """The rank, 0 the best, at which the drafter had the bonus token; None where it is not among the recorded
+        candidates, or nothing was drafted that deep."""
         depth = self.accepted_depth
         if depth >= len(self.drafts.tokens) or self.bonus not in self.drafts.tokens[depth]:
             return None
@@ -189,10 +181,7 @@ Event = PrefillEvent | StepEvent | TextEvent
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An event with its decoded text; either string may be empty while a character is incomplete.
-
-    `at`: seconds since its turn began.
-    """
+    """An event with its decoded text, empty while a character is incomplete. `at`: seconds since its turn began."""
 
     event: Event
     text: str = ""

@@ -1,8 +1,5 @@
-"""Reads input files, and writes files atomically.
-
-Input must be a regular file, and a limit bounds what is read: a FIFO, a device or a socket would block forever or never
-end.
-"""
+"""Reads input files, and writes files atomically. Input must be a regular file, and a limit bounds what is read: a
+FIFO, a device or a socket would block forever or never end."""
 
 from __future__ import annotations
 

@@ -67,14 +67,33 @@ class Setup:
 
 
 class MemoryEstimator(Protocol):
-    """Predicts the memory of a pair on one machine from headers."""
+    """Predicts the memory of a pair on one machine from headers.
+
+    `available`: bytes that all components together may take. `base`: the default setup, except for the context.
+    Possible numbers: `chunk_rows` of prompt rows processed at once and `tree_nodes` of the largest tree, the largest
+    first; `expert_layers` of layers whose experts are in main memory, the fewest first. `auto`: cache types; where none
+    is named, the first that fits is used. `kv_types`: those that a plan compares. `longest_context`: positions that the
+    model was trained for.
+    """
 
     @property
     def machine(self) -> str: ...
-
     @property
-    def available(self) -> int:
-        """Bytes that all components together may take."""
+    def available(self) -> int: ...
+    @property
+    def base(self) -> Setup: ...
+    @property
+    def chunk_rows(self) -> Sequence[int]: ...
+    @property
+    def tree_nodes(self) -> Sequence[int]: ...
+    @property
+    def expert_layers(self) -> Sequence[int]: ...
+    @property
+    def auto(self) -> Sequence[str]: ...
+    @property
+    def kv_types(self) -> Sequence[str]: ...
+    @property
+    def longest_context(self) -> int: ...
 
     def spare(self, available: int) -> int:
         """Bytes of `available` to leave free when a context or a cache type is chosen automatically."""
@@ -82,42 +101,14 @@ class MemoryEstimator(Protocol):
     def min_spare(self, available: int) -> int:
         """Bytes to leave free where `spare` would leave only a short context."""
 
-    @property
-    def chunk_rows(self) -> Sequence[int]:
-        """Possible numbers of prompt rows processed at once, the largest first."""
-
-    @property
-    def tree_nodes(self) -> Sequence[int]:
-        """Possible sizes of the largest tree, the largest first."""
-
-    @property
-    def expert_layers(self) -> Sequence[int]:
-        """Possible numbers of layers whose experts are in main memory, the fewest first."""
-
-    @property
-    def base(self) -> Setup:
-        """The default setup, except for the context."""
-
-    @property
-    def auto(self) -> Sequence[str]:
-        """Cache types; where none is named, the first that fits is used."""
-
-    @property
-    def longest_context(self) -> int:
-        """Positions that the model was trained for."""
-
     def layers_on_host(self, few: int) -> int:
-        """How many layers keep their experts in main memory where `few` must: all that it has memory for; 0 for 0."""
+        """How many layers have their experts in main memory where `few` must: all that it has memory for; 0 for 0."""
 
     def with_cache(self, setup: Setup, free: int) -> Setup:
         """`setup` with as many experts cached on the card as `free` bytes hold, where others are in main memory."""
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         """Other setups that may take less at the same context."""
-
-    @property
-    def kv_types(self) -> Sequence[str]:
-        """Cache types that a plan compares."""
 
     def components(self, setup: Setup) -> tuple[Component, ...]:
         """Memory by component, including the share of driver and runtime."""
@@ -255,8 +246,8 @@ def requested_setup(estimator: MemoryEstimator, context: int | None, kv: str, av
     available = estimator.available if available is None else available
     kinds = estimator.auto if kv == AUTO else (kv,)
     most = estimator.expert_layers[-1]
-    wished = context or default_context(estimator, kinds[-1], available)
-    setup = replace(estimator.base, context=min(wished, estimator.longest_context), experts=most)
+    requested = context or default_context(estimator, kinds[-1], available)
+    setup = replace(estimator.base, context=min(requested, estimator.longest_context), experts=most)
     options = [replace(setup, kv=kind) for kind in kinds]
     limits = (available - estimator.spare(available), available)
     chosen = (option for limit in limits for option in options if min_bytes(estimator, option) <= limit)
@@ -331,23 +322,21 @@ def remedies(estimator: MemoryEstimator, short: MemoryPlan) -> list[Remedy]:
     Where only a shorter context helps, the cheapest change that allows one.
     """
     setup, available, found = short.setup, short.available, list[Remedy]()
-    shorter = short.context_that_fits[setup.kv]
-    options = sorted(estimator.choices(setup), key=lambda option: cost(option, setup))
-    if shorter:
-        options = sorted([*options, replace(setup, context=shorter)], key=lambda option: cost(option, setup))
-    for option in options:
-        if any(_includes(option, one.setup, setup) for one in found):
-            continue
+    options = [*estimator.choices(setup)]
+    if shorter := short.context_that_fits[setup.kv]:
+        options.append(replace(setup, context=shorter))
+    options.sort(key=lambda option: cost(option, setup))
+
+    def remedy(option: Setup) -> Remedy:
         taken = total(estimator, option)
-        if taken <= available:
-            found.append(Remedy(option, taken, short.total - taken))
-        if len(found) == MAX_REMEDIES:
-            break
+        return Remedy(option, taken, short.total - taken)
+
+    for option in options:
+        if len(found) < MAX_REMEDIES and not any(_includes(option, one.setup, setup) for one in found):
+            found += [one for one in [remedy(option)] if one.total <= available]
     for option in options if not found else []:
         if total(estimator, replace(option, context=CONTEXT_STEP)) <= available:
-            best = replace(option, context=longest_context(estimator, option, available))
-            taken = total(estimator, best)
-            return [Remedy(best, taken, short.total - taken)]
+            return [remedy(replace(option, context=longest_context(estimator, option, available)))]
     return found
 
 

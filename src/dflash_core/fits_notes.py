@@ -9,9 +9,11 @@ from dflash_core.fits import CEILING, MemoryEstimator, Setup, total
 from dflash_core.memory import gib
 
 
-def missing(estimator: MemoryEstimator, wished: Setup, available: int) -> str:
-    """How much memory there is too little for `wished`, with what is left free for other things."""
-    return f"{gib(max(total(estimator, wished) + estimator.spare(available) - available, 0))} more are needed for that"
+def missing(estimator: MemoryEstimator, requested: Setup, available: int) -> str:
+    """How much memory there is too little for `requested`, with what is left free for other things."""
+    return (
+        f"{gib(max(total(estimator, requested) + estimator.spare(available) - available, 0))} more are needed for that"
+    )
 
 
 def shrunk_note(estimator: MemoryEstimator, setup: Setup, available: int) -> str:
@@ -39,8 +41,8 @@ def cache_note(kv: str) -> str:
     return f"{note}, {kv} about {RECENT_SHARE:.0%} of that" if plus else note
 
 
-def cut_note(wished: int | None, context: int) -> tuple[str, ...]:
+def cut_note(requested: int | None, context: int) -> tuple[str, ...]:
     """A note if the model has fewer positions than requested. `context`: the positions that it gets."""
-    if wished is None or wished <= context:
+    if requested is None or requested <= context:
         return ()
-    return (f"{wished:,} positions were requested, the model has {context:,}",)
+    return (f"{requested:,} positions were requested, the model has {context:,}",)

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, cast
 
 from dflash_core.drafting import (
@@ -32,6 +33,7 @@ Applies = Literal["next step", "next turn", "reload"]
 RANDOM_SEED = -1
 MAX_MTP_DEPTH = 8
 MAX_WIDTH = 64  # candidates per draft position, on any device
+SWITCHES = dict.fromkeys(("on", "true", "yes", "1"), True) | dict.fromkeys(("off", "false", "no", "0"), False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +77,11 @@ class Spec:
         """Read a value as a user types it. Raises KnobError."""
         word = text.strip()
         if self.kind == "switch":
-            if word.lower() in ("on", "true", "yes", "1"):
-                return True
-            if word.lower() in ("off", "false", "no", "0"):
-                return False
-            raise KnobError(f"{self.name}={text}: expected {self.allowed}")
+            return self.check(SWITCHES.get(word.lower(), word))
         if self.kind == "choice":
             switch = {"true": "on", "false": "off"}.get(word.lower(), word)
             return self.check(switch if switch in self.choices else word)
-        if self.kind == "drafting":
-            return self.check(word)
-        if word in [shown for _, shown in self.words]:
+        if self.kind == "drafting" or word in [shown for _, shown in self.words]:
             return self.check(word)
         try:
             return self.check(int(word) if self.kind == "int" else float(word))
@@ -123,140 +119,128 @@ class Spec:
 
 
 def _knob(
-    default: Value, label: str, help: str, group: Group, *, bounds: tuple[float, float] = (0, 0), **more: Any
-) -> Any:
+    group: Group, applies: Applies, default: Value, label: str, help: str, bounds: tuple[float, float] = (0, 0),
+    **more: Any,
+) -> Any:  # fmt: skip
     """`more`: other fields of its `Spec`. The kind follows from the default value, unless it is given."""
     kind = "switch" if isinstance(default, bool) else "choice" if "choices" in more else type(default).__name__
-    parts = {"label": label, "help": help, "group": group, "kind": kind, "applies": "next step", "default": default}
+    parts = {"label": label, "help": help, "group": group, "kind": kind, "applies": applies, "default": default}
     return field(default=default, metadata={**parts, "minimum": bounds[0], "maximum": bounds[1], **more})
+
+
+_speculation, _sampling = partial(_knob, "speculation", "next step"), partial(_knob, "sampling", "next step")
+_answer = partial(_knob, "answer", "next turn")
 
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
     """The parameters of a turn. Frozen: every turn keeps its own. Raises KnobError for a value out of range."""
 
-    drafting: str = _knob(
-        "auto", "drafting",
-        "as many draft tokens as pay, N at most, a tree or a chain of N, or plain decoding",
-        "speculation", kind="drafting", bounds=(1, MAX_NODES), slider=(1, 64),
+    drafting: str = _speculation(
+        "auto", "drafting", "as many draft tokens as pay, N at most, a tree or a chain of N, or plain decoding",
+        kind="drafting", bounds=(1, MAX_NODES), slider=(1, 64),
     )  # fmt: skip
-    p_min: float = _knob(
-        0.0, "p_min", "leave out a draft token whose own probability is under this; the first is exempt",
-        "speculation", bounds=(0, 1), step=0.05,
+    p_min: float = _speculation(
+        0.0, "p_min", "leave out a draft token whose own probability is under this; the first is exempt", bounds=(0, 1),
+        step=0.05,
     )  # fmt: skip
-    tree_temperature: float = _knob(
-        1.0, "tree temperature", "softens the drafter's probabilities before the tree is built",
-        "speculation", bounds=(0.05, 5), step=0.05, slider=(0.05, 2),
+    tree_temperature: float = _speculation(
+        1.0, "tree temperature", "softens the drafter's probabilities before the tree is built", bounds=(0.05, 5),
+        step=0.05, slider=(0.05, 2),
     )  # fmt: skip
-    tree_width: int = _knob(
-        8, "tree width", "candidates per draft position; a card keeps 8 at most",
-        "speculation", bounds=(1, MAX_WIDTH), slider=(1, 16),
-    )  # fmt: skip
-    by_parent: bool = _knob(
-        True, "score by parent", "score a draft token by the token above it, where the drafter can", "speculation"
-    )  # fmt: skip
-    chain_seed: bool = _knob(
-        False, "chain seed", "put the drafter's best chain into the tree before anything else", "speculation"
-    )  # fmt: skip
-    from_text: bool = _knob(
-        True, "copy from text", "under auto, offer what followed the same words earlier", "speculation"
-    )  # fmt: skip
-    learn: bool = _knob(
-        True, "learn", "under auto, learn from every step how likely candidates are", "speculation"
-    )  # fmt: skip
-    draft_window: int = _knob(
+    tree_width: int = _speculation(
+        8, "tree width", "candidates per draft position; a card keeps 8 at most", bounds=(1, MAX_WIDTH), slider=(1, 16)
+    )
+    by_parent: bool = _speculation(
+        True, "score by parent", "score a draft token by the token above it, where the drafter can"
+    )
+    chain_seed: bool = _speculation(
+        False, "chain seed", "put the drafter's best chain into the tree before anything else"
+    )
+    from_text: bool = _speculation(True, "copy from text", "under auto, offer what followed the same words earlier")
+    learn: bool = _speculation(True, "learn", "under auto, learn from every step how likely candidates are")
+    draft_window: int = _speculation(
         0, "draft window", "context positions that the drafter may look back at; 0 is all of them",
-        "speculation", bounds=(0, 1_048_576), step=64, slider=(0, 4096),
+        bounds=(0, 1_048_576), step=64, slider=(0, 4096),
     )  # fmt: skip
-    draft: Literal["auto", "assistant", "dflash", "dflash2", "dspark", "mtp", "ngram"] = _knob(
+    draft: Literal["auto", "assistant", "dflash", "dflash2", "dspark", "mtp", "ngram"] = _speculation(
         "auto", "drafter", "which of several loaded drafters drafts; auto picks one for each step",
-        "speculation", choices=("auto", "assistant", "dflash", "dflash2", "dspark", "mtp", "ngram"),
-        former=(("text", "ngram"),),
+        choices=("auto", "assistant", "dflash", "dflash2", "dspark", "mtp", "ngram"), former=(("text", "ngram"),),
     )  # fmt: skip
-    mtp_depth: int = _knob(
-        3, "MTP depth", "tokens that an MTP head drafts one after the other",
-        "speculation", bounds=(1, MAX_MTP_DEPTH), slider=(1, MAX_MTP_DEPTH),
+    mtp_depth: int = _speculation(
+        3, "MTP depth", "tokens that an MTP head drafts one after the other", bounds=(1, MAX_MTP_DEPTH),
+        slider=(1, MAX_MTP_DEPTH),
     )  # fmt: skip
-    draft_vocabulary: int = _knob(
+    draft_vocabulary: int = _speculation(
         98_304, "draft vocabulary", "on a card drafts are chosen among so many tokens, the first ones; 0 is all",
-        "speculation", bounds=(0, 1_048_576), step=1024, slider=(0, 262_144),
+        bounds=(0, 1_048_576), step=1024, slider=(0, 262_144),
     )  # fmt: skip
-    attention_window: int = _knob(
+    attention_window: int = _answer(
         0, "attention window",
         "last tokens that the target sees, beside the first 64 and the system message; 0 is all, else it is not the "
         "model's exact output. A change reads the conversation again",
-        "answer", applies="next turn", bounds=(0, 1_048_576), step=64, slider=(0, 32_768),
+        bounds=(0, 1_048_576), step=64, slider=(0, 32_768),
     )  # fmt: skip
-    thinking: bool = _knob(
-        False, "thinking", "let the model reason before it answers; drafters are usually worse at it",
-        "answer", applies="next turn",
-    )  # fmt: skip
-    reasoning_effort: Literal["low", "medium", "high", "xhigh"] = _knob(
+    thinking: bool = _answer(
+        False, "thinking", "let the model reason before it answers; drafters are usually worse at it"
+    )
+    reasoning_effort: Literal["low", "medium", "high", "xhigh"] = _answer(
         DEFAULT_EFFORT, "reasoning effort", "how long to reason, where the model's template knows levels of it",
-        "answer", applies="next turn", choices=EFFORTS,
+        choices=EFFORTS,
     )  # fmt: skip
-    preserve_thinking: Literal["auto", "on", "off"] = _knob(
+    preserve_thinking: Literal["auto", "on", "off"] = _answer(
         "auto", "keep thinking", "earlier reasoning stays in the prompt; auto is what the model's template does",
-        "answer", applies="next turn", choices=("auto", "on", "off"),
+        choices=("auto", "on", "off"),
     )  # fmt: skip
-    thinking_budget: int = _knob(
+    thinking_budget: int = _answer(
         0, "thinking budget", "tokens of reasoning before it is closed and the answer begins; 0 is no limit",
-        "answer", applies="next turn", bounds=(0, 1_048_576), step=64, slider=(0, 8192),
+        bounds=(0, 1_048_576), step=64, slider=(0, 8192),
     )  # fmt: skip
-    loop_guard: LoopAction = _knob(
+    loop_guard: LoopAction = _answer(
         "close", "loop guard", "reasoning that repeats itself is closed and the answer begins, or all of it stops",
-        "answer", applies="next turn", choices=("close", "stop", "off"),
+        choices=("close", "stop", "off"),
     )  # fmt: skip
-    answer_loop_guard: Literal["stop", "off"] = _knob(
-        "stop", "answer loop guard", "an answer that repeats itself is stopped", "answer", applies="next turn",
-        choices=("stop", "off"),
-    )  # fmt: skip
-    end_in_thinking: Literal["close", "leave"] = _knob(
+    answer_loop_guard: Literal["stop", "off"] = _answer(
+        "stop", "answer loop guard", "an answer that repeats itself is stopped", choices=("stop", "off")
+    )
+    end_in_thinking: Literal["close", "leave"] = _answer(
         "close", "end in thinking",
         "where the model ends its message inside its reasoning: close that and go on to the answer, once, or leave it",
-        "answer", applies="next turn", choices=("close", "leave"),
+        choices=("close", "leave"),
     )  # fmt: skip
-    temperature: float = _knob(
-        0.0, "temperature", "0 takes the likeliest token, higher draws more freely",
-        "sampling", bounds=(0, 5), step=0.05, slider=(0, 2),
+    temperature: float = _sampling(
+        0.0, "temperature", "0 takes the likeliest token, higher draws more freely", bounds=(0, 5), step=0.05,
+        slider=(0, 2),
     )  # fmt: skip
-    top_k: int = _knob(
-        0, "top_k", "draw among this many likeliest tokens; 0 is all", "sampling",
-        bounds=(0, 1_000_000), slider=(0, 100),
+    top_k: int = _sampling(
+        0, "top_k", "draw among this many likeliest tokens; 0 is all", bounds=(0, 1_000_000), slider=(0, 100)
+    )
+    top_p: float = _sampling(
+        1.0, "top_p", "draw among the likeliest tokens that hold this much probability", bounds=(0, 1), step=0.05
+    )
+    min_p: float = _sampling(
+        0.0, "min_p", "leave out tokens under this share of the likeliest token's probability", bounds=(0, 1),
+        step=0.01, slider=(0, 0.5),
     )  # fmt: skip
-    top_p: float = _knob(
-        1.0, "top_p", "draw among the likeliest tokens that hold this much probability", "sampling",
-        bounds=(0, 1), step=0.05,
+    repetition_penalty: float = _sampling(
+        1.0, "repetition penalty", "divides the logits of tokens already generated", bounds=(0.1, 5), step=0.05,
+        slider=(0.5, 2),
     )  # fmt: skip
-    min_p: float = _knob(
-        0.0, "min_p", "leave out tokens under this share of the likeliest token's probability", "sampling",
-        bounds=(0, 1), step=0.01, slider=(0, 0.5),
+    frequency_penalty: float = _sampling(
+        0.0, "frequency penalty", "subtracted once per earlier occurrence", bounds=(-5, 5), step=0.05, slider=(-2, 2)
+    )
+    presence_penalty: float = _sampling(
+        0.0, "presence penalty", "subtracted once if the token occurred at all", bounds=(-5, 5), step=0.05,
+        slider=(-2, 2),
     )  # fmt: skip
-    repetition_penalty: float = _knob(
-        1.0, "repetition penalty", "divides the logits of tokens already generated", "sampling",
-        bounds=(0.1, 5), step=0.05, slider=(0.5, 2),
-    )  # fmt: skip
-    frequency_penalty: float = _knob(
-        0.0, "frequency penalty", "subtracted once per earlier occurrence", "sampling", bounds=(-5, 5),
-        step=0.05, slider=(-2, 2),
-    )  # fmt: skip
-    presence_penalty: float = _knob(
-        0.0, "presence penalty", "subtracted once if the token occurred at all", "sampling", bounds=(-5, 5),
-        step=0.05, slider=(-2, 2),
-    )  # fmt: skip
-    seed: int = _knob(
+    seed: int = _answer(
         RANDOM_SEED, "seed", "same seed, same draws, whatever the mode; random is another one for every answer",
-        "answer", applies="next turn", bounds=(RANDOM_SEED, 2**63 - 1), slider=(RANDOM_SEED, 100),
-        words=((str(RANDOM_SEED), "random"),),
+        bounds=(RANDOM_SEED, 2**63 - 1), slider=(RANDOM_SEED, 100), words=((str(RANDOM_SEED), "random"),),
     )  # fmt: skip
-    max_tokens: int = _knob(
-        512, "max tokens", "the answer ends here at the latest", "answer", applies="next turn",
-        bounds=(1, 1_048_576), step=16, slider=(16, 4096),
-    )  # fmt: skip
-    ignore_eos: bool = _knob(
-        False, "ignore stop tokens", "go on after the model ends its answer; for measuring", "answer",
-        applies="next turn",
-    )  # fmt: skip
+    max_tokens: int = _answer(
+        512, "max tokens", "the answer ends here at the latest", bounds=(1, 1_048_576), step=16, slider=(16, 4096)
+    )
+    ignore_eos: bool = _answer(False, "ignore stop tokens", "go on after the model ends its answer; for measuring")
 
     def __post_init__(self) -> None:
         for spec in SPECS:

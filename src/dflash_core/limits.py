@@ -49,10 +49,8 @@ class Limits:
         if low != knobs:
             notes.append(f"drafting is {low.drafting} here, not {knobs.drafting}: there is memory for no more")
         if low.mode == "chain" and self.drafter is not None and low.budget > self.drafter.depths:
-            asked, low = low, low.at_most(self.drafter.depths)
-            notes.append(
-                f"drafting is {low.drafting} here, not {asked.drafting}: {self.drafter.words} proposes no more"
-            )
+            requested, low = low.drafting, low.at_most(self.drafter.depths)
+            notes.append(f"drafting is {low.drafting} here, not {requested}: {self.drafter.words} proposes no more")
         if low.tree_width > self.tree_width:
             why = "the limit of this card per draft position"
             notes.append(f"tree_width is {self.tree_width} here, not {low.tree_width}: {why}")
@@ -70,7 +68,11 @@ class Limits:
     def check_possible(self, knobs: Knobs, changed: Collection[str]) -> None:
         """`check` for a complete set of values: values without effect on this pair are not an error."""
         if self.taken is None and {"drafting", *SPEC_FORMER} & set(changed):
-            self._check_drafting(knobs)
+            if knobs.mode in ("chain", "tree") and self.drafter is None:
+                raise KnobError(f"drafting={knobs.drafting}: no drafter is loaded; expected plain or auto")
+            if (knobs.cap or 0) > self.budget:
+                found = f"there is memory for trees of {self.budget} drafted tokens; expected 1 to {self.budget}"
+                raise KnobError(f"drafting={knobs.drafting}: {found}, or load it with a shorter context")
         kinds = self.drafter.kind.split("+") if self.drafter is not None else []
         if self.taken is None and "draft" in changed and knobs.draft not in ("auto", *kinds):
             raise KnobError(f"draft={knobs.draft}: not loaded; expected auto, {', '.join(kinds)}")
@@ -80,17 +82,5 @@ class Limits:
         if "tree_width" in changed:
             check_tree_width(knobs, self.tree_width)
         if "max_tokens" in changed and self.context_length and knobs.max_tokens >= self.context_length:
-            most = f"{self.context_length - 1:,}"
-            raise KnobError(
-                f"max_tokens={knobs.max_tokens:,}: the context holds {self.context_length:,} with the prompt; "
-                f"expected 1 to {most}"
-            )
-
-    def _check_drafting(self, knobs: Knobs) -> None:
-        if knobs.mode in ("chain", "tree") and self.drafter is None:
-            raise KnobError(f"drafting={knobs.drafting}: no drafter is loaded; expected plain or auto")
-        if (knobs.cap or 0) > self.budget:
-            raise KnobError(
-                f"drafting={knobs.drafting}: there is memory for trees of {self.budget} drafted tokens; "
-                f"expected 1 to {self.budget}, or load it with a shorter context"
-            )
+            found = f"the context holds {self.context_length:,} with the prompt"
+            raise KnobError(f"max_tokens={knobs.max_tokens:,}: {found}; expected 1 to {self.context_length - 1:,}")

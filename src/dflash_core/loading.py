@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,26 +83,18 @@ def open_target(
 
 def _on_cpu(path: str | Path, card: CardOptions, *notes: str) -> Target:
     target = CpuTarget(path)
-    target.notes = (*notes, *(f"{option}: no effect on the CPU" for option in _given(card)))
+    words = {
+        "activations": f"inputs of products as {card.activations} on the card",
+        "draft_type": f"a drafter as {card.draft_type} on the card",
+        "embedding": "a token embedding in main memory, not on the card",
+        "experts": f"experts in main memory ({checked_experts(card.experts)}), not on the card",
+        "reading": f"prompts in {card.reading} on the card",
+        "tune": "no timing of the card's kernels",
+        "vram_limit": f"a limit of {gib(card.vram_limit)} for the card",
+    }
+    given = (text for name, text in words.items() if getattr(card, name) != getattr(DEFAULT_CARD, name))
+    target.notes = (*notes, *(f"{text}: no effect on the CPU" for text in given))
     return target
-
-
-def _given(card: CardOptions) -> Iterator[str]:
-    """The options that are not the default ones, in words."""
-    if card.activations != DEFAULT_CARD.activations:
-        yield f"inputs of products as {card.activations} on the card"
-    if card.draft_type:
-        yield f"a drafter as {card.draft_type} on the card"
-    if card.embedding != DEFAULT_CARD.embedding:
-        yield "a token embedding in main memory, not on the card"
-    if card.experts != DEFAULT_CARD.experts:
-        yield f"experts in main memory ({checked_experts(card.experts)}), not on the card"
-    if card.reading != DEFAULT_CARD.reading:
-        yield f"prompts in {card.reading} on the card"
-    if not card.tune:
-        yield "no timing of the card's kernels"
-    if card.vram_limit:
-        yield f"a limit of {gib(card.vram_limit)} for the card"
 
 
 def _on_card(path: str | Path, card: CardOptions, device: Any = None) -> Target:
@@ -151,7 +142,8 @@ def estimator_of(
     `memory`: bytes of a card (or on the CPU, of main memory) to plan for; by default those of this machine. Raises what
     `open_target` and `open_draft` raise.
     """
-    opened = _open_for_plan(target, device, memory, card)
+    planned = planned_card(device, memory, card)
+    opened = CpuTarget(target, memory) if planned is None else _on_card(target, card, planned.device())
     named = opened.own_draft if draft is None else draft
     return opened.estimator(open_draft(named, opened) if named is not None else None)
 
@@ -165,8 +157,3 @@ def planned_card(device: str, memory: int, card: CardOptions) -> PlannedCard | N
     # With a card, a limit makes it a smaller one; without a card, it is the size of the card to plan for.
     here = not memory and (device == "cuda" or _driver_is_there())
     return card_here() if here else card_of(memory or card.vram_limit)
-
-
-def _open_for_plan(path: str | Path, device: str, memory: int, card: CardOptions) -> Target:
-    found = planned_card(device, memory, card)
-    return CpuTarget(path, memory) if found is None else _on_card(path, card, found.device())

@@ -124,14 +124,15 @@ def host_memory() -> HostMemory:
     """Read the machine's memory, or a container's limit if that is lower. Figures that cannot be read are estimated:
     half of the total as available (macOS), the peak for the process."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    fields = _kib_fields("/proc/meminfo")
-    free = fields.get("MemAvailable", total // 2)
-    limit = _first_number("/sys/fs/cgroup/memory.max")
+    free = _fields("/proc/meminfo").get("MemAvailable:", total // 2 >> 10) << 10
+    limit = _fields("/sys/fs/cgroup/memory.max").get("", 0)
     if limit and limit < total:
         # Pages of files that were read count as used there, but the kernel frees them on demand.
-        used = _first_number("/sys/fs/cgroup/memory.current") - _field("/sys/fs/cgroup/memory.stat", "inactive_file")
+        cached = _fields("/sys/fs/cgroup/memory.stat").get("inactive_file", 0)
+        used = _fields("/sys/fs/cgroup/memory.current").get("", 0) - cached
         total, free = limit, min(free, max(0, limit - used))
-    return HostMemory(total, free, _kib_fields("/proc/self/status").get("VmRSS") or _peak())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return HostMemory(total, free, _fields("/proc/self/status").get("VmRSS:", 0) << 10 or peak)
 
 
 def give_back() -> None:
@@ -142,29 +143,12 @@ def give_back() -> None:
         trim(0)
 
 
-def _peak() -> int:
-    """The peak of this process, where the system does not report the present figure."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def _lines(path: str) -> list[str]:
-    """The lines of a file of the system; none where there is no such file."""
+def _fields(path: str) -> dict[str, int]:
+    """The numbers of a file of the system by the word before each, "" for a bare one; none where there is no such
+    file."""
     try:
-        return Path(path).read_text().splitlines()
+        lines = [line.split() for line in Path(path).read_text().splitlines()]
     except OSError:
-        return []
-
-
-def _kib_fields(path: str) -> dict[str, int]:
-    """`Name:  123 kB` lines of a /proc file in bytes."""
-    parts = (line.split() for line in _lines(path) if line.endswith(" kB"))
-    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in parts}
-
-
-def _field(path: str, name: str) -> int:
-    """The number of a `name 123` line; 0 where there is none."""
-    return next((int(line.split()[1]) for line in _lines(path) if line.startswith(name + " ")), 0)
-
-
-def _first_number(path: str) -> int:
-    return next((int(line) for line in _lines(path)[:1] if line.isdigit()), 0)
+        return {}
+    found = ((words[0], words[1]) if len(words) > 1 else ("", *words) for words in lines if words)
+    return {name: int(number) for name, number in found if number.isdigit()}

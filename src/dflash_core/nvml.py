@@ -101,13 +101,15 @@ class Management:
 
         Cards have another order here than in CUDA, which may also hide some: only the address is the same.
         """
-        card = self._ask(self._api.nvmlDeviceGetHandleByPciBusId, bus)
-        running = self._ask(self._api.nvmlDeviceGetComputeRunningProcesses, card)
+        running = self._ask(self._api.nvmlDeviceGetComputeRunningProcesses, self._card(bus))
         return sum(int(process.usedGpuMemory or 0) for process in running if process.pid != os.getpid())
 
     def holders(self, bus: str) -> tuple[Holder, ...]:
         """Other processes on the card at this PCI address, programs that draw on it too; the largest first."""
-        return self._holders(self._ask(self._api.nvmlDeviceGetHandleByPciBusId, bus))
+        return self._holders(self._card(bus))
+
+    def _card(self, bus: str) -> Any:
+        return self._ask(self._api.nvmlDeviceGetHandleByPciBusId, bus)
 
     def _holders(self, card: Any) -> tuple[Holder, ...]:
         found = dict[int, int | None]()

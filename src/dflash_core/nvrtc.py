@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,35 +70,27 @@ def compile_cubin(
     Raises DeviceError where compiler or headers are missing, UnsupportedError with the log's first line where the
     source does not compile.
     """
-    with _compiled(source, name, arch, defines or {}, include) as (nvrtc, program, _):
-        code = bytearray(_ok(nvrtc.nvrtcGetCUBINSize(program)))
-        _ok(nvrtc.nvrtcGetCUBIN(program, code))
-    if not code:
-        raise UnsupportedError(f"{name} compiled to nothing for {arch}; expected an architecture such as sm_90a")
-    return bytes(code)
-
-
-@contextmanager
-def _compiled(
-    source: str, name: str, arch: str, defines: Mapping[str, str], include: Iterable[Path], *more: str
-) -> Iterator[tuple[Any, Any, str]]:
-    """The bindings, a compiled program and its log."""
     nvrtc = _nvrtc()
     # With "compute_90" in place of "sm_90" the compiler makes only assembly.
-    options = [f"--gpu-architecture={arch}", "--std=c++17", *more]
+    options = [f"--gpu-architecture={arch}", "--std=c++17"]
     options += [f"--include-path={folder}" for folder in (*include, _headers())]
-    options += [f"--define-macro={key}={value}" for key, value in defines.items()]
+    options += [f"--define-macro={key}={value}" for key, value in (defines or {}).items()]
     encoded = [option.encode() for option in options]
     program = _ok(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
     try:
-        failed = int(nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)[0]) != 0
-        log = bytearray(_ok(nvrtc.nvrtcGetProgramLogSize(program)))
-        _ok(nvrtc.nvrtcGetProgramLog(program, log))
-        if failed:
-            raise UnsupportedError(f"{name} does not compile for {arch}: {_first_error(_text(log))}")
-        yield nvrtc, program, _text(log)
+        if int(nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)[0]) != 0:
+            log = bytearray(_ok(nvrtc.nvrtcGetProgramLogSize(program)))
+            _ok(nvrtc.nvrtcGetProgramLog(program, log))
+            lines = bytes(log).rstrip(b"\0").decode(errors="replace").splitlines()
+            error = next((line for line in lines if "error" in line), lines[0] if lines else "no log").strip()
+            raise UnsupportedError(f"{name} does not compile for {arch}: {error}")
+        code = bytearray(_ok(nvrtc.nvrtcGetCUBINSize(program)))
+        _ok(nvrtc.nvrtcGetCUBIN(program, code))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+    if not code:
+        raise UnsupportedError(f"{name} compiled to nothing for {arch}; expected an architecture such as sm_90a")
+    return bytes(code)
 
 
 def _nvrtc() -> Any:
@@ -131,15 +122,6 @@ def _ok(result: tuple[Any, ...]) -> Any:
     if int(result[0]) != 0:
         raise DeviceError(f"the CUDA compiler failed: {result[0].name}")
     return result[1] if len(result) > 1 else None
-
-
-def _first_error(log: str) -> str:
-    lines = log.splitlines()
-    return next((line for line in lines if "error" in line), lines[0] if lines else "no log").strip()
-
-
-def _text(data: bytearray) -> str:
-    return bytes(data).rstrip(b"\0").decode(errors="replace")
 
 
 def _line(error: Exception) -> str:

@@ -60,13 +60,15 @@ class PairScores:
         accepted = f.accepted(depth, parent) if f.accepted else None
         if not np.isfinite(scores.max()) or (accepted is not None and math.isnan(accepted)):
             raise not_finite("drafter", self.position)
-        log_probs: Array = scores - _log_sum(scores) + _log_sum(marginal)
+        log_probs: Array = scores - log_sum(scores) + log_sum(marginal)
         return log_probs if accepted is None else _trusted(log_probs, accepted)
 
 
-def _log_sum(values: Array) -> float:
-    most = values.max()
-    return float(most + np.log(np.exp(values - most).sum()))
+def log_sum(values: Array) -> Array:
+    """The log of the sum of `exp(values)` along the last axis, which stays with one entry."""
+    most = values.max(axis=-1, keepdims=True)
+    total: Array = most + np.log(np.exp(values - most).sum(axis=-1, keepdims=True))
+    return total
 
 
 def _trusted(log_probs: Array, best: float) -> Array:

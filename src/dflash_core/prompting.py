@@ -9,46 +9,33 @@ from dataclasses import replace
 from dflash_core.errors import TemplateError
 from dflash_core.messages import Call, Message, Prompt, to_template
 from dflash_core.prefix import common_prefix
-from dflash_core.text.prompt import Rendered, render_ids, system_end
-from dflash_core.text.template import ChatTemplate
-from dflash_core.text.template_values import JSON, NO_TOOLS, NO_VARIABLES, Messages, Tools, Variables
-from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.text.prompt import Prompting, Rendered
+from dflash_core.text.template_values import JSON, NO_TOOLS, Messages
 from dflash_core.text.tool_calls.support import fitted, uses_tools
 
 SLOW_TEMPLATE_S = 1.5  # a template slower than this renders only the prompt: the user may be waiting to stop
 
 
-def build_prompt(
-    tokenizer: Tokenizer,
-    template: ChatTemplate,
-    messages: Sequence[Message],
-    thinking: bool,
-    variables: Variables = NO_VARIABLES,
-    tools: Tools = NO_TOOLS,
-) -> Prompt:
-    """The prompt that asks for the answer to the last of `messages`. `variables`: what the template gets in addition
-    to `thinking`, see `ChatTemplate.reasoning`. `tools`: what the model may call. Raises TemplateError, also for a
-    template that leaves out what the user writes, which one for other roles does."""
-
-    def rendered(turns: Sequence[Message], generate: bool = True) -> Rendered:
-        return render(tokenizer, template, turns, thinking, variables, tools, generate=generate)
+def build_prompt(of: Prompting, messages: Sequence[Message]) -> Prompt:
+    """The prompt that asks for the answer to the last of `messages`. Raises TemplateError, also for a template that
+    leaves out what the user writes, which one for other roles does."""
 
     def shared(turns: Sequence[Message], generate: bool = True) -> int | None:
         """How many ids of the prompt another one begins with; None where the template refuses that one."""
         try:
-            return common_prefix(now.ids, rendered(turns, generate).ids)
+            return common_prefix(now.ids, render(of, turns, generate=generate).ids)
         except TemplateError:  # a template with rules of its own
             return None
 
     began = time.monotonic()
-    now = rendered(messages)
+    now = render(of, messages)
     prompt = Prompt(now.ids, now.text, now.opens_thinking, stable=0)
     if time.monotonic() - began > SLOW_TEMPLATE_S:
         return prompt
     written = messages[-1].content.strip()
-    alone = [one.role for one in messages if one.role != "system"] == ["user"]
-    unseen = alone and bool(written) and written not in now.text  # left out, or changed
-    if unseen and rendered([*messages[:-1], _other(written)]).text == now.text:
+    single = [one.role for one in messages if one.role != "system"] == ["user"]
+    unseen = single and bool(written) and written not in now.text  # left out, or changed
+    if unseen and render(of, [*messages[:-1], _other(written)]).text == now.text:
         raise TemplateError(
             "the model's chat template leaves out messages of the role user, expected one for the roles system,"
             " user, assistant and tool; use a file with the template that the model was published with"
@@ -57,9 +44,9 @@ def build_prompt(
     # will not have, drop reasoning from earlier turns, or move the system prompt. So a next turn is rendered, and also
     # only the history: there, no first character of an answer can have merged with what comes before it.
     following = [shared(messages, generate=False), shared([*messages, Message("assistant", "a", "a"), _QUESTION])]
-    if not tools:  # where one is refused, nothing is known of the next prompt
+    if not of.tools:  # where one is refused, nothing is known of the next prompt
         return replace(prompt, stable=min(one or 0 for one in following))
-    call = Call("call_a", _name(tools[0]), {})
+    call = Call("call_a", _name(of.tools[0]), {})
     answered = (Message("assistant", "", "a", calls=(call,)), Message("tool", "a", call_id=call.id, name=call.name))
     # The history alone may be refused with a call in it that has no result yet, and the other way round.
     continued = min([one for one in (following[0], shared([*messages, *answered])) if one is not None], default=0)
@@ -77,22 +64,14 @@ def _other(question: str) -> Message:
     return Message("user", "b" if question.strip()[:1] == "a" else "a")
 
 
-def render(
-    tokenizer: Tokenizer,
-    template: ChatTemplate,
-    messages: Sequence[Message],
-    thinking: bool,
-    variables: Variables = NO_VARIABLES,
-    tools: Tools = NO_TOOLS,
-    *,
-    generate: bool = True,
-) -> Rendered:
+def render(of: Prompting, messages: Sequence[Message], *, generate: bool = True) -> Rendered:
     """Messages and tools as the template writes them, as `build_prompt` without what later prompts share. Raises
     TemplateError."""
-    of: Messages = [to_template(message) for message in messages]
-    if uses_tools(of, tools):
-        of, tools = fitted(of, tools, template.tools)
-    return render_ids(tokenizer, template, of, thinking=thinking, generate=generate, variables=variables, tools=tools)
+    turns: Messages = [to_template(message) for message in messages]
+    if uses_tools(turns, of.tools):
+        turns, tools = fitted(turns, of.tools, of.template.tools)
+        of = replace(of, tools=tools)
+    return of.render(turns, generate=generate)
 
 
 def _name(tool: Mapping[str, JSON]) -> str:
@@ -100,18 +79,10 @@ def _name(tool: Mapping[str, JSON]) -> str:
     return str(function.get("name", "")) if isinstance(function, Mapping) else ""
 
 
-def visible_end(
-    tokenizer: Tokenizer,
-    template: ChatTemplate,
-    messages: Sequence[Message],
-    prompt: Prompt,
-    thinking: bool,
-    variables: Variables,
-) -> int:
+def visible_end(of: Prompting, messages: Sequence[Message], prompt: Prompt) -> int:
     """How many ids of `prompt` an attention window has to show for the system message; all where that is not known."""
-    turns = [to_template(message) for message in messages]
     try:
-        end = system_end(tokenizer, template, turns, thinking=thinking, variables=variables)
+        end = replace(of, tools=NO_TOOLS).system_end([to_template(message) for message in messages])
     except TemplateError:  # of a template with rules of its own
         end = None
     return len(prompt.ids) if end is None else min(end, len(prompt.ids))

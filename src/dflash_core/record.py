@@ -11,7 +11,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
@@ -25,8 +25,8 @@ from dflash_core.turn_stats import TurnReport
 
 VERSION = 2
 E = TypeVar("E", PrefillEvent, StepEvent, TextEvent)
-READABLE = (1, VERSION)
-"""Versions that `decode` understands."""
+READABLE = (1, VERSION)  # by `decode`
+WHOLE = 4  # records that stay unpacked: the newest, and those read last
 FREE_BYTES = 64 * 2**20
 MAX_RATIO = 32  # turns pack to a half or a sixth; gzip makes a thousandth of zeros
 
@@ -176,11 +176,9 @@ def lines(record: TurnRecord) -> Iterator[TurnLine]:
 
 def line_of(piece: Piece, texts: dict[int, str]) -> Read | Step | Received:
     """The line of one piece; `texts` of the ids that no line before it had."""
-    if isinstance(piece.event, PrefillEvent):
-        return Read(piece.event, piece.at, piece.text, piece.thinking, texts)
-    if isinstance(piece.event, TextEvent):
-        return Received(piece.event, piece.at, piece.text, piece.thinking, texts)
-    return Step(piece.event, piece.at, piece.text, piece.thinking, texts)
+    kind: type[Any] = {PrefillEvent: Read, StepEvent: Step, TextEvent: Received}[type(piece.event)]
+    line: Read | Step | Received = kind(piece.event, piece.at, piece.text, piece.thinking, texts)
+    return line
 
 
 def ids_of(event: Event) -> Iterator[int]:
@@ -200,48 +198,31 @@ def assemble(lines: Iterable[TurnLine]) -> Iterator[TurnRecord]:
 
     Raises FormatError at the first line that does not fit those before it, after the turn as far as it goes.
     """
-    turn: _Growing | None = None
+    start: Start | None = None
+    pieces, texts, check = list[Piece](), dict[int, str](), TurnCheck()
     for line in lines:
         try:
             if isinstance(line, Start):
                 check_start(line.created, line.prompt_ids, line.draft_block, line.sinks)
-                done, turn = turn, _Growing(line)
-            elif turn is None:
+                if start is not None:
+                    yield TurnRecord(start, tuple(pieces), texts=texts)
+                start, pieces, texts, check = line, [], {}, TurnCheck()
+            elif start is None:
                 raise FormatError("a step without its turn")
+            elif isinstance(line, End):
+                check.end(line.report)
+                yield TurnRecord(start, tuple(pieces), line.report, texts, (line.text, line.thinking), ended=True)
+                start = None
             else:
-                turn.add(line)
-                done, turn = (turn, None) if isinstance(line, End) else (None, turn)
+                check.piece(line.event, line.at)
+                pieces.append(Piece(line.event, line.text, line.thinking, line.at))
+                texts |= line.texts
         except FormatError:
-            if turn is not None:
-                yield turn.record()
+            if start is not None:
+                yield TurnRecord(start, tuple(pieces), texts=texts)
             raise
-        if done is not None:
-            yield done.record()
-    if turn is not None:
-        yield turn.record()
-
-
-class _Growing:
-    def __init__(self, start: Start) -> None:
-        self._start, self._end = start, End()
-        self._ended = False
-        self._pieces: list[Piece] = []
-        self._texts: dict[int, str] = {}
-        self._check = TurnCheck()
-
-    def add(self, line: Read | Step | Received | End) -> None:
-        if isinstance(line, End):
-            self._check.end(line.report)
-            self._end, self._ended = line, True
-            return
-        self._check.piece(line.event, line.at)
-        self._pieces.append(Piece(line.event, line.text, line.thinking, line.at))
-        self._texts |= line.texts
-
-    def record(self) -> TurnRecord:
-        end = self._end
-        rest = (end.text, end.thinking)
-        return TurnRecord(self._start, tuple(self._pieces), end.report, self._texts, rest, self._ended)
+    if start is not None:
+        yield TurnRecord(start, tuple(pieces), texts=texts)
 
 
 def max_unpacked(packed: int) -> int:
@@ -276,10 +257,7 @@ def unpack(data: bytes) -> TurnRecord:
 
 
 class Recorder:
-    """Makes the record of a running turn, and passes each new line to the watchers.
-
-    A watcher is called on the decoder's thread and must not raise.
-    """
+    """Makes the record of a running turn, and passes each new line to the watchers, which must not raise."""
 
     def __init__(self, start: Start, token_text: Callable[[int], str]) -> None:
         self._start, self._token_text = start, token_text
@@ -293,25 +271,22 @@ class Recorder:
 
     def begin(self, watchers: Iterable[Callable[[Line], None]]) -> None:
         self._watchers = tuple(watchers)
-        self._tell(self._start)
+        self._pass_on(self._start)
 
     def add(self, piece: Piece) -> None:
         new = {token: self._token_text(token) for token in ids_of(piece.event) if token not in self._texts}
         self._texts |= new
         self._pieces.append(piece)
-        self._tell(line_of(piece, new))
+        self._pass_on(line_of(piece, new))
 
     def end(self, report: TurnReport | None, text: str = "", thinking: str = "") -> TurnRecord:
         """The turn is over: its whole record."""
-        self._tell(End(report, text, thinking))
+        self._pass_on(End(report, text, thinking))
         return TurnRecord(self._start, tuple(self._pieces), report, self._texts, (text, thinking), ended=True)
 
-    def _tell(self, line: Line) -> None:
+    def _pass_on(self, line: Line) -> None:
         for watcher in self._watchers:
             watcher(line)
-
-
-WHOLE = 4  # records that stay unpacked: the newest, and those read last
 
 
 class Turns(Sequence[TurnRecord]):
@@ -332,7 +307,7 @@ class Turns(Sequence[TurnRecord]):
 
     def append(self, record: TurnRecord) -> None:
         self._packed.append(pack(record))
-        self._keep(len(self._packed) - 1, record)
+        self._unpacked(len(self._packed) - 1, record)
 
     def packed(self, index: int) -> bytes:
         """A packed record, for storage elsewhere."""
@@ -354,10 +329,10 @@ class Turns(Sequence[TurnRecord]):
         if record is None:
             stored = self._packed[place]
             record = unpack(stored) if isinstance(stored, bytes) else stored()
-        self._keep(place, record)
+        self._unpacked(place, record)
         return record
 
-    def _keep(self, place: int, record: TurnRecord) -> None:
+    def _unpacked(self, place: int, record: TurnRecord) -> None:
         self._whole[place] = record
         self._whole.move_to_end(place)
         while len(self._whole) > WHOLE:

@@ -22,12 +22,13 @@ from dflash_core.backends.guarded import guarded_step, watched
 from dflash_core.constraints.base import Constraint
 from dflash_core.errors import Code, ContextError, OutOfMemoryError
 from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
-from dflash_core.guards.base import Guard
+from dflash_core.guards.turn import TurnGuard
 from dflash_core.ids import check_ids
 from dflash_core.knobs import MAX_WIDTH, Knobs
 from dflash_core.limits import Limits
 from dflash_core.log_probs import LogProbs
 from dflash_core.policy.base import FixedPolicy, Policy
+from dflash_core.prefix import common_prefix
 from dflash_core.snapshots.store import Snapshots
 from dflash_core.tree import Candidates
 from dflash_core.turn_stats import FoundRow
@@ -85,35 +86,27 @@ class Runner:
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
-        """A scratch run: other prompts may be answered inside.
-
-        Afterwards the session and its checkpoints are restored.
-        What the other prompts overwrote is processed again, which takes as long as a prompt of that length.
-        """
-        ids, keep = list(self._committed), frozenset(point.length for point in self._checkpoints)
-        window = self._window
-        self._keep_all()
+        """A scratch run: other prompts may be answered inside. Afterwards the session and its checkpoints are restored.
+        What the other prompts overwrote is read again, which takes as long as a prompt of that length."""
+        ids, window = list(self._committed), self._window
+        lengths = frozenset(point.length for point in self._checkpoints)
+        self._save_all()
         self._scratch = True
         try:
             yield
         finally:
             self._cancelled.clear()
             try:
-                if ids != self._committed or window != self._window:
-                    self._read_again(ids, keep, window)
+                if not ids:
+                    self.reset()
+                elif ids != self._committed or window != self._window:
+                    self._rewind(ids, window)
+                    self._prefill(ids, lengths, None)
+            except BaseException:
+                self.reset()
+                raise
             finally:
                 self._scratch = False
-
-    def _read_again(self, ids: list[int], keep: frozenset[int], window: AttentionWindow) -> None:
-        try:
-            if ids:
-                self._rewind(ids, window)
-                self._prefill(ids, keep, None)
-            else:
-                self.reset()
-        except BaseException:
-            self.reset()
-            raise
 
     def change(self, knobs: Knobs) -> None:
         """Between two events: make the answer under way continue with these knobs (see `Knobs.in_mid_turn`)."""
@@ -131,7 +124,7 @@ class Runner:
         *,
         keep: Sequence[int] = (),
         on_prefill: Callable[[int, int], None] | None = None,
-        guard: Guard | None = None,
+        guard: TurnGuard | None = None,
         sinks: int = 0,
         constraint: Constraint | None = None,
         log_probs: LogProbs | None = None,
@@ -140,13 +133,11 @@ class Runner:
         """Answer the prompt `ids`: one PrefillEvent, then one StepEvent per step; the last one carries its `stop`.
 
         An answer cancelled between two steps just ends, so a last event without a stop means cancelled too; one
-        cancelled in mid-prompt has a PrefillEvent without a token.
-        `keep`: prompt lengths to keep a checkpoint at, because the next prompt will share that much;
-        `on_prefill(done, total)` follows the prompt; `guard` watches the answer; `sinks`: tokens at the beginning that
-        an attention window always shows, 64 at least. Positions that were processed under another window are processed
-        again where they saw other positions. `constraint`: what the answer conforms to, before its first token.
-        `log_probs`: what records its log-probabilities. `ends`: ids that end this answer beside the stop tokens. Raises
-        ContextError for a prompt that does not fit.
+        cancelled in mid-prompt has a PrefillEvent without a token. `keep`: prompt lengths to take a checkpoint at,
+        because the next prompt will share that much; `on_prefill(done, total)` follows the prompt; `sinks`: tokens at
+        the beginning that an attention window always shows, 64 at least. Positions that were read under another window
+        are read again where they saw other positions. `ends`: ids that end this answer beside the stop tokens.
+        Raises ContextError for a prompt that does not fit, and KnobError for what the device does not support.
         """
         ids = check_ids(ids, self.vocab_size)
         if len(ids) >= self.context_length:
@@ -156,82 +147,72 @@ class Runner:
             )
         self._cancelled.clear()
         self._changed = None
-        knobs = knobs.fixed()
+        knobs, stops = knobs.fixed(), self.stop_ids | frozenset(ends)
         window = AttentionWindow.of(knobs.attention_window, sinks)
-        stops = frozenset(ends)
-        return self._run(ids, knobs, frozenset(keep), on_prefill, guard, window, constraint, log_probs, stops)
 
-    def _run(
-        self,
-        ids: list[int],
-        knobs: Knobs,
-        keep: frozenset[int],
-        on_prefill: Callable[[int, int], None] | None,
-        guard: Guard | None,
-        window: AttentionWindow,
-        constraint: Constraint | None,
-        log_probs: LogProbs | None,
-        ends: frozenset[int],
-    ) -> Iterator[Event]:
-        decoder = self.decoder(knobs, constraint, log_probs, ends)
-        try:
-            started = time.perf_counter()
-            reused = self._rewind(ids, window)
-            logits = self._prefill(ids, keep, on_prefill)
-            tokens: tuple[int, ...] = ()
-            stop: Stop | None = "cancelled"
-            if logits is not None:
-                if guard is not None:
-                    decoder.halt_at(guard.limit)
-                token, stop = decoder.first(logits)
-                tokens = (token,)
-                self._begin(ids, token, knobs, ends)
-            elapsed = (time.perf_counter() - started) * 1e3
-            ran = decoder.decision
-            reason = self._reason(ran.reason, len(self._committed))
-            read = PrefillEvent(tokens, len(ids), reused, elapsed, ran.mode, reason, stop, self._kv)
-            read, *more = watched(decoder, guard, read) if tokens else (read,)
-            if more:
-                self._commit(read.tokens[-1], more)
-            yield read
-            yield from map(self._with_notes, more)
-            stop = more[-1].stop if more else read.stop
-            while stop is None and not self._cancelled.is_set():
-                root = decoder.answer[-1]
-                if self._changed is not None:
-                    decoder.take(self._changed)
-                    self._changed = None
-                events = [decoder.step()] if guard is None else guarded_step(decoder, guard)
-                self._commit(root, events)
-                stop = events[-1].stop
-                if stop is None and self._cancelled.is_set() and not decoder.ahead:
-                    events[-1] = dataclasses.replace(events[-1], stop="cancelled")
-                yield from map(self._with_notes, events)
-            yield from map(self._with_notes, self._rest(decoder))
-        except GeneratorExit:
+        def answer() -> Iterator[Event]:
+            decoder = self.session.decoder(knobs, stops, self.context_length, self.policy, constraint, log_probs)
             try:
-                self._rest(decoder)
-            except BaseException:
-                self.reset()
+                started = time.perf_counter()
+                reused = self._rewind(ids, window)
+                logits = self._prefill(ids, frozenset(keep), on_prefill)
+                tokens: tuple[int, ...] = ()
+                stop: Stop | None = "cancelled"
+                if logits is not None:
+                    if guard is not None:
+                        decoder.halt_at(guard.limit)
+                    token, stop = decoder.first(logits)
+                    tokens = (token,)
+                    self.policy.begin([*ids, token], frozenset() if knobs.ignore_eos else stops)
+                elapsed = (time.perf_counter() - started) * 1e3
+                ran = decoder.decision
+                reason = self._reason(ran.reason, len(self._committed))
+                read = PrefillEvent(tokens, len(ids), reused, elapsed, ran.mode, reason, stop, self._kv)
+                read, *more = watched(decoder, guard, read) if tokens else (read,)
+                if more:
+                    self._commit(read.tokens[-1], more)
+                yield read
+                yield from map(self._with_notes, more)
+                yield from self._steps(decoder, guard, more[-1].stop if more else read.stop)
+            except GeneratorExit:
+                try:
+                    self._rest(decoder)
+                except BaseException:
+                    self.reset()
+                    raise
                 raise
-            raise
-        except BaseException as error:  # also after Ctrl+C during a pass
-            # A pass that failed half-way leaves an undefined state.
-            self.reset()
-            if isinstance(error, OutOfMemoryError):
-                raise self.ran_out(error) from None
-            raise
-        finally:
-            self.policy.end()
-            if self.snapshots is not None and self._committed and not self._scratch:
-                self.snapshots.prepare(self.session, self._committed, self._window)
+            except BaseException as error:  # also after Ctrl+C during a pass
+                # A pass that failed half-way leaves an undefined state.
+                self.reset()
+                if isinstance(error, OutOfMemoryError):
+                    raise self.ran_out(error) from None
+                raise
+            finally:
+                self.policy.end()
+                if self.snapshots is not None and self._committed and not self._scratch:
+                    self.snapshots.prepare(self.session, self._committed, self._window)
+
+        return answer()
+
+    def _steps(self, decoder: StepDecoder, guard: TurnGuard | None, stop: Stop | None) -> Iterator[StepEvent]:
+        while stop is None and not self._cancelled.is_set():
+            root = decoder.answer[-1]
+            if self._changed is not None:
+                decoder.take(self._changed)
+                self._changed = None
+            events = [decoder.step()] if guard is None else guarded_step(decoder, guard)
+            self._commit(root, events)
+            stop = events[-1].stop
+            if stop is None and self._cancelled.is_set() and not decoder.ahead:
+                events[-1] = dataclasses.replace(events[-1], stop="cancelled")
+            yield from map(self._with_notes, events)
+        yield from map(self._with_notes, self._rest(decoder))
 
     def ran_out(self, error: OutOfMemoryError) -> OutOfMemoryError:
         """What to raise where memory ran out in mid-turn. The next turn may have enough again."""
         return error
 
     def _with_notes(self, event: StepEvent) -> StepEvent:
-        """The event, with notes on drafters, and where a window hid positions."""
         reason = self._reason(self.policy.watch.reason(event), event.length)
         return event if reason is event.reason else dataclasses.replace(event, reason=reason)
 
@@ -246,22 +227,6 @@ class Runner:
     def drafter_notes(self) -> tuple[str, ...]:
         """What answers so far have shown to be wrong with the drafters, a line each."""
         return self.policy.watch.notes
-
-    def decoder(
-        self,
-        knobs: Knobs,
-        constraint: Constraint | None = None,
-        log_probs: LogProbs | None = None,
-        ends: frozenset[int] = frozenset(),
-    ) -> StepDecoder:
-        """The decoder of the next answer, which ends at `ends` too. Raises KnobError for what it does not support."""
-        stops = self.stop_ids | ends
-        return self.session.decoder(knobs, stops, self.context_length, self.policy, constraint, log_probs)
-
-    def _begin(self, ids: Sequence[int], token: int, knobs: Knobs, ends: frozenset[int]) -> None:
-        """Tell the policy which tokens come before the answer."""
-        stops = frozenset[int]() if knobs.ignore_eos else self.stop_ids | ends
-        self.policy.begin([*ids, token], stops)
 
     def _rest(self, decoder: StepDecoder) -> Sequence[StepEvent]:
         """Steps that were under way when the answer was cancelled: their tokens are committed, so they belong to it."""
@@ -287,16 +252,11 @@ class Runner:
         """
         if self.session.length != len(self._committed):
             self.reset()  # an earlier one failed half-way
-        shared = 0
-        for mine, theirs in zip(self._committed, ids):
-            if mine != theirs:
-                break
-            shared += 1
-        shared = self._window.same_until(window, shared)
+        shared = self._window.same_until(window, common_prefix(self._committed, ids))
         whole = shared == len(self._committed) < len(ids)
         reachable = shared if whole else min(shared, len(ids) - 1)
         if not whole:
-            self._keep_what_goes(reachable)
+            self._save_what_goes(reachable)
         if window != self._window:
             self._window = window
             self.session.set_attention_window(window)
@@ -323,18 +283,16 @@ class Runner:
             self._checkpoints.append(self.session.state_of(snapshot.length, snapshot.state.tensors))
         return True
 
-    def _keep_what_goes(self, reachable: int) -> None:
-        """The session returns to at most `reachable` positions: keep states that a later prompt may continue from."""
-        if self.snapshots is None or self._scratch:
-            return
+    def _save_what_goes(self, reachable: int) -> None:
+        """The session returns to at most `reachable` positions: save states that a later prompt may continue from."""
         lost = [point for point in self._checkpoints if point.length > reachable]
         # The state after an answer is not needed again if its conversation continues without the reasoning; it is if
         # the user switches to another conversation.
         whole = len(lost) == len(self._checkpoints) and 2 * reachable < len(self._committed)
-        self._keep(lost, whole=whole)
+        self._save(lost, whole=whole)
 
-    def _keep(self, points: Sequence[Checkpoint], *, whole: bool) -> None:
-        """Keep the state at the end of what is committed, if `whole`, and earlier ones, the newest of them last: a
+    def _save(self, points: Sequence[Checkpoint], *, whole: bool) -> None:
+        """Save the state at the end of what is committed, if `whole`, and earlier ones, the newest of them last: a
         history that leaves out what an answer thought goes on from there. A sequence that can be cut needs its end
         alone."""
         if self.snapshots is None or self._scratch:
@@ -346,17 +304,17 @@ class Runner:
         elif not whole:
             found += points[-1:]
         for point in found:
-            self.snapshots.keep(self.session, self._committed[: point.length], point, self._window)
+            self.snapshots.save(self.session, self._committed[: point.length], point, self._window)
 
-    def _keep_all(self) -> None:
-        """Keep all states that the session could continue from: the next prompt may be unrelated."""
+    def _save_all(self) -> None:
+        """Save all states that the session could continue from: the next prompt may be unrelated."""
         if self._committed and self.session.length == len(self._committed):
-            self._keep(self._checkpoints, whole=True)
+            self._save(self._checkpoints, whole=True)
 
     def leave(self) -> None:
-        """The session ends: keep its states, on disk too if that is enabled."""
+        """The session ends: save its states, on disk too if that is enabled."""
         if self.snapshots is not None:
-            self._keep_all()
+            self._save_all()
             self.snapshots.write()
         self.session.leave()
 
@@ -379,7 +337,7 @@ class Runner:
             if end in keep:
                 points = [*self._checkpoints, self.session.checkpoint()]
                 self._checkpoints = points[-MAX_CHECKPOINTS:]
-                self._keep(points[:-MAX_CHECKPOINTS], whole=False)
+                self._save(points[:-MAX_CHECKPOINTS], whole=False)
             if on_prefill:
                 on_prefill(end, len(ids))
         return logits

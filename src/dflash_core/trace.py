@@ -1,7 +1,5 @@
-"""The trace file: records of turns as gzip-compressed JSON lines, each flushed when it is written.
-
-A crash loses at most the step that was being written; everything before it can be read.
-"""
+"""The trace file: records of turns as gzip-compressed JSON lines, each flushed when it is written, so a crash loses at
+most the step that was being written."""
 
 from __future__ import annotations
 
@@ -140,8 +138,7 @@ class _Reader:
     """The lines of a file, up to the first damaged or missing one, which `problem` describes."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.problem = path, ""
-        self.number = 1
+        self.path, self.problem, self.number = path, "", 1
         self.loaded: Loaded | None = None
 
     def turn_lines(self) -> Iterator[TurnLine]:
@@ -165,17 +162,13 @@ class _Reader:
         try:
             header = msgspec.json.decode(data, type=TraceHeader)
         except DAMAGED:
-            found = quoted(data[:24])
-            raise TraceError(
-                f"{self.path}: not a trace: it begins with {found}, expected its header; {INSTEAD}"
-            ) from None
+            found = f"it begins with {quoted(data[:24])}, expected its header"
+            raise TraceError(f"{self.path}: not a trace: {found}; {INSTEAD}") from None
         if header.trace != HEADER.trace:
             raise TraceError(f"{self.path}: a trace of {header.trace!r}, expected one of {HEADER.trace!r}; {INSTEAD}")
         if header.version not in READABLE:
-            raise TraceError(
-                f"{self.path}: a trace of version {header.version}, expected {VERSION}; "
-                "replay it with the dflash-tui that wrote it"
-            )
+            found = f"a trace of version {header.version}, expected {VERSION}"
+            raise TraceError(f"{self.path}: {found}; replay it with the dflash-tui that wrote it")
 
     def _text(self) -> Iterator[bytes]:
         """Complete lines only: a last line that a crash cut off is dropped. Limits bound what is unpacked."""

@@ -133,24 +133,6 @@ def _kth(values: npt.NDArray[np.floating], k: int) -> np.floating:
     return found
 
 
-class _Builder:
-    def __init__(self, root: int) -> None:
-        self.tokens, self.parents, self.depths = [root], [-1], [0]
-        self.log_probs, self.path_log_probs = [0.0], [0.0]
-
-    def add(self, token: int, parent: int, log_prob: float) -> int:
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.depths.append(self.depths[parent] + 1)
-        self.log_probs.append(log_prob)
-        self.path_log_probs.append(self.path_log_probs[parent] + log_prob)
-        return len(self.tokens) - 1
-
-    def tree(self) -> Tree:
-        columns = (self.tokens, self.parents, self.depths, self.log_probs, self.path_log_probs)
-        return Tree(*(tuple(column) for column in columns))  # type: ignore[arg-type]
-
-
 def build(
     root: int,
     drafts: Candidates,
@@ -168,46 +150,50 @@ def build(
     """
     depths = len(drafts.tokens)
     floor = math.log(p_min) if p_min > 0 else -math.inf
-    built = _Builder(root)
+    tokens, parents, depth_of, log_probs, paths = [root], [-1], [0], [0.0], [0.0]
     heap: list[tuple[float, int, int, int, int]] = []  # (-path log-prob, token, depth, rank, parent)
     below: dict[int, tuple[list[int], list[float]]] = {}
 
     def candidates_of(parent: int) -> tuple[list[int], list[float]]:
         if parent not in below:
-            below[parent] = drafts.below(built.depths[parent], built.tokens[parent])
+            below[parent] = drafts.below(depth_of[parent], tokens[parent])
         return below[parent]
+
+    def add(token: int, parent: int, log_prob: float) -> int:
+        tokens.append(token)
+        parents.append(parent)
+        depth_of.append(depth_of[parent] + 1)
+        log_probs.append(log_prob)
+        paths.append(paths[parent] + log_prob)
+        return len(tokens) - 1
 
     def offer(depth: int, rank: int, parent: int) -> None:
         if depth >= depths:
             return
-        tokens, log_probs = candidates_of(parent)
-        if rank >= len(tokens):
-            return
-        exempt = depth == 0 and rank == 0
+        ids, scores = candidates_of(parent)
         # Ranks are sorted, so once one is under the floor all its later siblings are too.
-        if log_probs[rank] >= floor or exempt:
-            path = built.path_log_probs[parent] + log_probs[rank]
-            heapq.heappush(heap, (-path, tokens[rank], depth, rank, parent))
+        if rank < len(ids) and (scores[rank] >= floor or depth == rank == 0):
+            heapq.heappush(heap, (-paths[parent] - scores[rank], ids[rank], depth, rank, parent))
 
     if chain_seed:
         parent = 0
         for depth in range(min(depths, budget)):
-            tokens, log_probs = candidates_of(parent)
-            if not tokens or (depth > 0 and log_probs[0] < floor):
+            ids, scores = candidates_of(parent)
+            if not ids or (depth > 0 and scores[0] < floor):
                 break
             offer(depth, 1, parent)
-            parent = built.add(tokens[0], parent, log_probs[0])
-            if built.tokens[parent] in stops:
+            parent = add(ids[0], parent, scores[0])
+            if ids[0] in stops:
                 break
     else:
         offer(0, 0, 0)
-    while heap and len(built.tokens) <= budget:
+    while heap and len(tokens) <= budget:
         _, token, depth, rank, parent = heapq.heappop(heap)
-        node = built.add(token, parent, below[parent][1][rank])
+        node = add(token, parent, below[parent][1][rank])
         offer(depth, rank + 1, parent)
         if token not in stops:
             offer(depth + 1, 0, node)
-    return built.tree()
+    return Tree(tuple(tokens), tuple(parents), tuple(depth_of), tuple(log_probs), tuple(paths))
 
 
 def walk(tree: Tree, draw: Callable[[int, list[int]], int]) -> Walk:

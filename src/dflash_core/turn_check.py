@@ -1,8 +1,7 @@
 """Checks that the parts of a recorded turn are consistent. Everything read from a file is checked before it is shown.
 
 Types are not enough: a depth of 2^53, a time of 1e308 s or tuples of unequal length are well-typed, and break the first
-function that computes with them. `record.assemble` checks every turn that it puts together; `check_report` and
-`check_loaded` check what else a file has about turns (the report of a message, the memory breakdown of a trace).
+function that computes with them.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from dflash_core.turn_stats import PartStats, TurnReport, TurnStats
 
 MAX_TREE_NODES = 1 + MAX_NODES
 MAX_DEPTH = 256  # positions of the longest block that a drafter file may have
-MAX_ID = 2**31 - 1
-MAX_POSITIONS = 2**31 - 1
+MAX_ID = MAX_POSITIONS = 2**31 - 1
 MAX_BYTES = 2**60  # of a component
 MAX_FOUND_ROWS = 16
 MAX_TRIALS = 2**53  # over the life of a pair
@@ -82,7 +80,12 @@ class TurnCheck:
         _duration("the time of a piece since the one before it", at - self._at)
         _duration("the time of a piece", at)
         if isinstance(event, PrefillEvent):
-            _check_prefill(event)
+            if len(event.tokens) > 1:
+                raise FormatError(f"a prompt with {len(event.tokens):,} tokens drawn after it; expected one, or none")
+            _within("a token id", event.tokens, 0, MAX_ID)
+            _read("the prompt", event.prompt_tokens, event.reused_tokens)
+            _within("the tokens that were read again", (event.read_again,), 0, MAX_POSITIONS)
+            _duration("the time of the prompt", event.elapsed_ms, 1e3)
         elif isinstance(event, TextEvent):
             _within("a count of tokens", (event.count,), 0, MAX_POSITIONS)
         else:
@@ -102,15 +105,6 @@ class TurnCheck:
                 f"a report of {len(report.tokens):,} tokens in {report.stats.steps:,} steps; "
                 f"expected the turn's {len(self._tokens):,} in {self._steps:,}"
             )
-
-
-def _check_prefill(event: PrefillEvent) -> None:
-    if len(event.tokens) > 1:
-        raise FormatError(f"a prompt with {len(event.tokens):,} tokens drawn after it; expected one, or none")
-    _within("a token id", event.tokens, 0, MAX_ID)
-    _read("the prompt", event.prompt_tokens, event.reused_tokens)
-    _within("the tokens that were read again", (event.read_again,), 0, MAX_POSITIONS)
-    _duration("the time of the prompt", event.elapsed_ms, 1e3)
 
 
 def check_step(step: StepEvent) -> None:
@@ -192,12 +186,10 @@ def check_report(report: TurnReport) -> None:
     counts = (stats.prompt_tokens, stats.reused_tokens, stats.drafted, stats.read_again)
     _within("a count of a report", counts, 0, MAX_POSITIONS)
     _read("a report's prompt", stats.prompt_tokens, stats.reused_tokens)
-    if len(stats.nodes) > MAX_TREE_NODES or (stats.nodes and sum(stats.nodes) != stats.steps):
-        raise FormatError(f"a report of {stats.steps:,} steps whose trees are those of {sum(stats.nodes):,}")
-    _within("a report's steps by nodes", stats.nodes, 0, stats.steps)
-    if len(stats.lengths) > MAX_TREE_NODES + 1 or (stats.lengths and sum(stats.lengths) != stats.steps):
-        raise FormatError(f"a report of {stats.steps:,} steps whose lengths are those of {sum(stats.lengths):,}")
-    _within("a report's steps by length", stats.lengths, 0, stats.steps)
+    for what, by, counted in (("trees", "nodes", stats.nodes), ("lengths", "length", stats.lengths)):
+        if len(counted) > MAX_TREE_NODES + 1 or (counted and sum(counted) != stats.steps):
+            raise FormatError(f"a report of {stats.steps:,} steps whose {what} are those of {sum(counted):,}")
+        _within(f"a report's steps by {by}", counted, 0, stats.steps)
     _duration("the time to the first token", stats.ttft_ms, 1e3)
     _duration("the time of the steps", stats.decode_s)
     _check_stages(stats.stage_ms)
@@ -213,7 +205,6 @@ def check_report(report: TurnReport) -> None:
 
 
 def _check_figures(it: TurnStats | PartStats) -> None:
-    """What a report and each of its parts has."""
     counts = (it.steps, it.tokens, it.verified, it.accepted, it.copied, it.copied_accepted)
     _within("a count of a report", counts, 0, MAX_POSITIONS)
     depths, rates = it.drafted_by_depth, it.accept_rate_by_depth

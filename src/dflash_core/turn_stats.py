@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,10 +15,8 @@ from dflash_core.text.reasoning import Effort
 
 @dataclass(frozen=True, slots=True)
 class PartStats:
-    """Figures of a turn's reasoning, or of its answer; the counts are those of `TurnStats`.
-
-    `seconds`: the time of the steps; a first token counts none.
-    """
+    """Figures of a turn's reasoning, or of its answer, as in `TurnStats`. `seconds`: the time of the steps; a first
+    token counts none."""
 
     steps: int = 0
     tokens: int = 0
@@ -92,52 +91,54 @@ class TurnStats:
         """Prompt tokens that were not reused, divided by the time to the first token."""
         return (self.prompt_tokens - self.reused_tokens) / self.ttft_ms * 1e3 if self.ttft_ms > 0 else 0.0
 
+    def timings(self) -> dict[str, float]:
+        """The figures under the names that local model servers use: `draft_n` counts the draft tokens that were
+        verified, alternatives included, `draft_n_accepted` those of them that the target agreed with. `predicted_n` has
+        the first token, `predicted_per_second` and `predicted_ms` only have the steps after it."""
+        return {
+            "prompt_n": self.prompt_tokens - self.reused_tokens, "prompt_ms": self.ttft_ms,
+            "prompt_per_second": self.prefill_tokens_per_second, "predicted_n": self.tokens,
+            "predicted_ms": self.decode_s * 1e3, "predicted_per_second": self.tokens_per_second,
+            "draft_n": self.verified, "draft_n_accepted": self.accepted,
+        }  # fmt: skip
+
 
 class StepTotals:
-    """Sums over the steps of a turn, running or complete: what a live meter and a finished turn both show."""
+    """Sums over the steps of a turn, running or complete: what a live meter and a finished turn both show.
+
+    `drafted`, `reached`: by depth, the steps that drafted it, and those whose walk reached it. `lengths`, `nodes`:
+    steps by tokens committed, and by nodes verified.
+    """
 
     def __init__(self) -> None:
-        self.steps = 0
-        self.tokens = 0
-        self.drafted: list[int] = []  # by depth: steps that drafted it
-        self.reached: list[int] = []  # by depth: steps whose walk reached it
-        self.positions = self.verified = self.accepted = self.copied = self.copied_accepted = 0
-        self.lengths: list[int] = []  # by tokens committed: steps
-        self.nodes: list[int] = []  # by nodes verified: steps
-        self._stages = dict.fromkeys(STAGES, 0.0)
+        self.steps = self.tokens = self.positions = self.verified = self.accepted = 0
+        self.copied = self.copied_accepted = 0
+        self.drafted, self.reached = list[int](), list[int]()
+        self.lengths, self.nodes = list[int](), list[int]()
+        self._stages = [0.0] * len(STAGES)
         self._drafters: dict[str, DrafterStats] = {}
 
     def add(self, step: StepEvent) -> None:
+        tokens, nodes, copied = len(step.tokens), len(step.tree.tokens) - 1, step.tree.copied
         if step.drafter:
             it = self._drafters.get(step.drafter, DrafterStats(step.drafter))
             self._drafters[step.drafter] = DrafterStats(
-                it.kind, it.steps + 1, it.tokens + len(step.tokens), it.verified + len(step.tree.tokens) - 1,
-                it.accepted + step.accepted_depth, it.ms + step.stages.total - step.stages.host,
+                it.kind, it.steps + 1, it.tokens + tokens, it.verified + nodes, it.accepted + step.accepted_depth,
+                it.ms + step.stages.total - step.stages.host,
             )  # fmt: skip
         self.steps += 1
-        self.tokens += len(step.tokens)
+        self.tokens += tokens
         self.positions += max(len(step.drafts.tokens), step.drafted_depth)
-        self.verified += len(step.tree.tokens) - 1
+        self.verified += nodes
         self.accepted += step.accepted_depth
-        self.copied += len(step.tree.copied)
-        self.copied_accepted += len(set(step.tree.copied) & set(step.tree.accepted)) if step.tree.copied else 0
-        self.nodes += [0] * (len(step.tree.tokens) - len(self.nodes))
-        self.nodes[len(step.tree.tokens) - 1] += 1
-        self.lengths += [0] * (len(step.tokens) + 1 - len(self.lengths))
-        self.lengths[len(step.tokens)] += 1
-        missing = step.drafted_depth - len(self.drafted)
-        self.drafted += [0] * missing
-        self.reached += [0] * missing
+        self.copied += len(copied)
+        self.copied_accepted += len(set(copied) & set(step.tree.accepted)) if copied else 0
+        _count(self.nodes, nodes)
+        _count(self.lengths, tokens)
         for depth in range(step.drafted_depth):
-            self.drafted[depth] += 1
-            self.reached[depth] += depth < step.accepted_depth
-        for name in self._stages:
-            self._stages[name] += getattr(step.stages, name)
-
-    @property
-    def drafters(self) -> tuple[DrafterStats, ...]:
-        """By kind of drafter, in order of first use."""
-        return tuple(self._drafters.values())
+            _count(self.drafted, depth)
+            _count(self.reached, depth, depth < step.accepted_depth)
+        self._stages = [total + getattr(step.stages, name) for total, name in zip(self._stages, STAGES)]
 
     @property
     def acceptance_length(self) -> float:
@@ -149,10 +150,30 @@ class StepTotals:
         """By depth, of the steps that drafted it, the share whose walk reached it."""
         return tuple(reached / drafted for reached, drafted in zip(self.reached, self.drafted, strict=True))
 
-    @property
-    def stage_ms(self) -> StageTimes:
-        """Mean milliseconds per step."""
-        return StageTimes(**{name: total / max(self.steps, 1) for name, total in self._stages.items()})
+    def common(self, tokens: int, seconds: float) -> dict[str, Any]:
+        """The figures that a turn and its parts both have; `tokens`: with first tokens."""
+        return {
+            "steps": self.steps, "tokens": tokens, "acceptance_length": self.acceptance_length,
+            "tokens_per_second": self.tokens / seconds if seconds > 0 else 0.0, "verified": self.verified,
+            "accepted": self.accepted, "copied": self.copied, "copied_accepted": self.copied_accepted,
+            "accept_rate_by_depth": self.accept_rates, "drafted_by_depth": tuple(self.drafted),
+        }  # fmt: skip
+
+    def stats(self, prefill: PrefillEvent, decode_s: float, parts: PartTotals) -> TurnStats:
+        """The figures of the turn so far."""
+        mean = (total / max(self.steps, 1) for total in self._stages)
+        return TurnStats(
+            **self.common(self.tokens + len(prefill.tokens), decode_s), ttft_ms=prefill.elapsed_ms, decode_s=decode_s,
+            prompt_tokens=prefill.prompt_tokens, reused_tokens=prefill.reused_tokens, stage_ms=StageTimes(*mean),
+            drafted=self.positions, lengths=tuple(self.lengths), nodes=tuple(self.nodes), kv=prefill.kv,
+            thinking=parts.stats("thinking"), answer=parts.stats("answer"), drafters=tuple(self._drafters.values()),
+            read_again=prefill.read_again, read_why=prefill.read_why,
+        )  # fmt: skip
+
+
+def _count(counts: list[int], place: int, more: int = 1) -> None:
+    counts += [0] * (place + 1 - len(counts))
+    counts[place] += more
 
 
 class PartTotals:
@@ -160,63 +181,41 @@ class PartTotals:
 
     def __init__(self) -> None:
         self._totals = {"thinking": StepTotals(), "answer": StepTotals()}
-        self._tokens = {"thinking": 0, "answer": 0}  # first tokens of a turn too
-        self._seconds = {"thinking": 0.0, "answer": 0.0}
-        self._part: Literal["thinking", "answer"] | None = None
+        self._tokens, self._seconds = (
+            Counter[str](),
+            defaultdict[str, float](float),
+        )  # first tokens of a turn too; seconds of steps
+        self._part = ""
         self._waiting: list[Piece] = []  # tags and partial characters, until it is known which part they begin
         self._at: float | None = None
 
     def add(self, piece: Piece) -> None:
         self._waiting.append(piece)
-        if piece.text:
-            self._part = "answer"
-        elif piece.thinking:
-            self._part = "thinking"
-        if self._part is not None:
-            self._settle(self._part)
-
-    def _settle(self, part: Literal["thinking", "answer"]) -> None:
-        for piece in self._waiting:
-            self._tokens[part] += len(piece.event.tokens)
-            if isinstance(piece.event, StepEvent):
-                self._totals[part].add(piece.event)
-                self._seconds[part] += piece.at - self._at if self._at is not None else 0.0
-            self._at = piece.at
+        self._part = "answer" if piece.text else "thinking" if piece.thinking else self._part
+        if not self._part:
+            return
+        for one in self._waiting:
+            self._tokens[self._part] += len(one.event.tokens)
+            if isinstance(one.event, StepEvent):
+                self._totals[self._part].add(one.event)
+                self._seconds[self._part] += one.at - self._at if self._at is not None else 0.0
+            self._at = one.at
         self._waiting.clear()
 
     def stats(self, part: Literal["thinking", "answer"]) -> PartStats:
         """The counts of one part so far."""
-        it, seconds = self._totals[part], self._seconds[part]
-        return PartStats(
-            it.steps, self._tokens[part], it.acceptance_length, seconds, it.tokens / seconds if seconds > 0 else 0.0,
-            it.verified, it.accepted, it.copied, it.copied_accepted, it.accept_rates, tuple(it.drafted),
-        )  # fmt: skip
+        seconds = self._seconds[part]
+        return PartStats(**self._totals[part].common(self._tokens[part], seconds), seconds=seconds)
 
 
 def turn_stats(
     prefill: PrefillEvent, steps: Sequence[StepEvent], decode_s: float, parts: PartTotals | None = None
 ) -> TurnStats:
-    """Sum up a turn; `stage_ms` is the mean per step. `tokens` counts all of the answer, the first included.
-
-    `parts`: reasoning and answer, where their pieces were counted.
-    """
+    """Sum up a turn. `parts`: reasoning and answer, where their pieces were counted."""
     totals = StepTotals()
     for step in steps:
         totals.add(step)
-    return so_far(prefill, totals, decode_s, parts or PartTotals())
-
-
-def so_far(prefill: PrefillEvent, totals: StepTotals, decode_s: float, parts: PartTotals) -> TurnStats:
-    return TurnStats(
-        steps=totals.steps, tokens=totals.tokens + len(prefill.tokens), acceptance_length=totals.acceptance_length,
-        accept_rate_by_depth=totals.accept_rates, drafted_by_depth=tuple(totals.drafted),
-        tokens_per_second=totals.tokens / decode_s if decode_s > 0 else 0.0, ttft_ms=prefill.elapsed_ms,
-        decode_s=decode_s, prompt_tokens=prefill.prompt_tokens, reused_tokens=prefill.reused_tokens,
-        stage_ms=totals.stage_ms, drafted=totals.positions, verified=totals.verified, accepted=totals.accepted,
-        lengths=tuple(totals.lengths), thinking=parts.stats("thinking"), answer=parts.stats("answer"),
-        copied=totals.copied, copied_accepted=totals.copied_accepted, nodes=tuple(totals.nodes),
-        drafters=totals.drafters, kv=prefill.kv, read_again=prefill.read_again, read_why=prefill.read_why,
-    )  # fmt: skip
+    return totals.stats(prefill, decode_s, parts or PartTotals())
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,19 +268,6 @@ class TurnReport:
             return ""
         return f"seed {self.knobs.seed}" + ("" if self.seed_source == "random" else ", fixed")
 
-    def timings(self) -> dict[str, float]:
-        """The figures under the names that local model servers use: `draft_n` counts the draft tokens that were
-        verified, alternatives included, `draft_n_accepted` those of them that the target agreed with. `predicted_n` has
-        the first token, `predicted_per_second` and `predicted_ms` only have the steps after it."""
-        stats = self.stats
-        read, predicted = stats.prompt_tokens - stats.reused_tokens, stats.tokens
-        return {
-            "prompt_n": read, "prompt_ms": stats.ttft_ms, "prompt_per_second": stats.prefill_tokens_per_second,
-            "predicted_n": predicted, "predicted_ms": stats.decode_s * 1e3,
-            "predicted_per_second": stats.tokens_per_second, "draft_n": stats.verified,
-            "draft_n_accepted": stats.accepted,
-        }  # fmt: skip
-
     def to_json(self) -> dict[str, Any]:
         """The object that `ask --json` prints."""
         stats = dataclasses.asdict(self.stats)
@@ -290,6 +276,6 @@ class TurnReport:
             "reason": self.reason, "stop": self.stop, "seed": self.knobs.seed, "seed_source": self.seed_source,
             "knobs": self.knobs.to_dict(), "effort": self.effort,
             "stats": stats | {"accepted_per_verified": self.stats.accepted_per_verified},
-            "timings": self.timings(), "notes": list(self.notes),
+            "timings": self.stats.timings(), "notes": list(self.notes),
             "guards": [dataclasses.asdict(one) for one in self.guards],
         }  # fmt: skip

@@ -40,7 +40,7 @@ from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.explain import ExplainScreen, figures, parameter
 from dflash_tui.screens.pages import of_screens
-from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, remapped, spelled
+from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, spelled, with_keys
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
 from dflash_tui.terminal.clipboard import copied
 from dflash_tui.terminal.driver import TerminalDriver
@@ -96,7 +96,7 @@ class DFlashApp(App[int]):
         self.config = config or Config()
         self._theme_problems = self._load_themes(theme_dirs)
         self.settings = self.config.settings
-        self.actions, self._keymap_wanted, _ = remapped(self.settings.keys)
+        self.actions = with_keys(self.settings.keys)
         self._control_codes = ControlCodeFilter()
         self._away = self._tells_focus = False
         self.signals = EndSignals()
@@ -121,7 +121,7 @@ class DFlashApp(App[int]):
 
     async def on_mount(self) -> None:
         self.handle_signals()  # if the driver has not done so
-        self.set_keymap({id: keys or nowhere(id) for id, keys in self._keymap_wanted.items()})
+        self.set_keymap({id: keys or nowhere(id) for id, keys in self.settings.keys.items()})
         await AwaitMount(self.chat, [self.chat])
         if self._first_run:
             await self.push_screen(of_screens("models", "ModelsScreen")(self.chat.parts, first=True))

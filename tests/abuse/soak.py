@@ -17,6 +17,7 @@ from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.engine import load_pair
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from support.compare import NEAR_TIE, first_difference, gap
 from support.soaking import Done, Soak
 
@@ -37,7 +38,9 @@ def engines() -> tuple[Engine, Engine]:
 def questions() -> tuple[tuple[int, ...], ...]:
     target = engines()[0].target
     asked = held_questions()[:: max(1, len(held_questions()) // QUESTIONS)][:QUESTIONS]
-    built = [build_prompt(target.tokenizer, target.template, [Message("user", one.text)], False) for one in asked]
+    built = [
+        build_prompt(Prompting(target.tokenizer, target.template, False), [Message("user", one.text)]) for one in asked
+    ]
     return tuple(tuple(one.ids) for one in built)
 
 

@@ -29,6 +29,7 @@ from dflash_core.limits import Limits
 from dflash_core.messages import Message
 from dflash_core.policy.auto import AutoPolicy
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from dflash_core.tree import build
 from dflash_core.turn_stats import turn_stats
 from support import demo_pair
@@ -417,7 +418,7 @@ def test_the_demo_head_scores_by_parent_and_accepts_more() -> None:
         steps = []
         for text in asked:
             engine.reset()
-            ids = build_prompt(pair.tokenizer, pair.template, [Message("user", text)], thinking=False).ids
+            ids = build_prompt(Prompting(pair.tokenizer, pair.template, False), [Message("user", text)]).ids
             steps += list(engine.generate(ids, Knobs(drafting="tree 22", by_parent=by_parent, max_tokens=48)))[1:]
         lengths[by_parent] = sum(len(step.tokens) for step in steps) / len(steps)
     assert lengths[True] >= lengths[False]

@@ -19,6 +19,7 @@ from dflash_core.events import Event, StepEvent
 from dflash_core.guards.turn import TurnGuard
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from support import demo_pair
 from support.planted import PlantedBackend, decode
 
@@ -82,7 +83,9 @@ def grammars() -> Grammars:
 
 def answer(constraint: Constraint, *, thinking: bool = False, **knobs: Any) -> tuple[list[int], list[Event]]:
     target = engine().target
-    ids = build_prompt(target.tokenizer, target.template, [Message("user", "What is 37 + 48?")], thinking).ids
+    ids = build_prompt(
+        Prompting(target.tokenizer, target.template, thinking), [Message("user", "What is 37 + 48?")]
+    ).ids
     mode, sampling = knobs.pop("mode"), {"max_tokens": 80, **knobs}
     events = list(engine().generate(ids, Knobs(**sampling).replace(mode=mode), constraint=constraint))
     return [id for event in events for id in event.tokens], events
@@ -190,7 +193,7 @@ def test_reasoning_is_free_and_the_answer_is_not(sampled: bool) -> None:
     end = plain.index(tags()[1])
     assert end > 1
     assert _person(json.loads(text(plain[end + 1 :])))
-    ids = build_prompt(target.tokenizer, target.template, [Message("user", "What is 37 + 48?")], True).ids
+    ids = build_prompt(Prompting(target.tokenizer, target.template, True), [Message("user", "What is 37 + 48?")]).ids
     inside = 0
     for seed, mode in itertools.product(range(2), ("chain", "tree")):
         backend = PlantedBackend(target, ids, plain, seed, block=12)
@@ -212,7 +215,9 @@ def test_the_answer_ends_although_stop_tokens_are_ignored() -> None:
 
 def test_an_answer_after_a_constrained_one_is_the_usual() -> None:
     def usual() -> list[int]:
-        ids = build_prompt(engine().target.tokenizer, engine().target.template, [Message("user", "hi")], False).ids
+        ids = build_prompt(
+            Prompting(engine().target.tokenizer, engine().target.template, False), [Message("user", "hi")]
+        ).ids
         return [id for event in engine().generate(ids, Knobs(max_tokens=12)) for id in event.tokens]
 
     before = usual()
@@ -225,7 +230,9 @@ def test_a_guard_s_tokens_pass_the_same_door() -> None:
     tokenizer, found = engine().target.tokenizer, []
     for mode in ("plain", "tree"):
         knobs = Knobs(max_tokens=60, thinking_budget=3, temperature=0.0).replace(mode=mode)
-        ids = build_prompt(tokenizer, engine().target.template, [Message("user", "What is 37 + 48?")], True).ids
+        ids = build_prompt(
+            Prompting(tokenizer, engine().target.template, True), [Message("user", "What is 37 + 48?")]
+        ).ids
         guard = TurnGuard(tokenizer, knobs, opens_thinking=True)
         events = list(engine().generate(ids, knobs, guard=guard, constraint=after_reasoning("list")))
         found.append([id for event in events for id in event.tokens])

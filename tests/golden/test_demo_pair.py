@@ -19,6 +19,7 @@ from dflash_core.engine import load_pair
 from dflash_core.events import StepEvent
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from support import demo_pair
 from support.compare import Comparison, generated
 from support.grids import full
@@ -42,7 +43,7 @@ def engine() -> Engine:
 
 def prompt(question: str, thinking: bool = False) -> list[int]:
     target = engine().target
-    return list(build_prompt(target.tokenizer, target.template, [Message("user", question)], thinking).ids)
+    return list(build_prompt(Prompting(target.tokenizer, target.template, thinking), [Message("user", question)]).ids)
 
 
 @cache

@@ -18,6 +18,7 @@ from dflash_core.errors import MismatchError
 from dflash_core.events import StepEvent
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from support.chosen import chosen_path
 from support.compare import Comparison, generated
 from support.draft_files import behind_ends
@@ -43,7 +44,7 @@ def engine() -> Engine:
 
 def prompt(question: str) -> list[int]:
     target = engine().target
-    return list(build_prompt(target.tokenizer, target.template, [Message("user", question)], False).ids)
+    return list(build_prompt(Prompting(target.tokenizer, target.template, False), [Message("user", question)]).ids)
 
 
 @cache

@@ -11,6 +11,7 @@ from dflash_core import Engine, Knobs
 from dflash_core.events import PrefillEvent
 from dflash_core.messages import Call, Message, Prompt
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from support import demo_pair
 from support.compare import Comparison, generated
 from support.grids import full
@@ -32,7 +33,7 @@ def tools(count: int) -> list[dict[str, Any]]:
 
 def prompt(count: int, *messages: Message) -> Prompt:
     target = engine().target
-    return build_prompt(target.tokenizer, target.template, messages, False, tools=tools(count))
+    return build_prompt(Prompting(target.tokenizer, target.template, False, tools=tools(count)), messages)
 
 
 ASKED = Message("user", "What is 37 + 48?")

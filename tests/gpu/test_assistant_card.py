@@ -15,7 +15,7 @@ from dflash_core import Knobs, load_draft, load_target
 from dflash_core.backends.base import Checkpoint, Session
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.drafters.kinds import on_device
+from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload

@@ -10,7 +10,6 @@ import torch
 
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda import session as cuda_session
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.layers import windowed_rows
 from dflash_core.backends.cuda.layers.attention import LIBRARY
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch
@@ -116,7 +115,7 @@ def test_later_passes_have_the_same_window(engine: Engine, rng: np.random.Genera
 
 def session_of(device_name: str, kv: str = "f16") -> CudaSession:
     one = pair(device_name, GOLDEN)
-    draft = DFlashOnDevice(one.device_draft)
+    draft = one.device_draft
     return CudaSession(one.device_target, draft, context=CONTEXT, kv=CachePair.parse(kv))
 
 

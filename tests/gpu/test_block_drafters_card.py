@@ -290,7 +290,7 @@ def test_what_a_card_does_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_candidates_that_are_no_numbers_are_left_out(tmp_path: Path, kind: str) -> None:
     pair = block_pair(device_named("emulated"), tmp_path, kind)
-    pair.device_draft.weights.output_norm[:] = float("nan")  # type: ignore[attr-defined]
+    pair.device_draft.output_norm[:] = float("nan")  # type: ignore[attr-defined]
     one = runner(pair)
     plain, _ = answer(runner(pair), mode="plain")
     found, steps = answer(one, mode="tree")

@@ -11,7 +11,6 @@ import torch
 
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cuda import session as cuda_session
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
 from dflash_core.backends.cuda.kv import defines
 from dflash_core.backends.cuda.layers.attention import AttentionMemory
 from dflash_core.backends.cuda.session import CudaSession
@@ -51,7 +50,7 @@ def test_rows_are_those_of_the_reference(engine: Engine, rng: np.random.Generato
     q = engine.poisoned((heads, rows, head_dim), np.float16)
     k, v = (engine.array(np.zeros((heads, rows, kind.row_bytes(head_dim)), np.uint8)) for kind in (kv.k, kv.v))
     ones = np.ones(head_dim, np.float32)
-    chunk = engine.array(np.array([rows, 0], np.int32))
+    chunk = engine.array(np.array([rows, 0, 0, 0], np.int32))
     args = [chunk, engine.array(projected), np.int32(rows), np.int32(heads), engine.array(ones), engine.array(ones)]
     args += [engine.array(frequencies(64)), np.float32(1e-6), np.float32(1), q, k, v, np.int32(rows)]
     engine.kernel("attention_rows.cu", "attn_rows", sizes)((1, rows), 128, args)
@@ -83,7 +82,7 @@ def test_rows_are_those_of_the_reference(engine: Engine, rng: np.random.Generato
 
 def on_card(device_name: str, kv: str, context: int = CONTEXT) -> CudaSession:
     one = pair(device_name, GOLDEN)
-    draft = DFlashOnDevice(one.device_draft)
+    draft = one.device_draft
     return CudaSession(one.device_target, draft, context=context, kv=CachePair.parse(kv))
 
 
@@ -117,12 +116,13 @@ def test_what_is_unpacked_is_what_is_used(engine: Engine) -> None:
     kv, heads, slots, used = CachePair.parse("q8_0"), 2, 500, 3
     sizes = {"HEAD_DIM": 64, "ROTARY": 64, "GROUP": 1, "SPLIT_K": 1, "UNGATED": 1, **defines(kv)}
     rows = engine.array(np.zeros((heads, slots, kv.v.row_bytes(64)), np.uint8))
-    out = engine.poisoned((heads, slots, 64), np.float16)
-    chunk = engine.array(np.array([1, used - 1], np.int32))
-    args = [chunk, rows, np.int32(heads), np.int32(slots), out]
-    engine.kernel("attention_rows.cu", "attn_unpack_values", sizes)(2, 128, args)
-    assert (out.numpy()[:, :used] == 0).all()
-    assert np.isnan(out.numpy()[:, used:]).all()
+    for first, to in ((0, 0), (200, 7)):
+        out = engine.poisoned((heads, slots, 64), np.float16)
+        chunk = engine.array(np.array([1, used - 1, first, to], np.int32))
+        args = [chunk, rows, np.int32(heads), np.int32(slots), out]
+        engine.kernel("attention_rows.cu", "attn_unpack_values", sizes)(2, 128, args)
+        assert (out.numpy()[:, to : to + used] == 0).all()
+        assert np.isnan(np.delete(out.numpy(), range(to, to + used), axis=1)).all()
 
 
 @pairs

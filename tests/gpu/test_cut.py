@@ -10,8 +10,7 @@ import pytest
 from dflash_core import load_draft, load_target
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters import caches
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -32,7 +31,7 @@ def test_a_cut_sequence_is_a_shorter_one(
     with device.stream():
         uploads = [DeviceUpload(device, weights) for weights in (target.file, opened.file)]
         model = DeviceTarget(device, uploads[0], target.config, CHOICES["f16"])
-        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]))
+        draft = on_device(config, uploads[1], model, CHOICES["f16"])
         for upload in uploads:
             upload.close()
     ids = [int(token) for token in rng.integers(0, 300, 120)]

@@ -149,8 +149,8 @@ def projections(session: CudaSession) -> Iterator[tuple[str, Projection]]:
         inputs, out = session.target.mixers[block.group].projections(block.place)
         yield f"{place}: mixer inputs", inputs
         yield f"{place}: mixer output", out
-        yield f"{place}: gate and up", block.ffn.inputs
-        yield f"{place}: down", block.ffn.out
+        yield f"{place}: gate and up", next(block.feed_forwards).inputs
+        yield f"{place}: down", next(block.feed_forwards).out
     yield "head", session.head.full
 
 

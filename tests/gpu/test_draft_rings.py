@@ -13,8 +13,8 @@ from dflash_core.backends.base import Checkpoint
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters import caches
-from dflash_core.backends.cuda.drafters.dflash import DFlash, DFlashOnDevice
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.drafters.base import on_device
+from dflash_core.backends.cuda.drafters.dflash import DFlash
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -38,7 +38,7 @@ def make(device_name: str, monkeypatch: pytest.MonkeyPatch) -> Make:
     with device.stream():
         uploads = [DeviceUpload(device, weights) for weights in (target.file, opened.file)]
         model = DeviceTarget(device, uploads[0], target.config, CHOICES["f16"])
-        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]))
+        draft = on_device(config, uploads[1], model, CHOICES["f16"])
         for upload in uploads:
             upload.close()
 
@@ -46,7 +46,7 @@ def make(device_name: str, monkeypatch: pytest.MonkeyPatch) -> Make:
         monkeypatch.setattr(caches, "SPARE", spare or CONTEXT)
         made = CudaSession(model, draft, context=CONTEXT)
         assert isinstance(made.drafter, DFlash)
-        assert made.drafter.memory.caches.slots == (-(-(WINDOW + spare) // 64) * 64 if spare else 0)
+        assert made.drafter.caches.slots == (-(-(WINDOW + spare) // 64) * 64 if spare else 0)
         return made
 
     return session
@@ -103,7 +103,7 @@ def test_a_cut_without_its_rows_would_be_seen(make: Make, rng: np.random.Generat
         kept = session.checkpoint()
         session.prefill(later)
         if session is ours:
-            kept.draft = None
+            kept.saved[-1] = ()
         session.restore(kept)
     assert not np.array_equal(ours.draft(5, 0), whole.draft(5, 0))
 

@@ -16,8 +16,8 @@ import pytest
 from dflash_core import Knobs
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.drafters.dflash import DFlash, DFlashOnDevice
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.drafters.base import on_device
+from dflash_core.backends.cuda.drafters.dflash import DFlash
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_STOP_IDS
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -270,7 +270,7 @@ def test_a_drafter_whose_window_is_shorter_than_the_context(window: int) -> None
     upload = DeviceUpload(loaded.device_target.device, loaded.draft.file)
     ours = CudaSession(
         loaded.device_target,
-        DFlashOnDevice(DeviceDraft(loaded.device_target.device, upload, config, CHOICES["f16"])),
+        on_device(config, upload, loaded.device_target, CHOICES["f16"]),
         context=60,
     )
     upload.close()
@@ -323,7 +323,7 @@ def test_without_a_drafter_that_has_no_number_the_answer_goes_on() -> None:
     """No candidate has an id then; the value in its place must still be a valid token. Steps that were queued already
     draft in vain, all later ones are plain."""
     session = fresh()
-    run, weights = runner(session), session.draft_weights.weights.output_norm
+    run, weights = runner(session), session.draft_weights.output_norm
     right = weights.clone()
     weights[:] = float("nan")
     try:

@@ -118,7 +118,7 @@ def test_drafts_are_those_of_the_reference(device_name: str, target: str, draft:
 
 def test_a_router_that_is_not_finite_ends_the_turn_and_no_more(device_name: str) -> None:
     on_device = session(device_name, "q3moe-Q8_0.gguf", "f16")
-    layer = on_device.target.blk[1].ffn
+    layer = next(on_device.target.blk[1].feed_forwards)
     assert isinstance(layer, Experts)
     runner, knobs = (
         Runner(on_device, frozenset(), 300, on_device.target.spec.vocab_size),

@@ -19,7 +19,7 @@ from dflash_core.backends.cuda.expert_plan import (
     Slabs,
 )
 from dflash_core.backends.cuda.layers.experts import ROUTE_THREADS
-from dflash_core.backends.cuda.plan import Card, KernelConfig, Shape, plane_bits
+from dflash_core.backends.cuda.plan import Card, KernelConfig, Product, Shape
 from dflash_core.backends.cuda.repack import TILE_TYPES, repack, tile_type
 from dflash_core.formats.quants import to_float32
 from support import acts
@@ -224,7 +224,7 @@ def seen(x: Float32, name: str, product: ExpertProduct) -> Float64:
     """Activations as a product with a matrix of this type rounds them."""
     if product.rounding.half or tile_type(name).half_activations:
         return seen_f16(x)
-    return seen_q8(x, plane_bits(product.shapes, product.rounding), 1)
+    return seen_q8(x, Product(product.shapes, 0, product.rounding).plane_bits, 1)
 
 
 def check(found: Float32, of: Layer, routed: Routed, inputs: Float32, weights: Float32 | None) -> None:

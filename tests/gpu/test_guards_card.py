@@ -13,7 +13,7 @@ import pytest
 
 from dflash_core import Knobs
 from dflash_core.events import Event, GuardEvent, StepEvent
-from dflash_core.guards.base import Intervention
+from dflash_core.guards.turn import Intervention
 from dflash_core.knobs import Value
 from dflash_core.runner import Runner
 from support import engines

@@ -105,7 +105,7 @@ def test_its_cache_holds_the_targets_hiddens_wherever_the_sequence_goes(
     both = mtp_pair(device_name).sessions()
     drafter = both[0].drafter
     assert isinstance(drafter, Mtp)
-    assert len(drafter.memory.hidden) == 64
+    assert len(drafter.hidden) == 64
     kept: list[list[Checkpoint]] = []
 
     def everywhere(tokens: Sequence[int], path: Sequence[int] = ()) -> None:

@@ -39,7 +39,7 @@ def random_prompt(rng: np.random.Generator, length: int) -> list[int]:
 def caches(session: CudaSession) -> list[KVCache]:
     assert session.drafter is not None
     target = [memory.kv for memory in session.memory.mixers if isinstance(memory, AttentionMemory)]
-    return [*target, *session.drafter.memory.kv]
+    return [*target, *session.drafter.kv]
 
 
 def compare_what_follows(ours: CudaSession, reference: Session, rng: np.random.Generator) -> None:
@@ -85,7 +85,8 @@ def test_matrices_that_do_not_fit_come_in_parts(
         monkeypatch.setattr(module, "WEIGHT_BYTES", 160 << 10)
     ours, reference = whole_pair(device_name, "tiny-Q4_K_M.gguf").sessions()
     assert ours.chunk_pass is not None
-    assert all(block.ffn.chunk_width < block.ffn.width for block in ours.target.blk)
+    ffns = [next(block.feed_forwards) for block in ours.target.blk]
+    assert all(ffn.chunk_width < ffn.width for ffn in ffns)
     ours.chunk_pass.warm_up()
     ids = random_prompt(rng, 30)
     close(ours.prefill(ids), reference.prefill(ids), TOLERANCE)
@@ -102,7 +103,7 @@ def test_chunks_and_passes_leave_the_same_behind(
     passed.prefill(ids)
     mine, other = chunked.checkpoint(), passed.checkpoint()
     assert mine.length == other.length == len(ids)
-    pairs = [states for kept in zip(mine.kept, other.kept) for states in zip(*kept)]
+    pairs = [states for kept in zip(mine.saved, other.saved) for states in zip(*kept)]
     assert len(pairs) == 2
     for ours, theirs in zip(caches(chunked), caches(passed)):
         for a, b in ((ours.k, theirs.k), (ours.v, theirs.v)):

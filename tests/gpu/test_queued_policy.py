@@ -182,7 +182,7 @@ class Scripted(FixedPolicy):
     def next(self, knobs: Knobs) -> Decision:
         drafts = len(self.known) - 1 in self.drafted  # a decoder asks once more when it is made
         self.known.append(self.results)
-        return Decision("tree", 4, "", alone=True) if drafts else Decision("plain", 0, "")
+        return Decision("tree", 4, "", blocking=True) if drafts else Decision("plain", 0, "")
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         self.results += 1

@@ -4,6 +4,7 @@ every pass, tree, chunk and state."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +14,14 @@ import torch
 from dflash_core import load_target
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import PrefillCancelled
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
+from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.errors import UnsupportedError
 from dflash_core.models.cache_rows import CODECS
+from dflash_core.progress import Progress
 from dflash_core.snapshots.base import Rows, Snapshot
 from support.bits import Plain, check_walk
 from support.device_pairs import close, pair, prompt
@@ -127,9 +129,7 @@ def test_a_chunk_with_several_borders(device_name: str, window: AttentionWindow,
 
 def test_a_drafter_has_no_halves(device_name: str) -> None:
     one, kv = pair(device_name, "tiny-F16.gguf"), CachePair.parse(KV)
-    session, other = (
-        CudaSession(one.device_target, DFlashOnDevice(one.device_draft), context=500, kv=kind) for kind in (kv, kv.past)
-    )
+    session, other = (CudaSession(one.device_target, one.device_draft, context=500, kv=kind) for kind in (kv, kv.past))
     assert session.nbytes["drafter KV"] == other.nbytes["drafter KV"]
     assert session.nbytes["target KV"] > other.nbytes["target KV"]
     reference = one.target.session(one.draft, kv=kv)
@@ -173,7 +173,7 @@ def test_a_checkpoint_without_the_halves_would_be_seen(device_name: str, rng: np
     both.read(rng, 420)
     points = both.checkpoint()
     both.read(rng, 400)
-    for tensors in points[0].kept:  # type: ignore[attr-defined]
+    for tensors in points[0].saved:  # type: ignore[attr-defined]
         for tensor in tensors:
             tensor.zero_()
     both.restore(points)
@@ -189,6 +189,25 @@ def test_a_cancelled_chunk_leaves_the_halves(device_name: str, rng: np.random.Ge
         both.ours.prefill(tokens, lambda: next(asked))
     both.step(rng, bushy)
     both.read(rng, 100)
+
+
+def test_a_later_chunk_binds_no_copies(
+    device_name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Binding takes the host longer than copying takes a card; a chunk has 17 borders in each layer."""
+    session = both_of(device_name).ours
+    for count in (500, 200):  # the second one's halves lie at both ends of the ring
+        session.prefill(rng.integers(3, 250, count).tolist())
+    bound = list[str]()
+    bind = session.device.bind
+
+    def recorded(launches: Sequence[Launch], progress: Progress | None = None) -> Run:
+        bound.extend(launch.name for launch in launches)
+        return bind(launches, progress)
+
+    monkeypatch.setattr(session.device, "bind", recorded)
+    session.prefill(rng.integers(3, 250, 150).tolist())
+    assert not [name for name in bound if name.startswith(("attn_unpack", "attn_newest"))]
 
 
 def test_a_snapshot_has_the_halves(device_name: str, rng: np.random.Generator) -> None:

@@ -13,10 +13,11 @@ from dflash_core.backends.base import PrefillCancelled
 from dflash_core.backends.cuda import host_blocks
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters import caches
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.prefill import MIN_ROWS
-from dflash_core.backends.cuda.session import PROMPT_ROWS, CudaSession
+from dflash_core.backends.cuda.rings import Tensors
+from dflash_core.backends.cuda.sequence_passes import PROMPT_ROWS
+from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.cache_types import CachePair
@@ -95,7 +96,7 @@ def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
     with device.stream():
         uploads = [DeviceUpload(device, weights) for weights in (target.file, opened.file)]
         model = DeviceTarget(device, uploads[0], target.config, CHOICES["f16"])
-        draft = DFlashOnDevice(DeviceDraft(device, uploads[1], config, CHOICES["f16"]))
+        draft = on_device(config, uploads[1], model, CHOICES["f16"])
         for upload in uploads:
             upload.close()
     one, other = (CudaSession(model, draft, context=CONTEXT, kv=CachePair.parse(kv)) for _ in range(2))
@@ -170,12 +171,16 @@ def test_a_copy_that_fails_leaves_an_empty_sequence(
     whole = taken(one, ids)
     other.prefill(numbers(rng, 20))
 
-    def full(*_: object) -> None:
-        raise OutOfMemoryError("no memory left")
-
     assert other.drafter is not None
+    restore = other.drafter.caches.restore
+
+    def full(saved: Tensors | None, *positions: int) -> None:
+        if saved is not None:
+            raise OutOfMemoryError("no memory left")
+        restore(saved, *positions)
+
     with monkeypatch.context() as patch:
-        patch.setattr(other.drafter, "resume", full)  # the target's states are copied before
+        patch.setattr(other.drafter.caches, "restore", full)  # the target's states are copied before
         with pytest.raises(OutOfMemoryError):
             other.resume(whole)
     assert other.length == 0

@@ -12,8 +12,7 @@ from dflash_core import Knobs, load_target
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import PrefillCancelled
 from dflash_core.backends.cuda.layers.attention import AttentionMemory
-from dflash_core.backends.cuda.layers.base import MixerTensors
-from dflash_core.backends.cuda.rings import Empty
+from dflash_core.backends.cuda.rings import Empty, Tensors
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.cache_types import CachePair
 from dflash_core.drafters.ngram import NgramDrafter
@@ -113,7 +112,7 @@ def test_rows_are_copied_when_they_are_about_to_be_overwritten(
     copied = list[int]()
     checkpoint = AttentionMemory.checkpoint
 
-    def counted(memory: AttentionMemory, length: int, empty: Empty) -> MixerTensors:
+    def counted(memory: AttentionMemory, length: int, empty: Empty) -> Tensors:
         copied.extend([length] * bool(memory.kv.ring))
         return checkpoint(memory, length, empty)
 

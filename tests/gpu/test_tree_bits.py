@@ -16,7 +16,7 @@ def path_to(node: int, parents: list[int]) -> list[int]:
 
 
 def states(session: CudaSession) -> list[torch.Tensor]:
-    return [tensor for kept in session.checkpoint().kept for tensor in kept or ()]
+    return [tensor for kept in session.checkpoint().saved for tensor in kept or ()]
 
 
 @pytest.mark.parametrize("nodes", [(16, 5, 1, 24), (40,), (70,)])

@@ -6,6 +6,7 @@ import json
 import shlex
 import socket
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from support.serving import running
         (["--api-key", "a b"], "printable ASCII"),
         (["--port", "70000"], "0 to 65535"),
         (["--queue", "0"], "from 1"),
+        (["--log-prompts"], "--log FILE"),
     ],
 )
 def test_wrong_options_are_refused_before_a_load(
@@ -44,6 +46,13 @@ def test_a_port_in_use_is_told_before_a_load(capsys: pytest.CaptureFixture[str])
         assert main(["serve", "--demo", "--port", port]) == 1
     told = capsys.readouterr().err
     assert f"127.0.0.1:{port} cannot be listened on" in told
+    assert "loading" not in told
+
+
+def test_a_log_that_cannot_be_written_is_told_before_a_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--demo", "--port", "0", "--log", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert f"--log {tmp_path} cannot be written" in told
     assert "loading" not in told
 
 

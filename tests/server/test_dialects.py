@@ -175,6 +175,36 @@ def test_blocks_of_messages(server: Running) -> None:
     assert not [word for word in ("abc", "web_search", "$schema", "ephemeral") if word in prompt]
 
 
+def test_reasoning_comes_back_by_its_key(server: Running) -> None:
+    """Codex sends the key alone, in a loop of tools, where the template shows the reasoning."""
+    script[""] = "A thought.\n</think>\n\n" + CALL
+    body = {"input": ASK, "reasoning": {"effort": "high"}, "tools": [{"type": "function", "name": "look"}]}
+    assert "encrypted_content" not in post(server, "/v1/responses", body)["output"][0]
+    body |= {"include": ["reasoning.encrypted_content"]}
+    reasoning, call = post(server, "/v1/responses", body)["output"]
+    key = reasoning["encrypted_content"]
+    assert "thought" not in key
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "nothing"}
+    for sent, shown in ((key, True), ("a key of elsewhere", False), (None, False)):
+        item = {"type": "reasoning", "summary": [], "content": None, "encrypted_content": sent}
+        post(server, "/v1/responses", body | {"input": [*ASK, item, call, result]})
+        assert ("A thought." in prompts[-1]) == shown
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_each_chunk_has_timings_on_request(server: Running, path: str) -> None:
+    script[""] = "one two three four five"
+    plain, timed = (events(server, path, timings_per_token=asked) for asked in (None, True))
+    assert not any("timings" in one for one in plain if written(path, one))
+    found = [one["timings"] for one in timed if written(path, one)] + [timed[-1]["timings"]]
+    counts = [(one["predicted_n"], one["draft_n"], one["draft_n_accepted"]) for one in found]
+    assert counts == sorted(counts)
+    assert len(found) > 1
+    assert found[0].keys() == found[-1].keys()
+    assert 0 < counts[0][0] <= 6 == counts[-1][0]
+    assert found[0]["prompt_n"] == found[-1]["prompt_n"] > 0
+
+
 def test_items_that_are_not_known_are_left_out_with_a_note(server: Running) -> None:
     found = post(server, "/v1/responses", {"input": [{"type": "of_the_future", "x": 1}, *ASK]})
     assert any("of_the_future" in note for note in found["dflash"]["notes"])

@@ -60,6 +60,18 @@ def test_metrics_are_the_sums_of_answers() -> None:
     assert sum(told["nodes_per_step"]) == timings["draft_rounds"]
 
 
+def test_grammars_and_the_context_are_counted() -> None:
+    names = "dflash:grammar_compile_seconds_total", "dflash:context_tokens_used"
+    with running(demo_pair.new_engine()) as server, server.http() as http:
+        before = parsed(http.get("/metrics").text)
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5, "dflash": {"choice": ["yes"]}}
+        usage = http.post("/v1/chat/completions", json=body).json()["usage"]
+        after = parsed(http.get("/metrics").text)
+    assert [before[name] for name in names] == [0, 0]
+    assert after[names[0]] > 0
+    assert usage["prompt_tokens"] <= after[names[1]] <= usage["total_tokens"]
+
+
 def test_properties_say_what_is_served() -> None:
     with running(demo_pair.new_engine()) as server, server.http() as http:
         props = http.get("/props").json()

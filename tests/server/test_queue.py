@@ -185,9 +185,11 @@ async def updates_of(*, streamed: bool, events: bool = False) -> list[Update]:
     """All updates of an answer of four words."""
     with running(ScriptedEngine(lambda prompt: "one two three four", width=1)) as server:
         service = server.service
-        prepared = service.preparer.prepare(Asked(messages=(Message("user", "Hello"),)), service.served.defaults)
+        prepared = service.preparer.prepare(
+            Asked(messages=(Message("user", "Hello"),), events=events), service.served.defaults
+        )
         request = service.requests.add("a client", "/v1/chat/completions", "demo")
-        job = Job(prepared, request, service.requests, streamed=streamed, events=events)
+        job = Job(prepared, request, service.requests, streamed=streamed)
         last = job.run(service.engine)
         found = job.updates.now()
     assert "".join(part.text for part in job.parts if isinstance(part, Text)) == "one two three four"

@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,8 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dflash_tui.server.request_log import RequestLog
 from dflash_tui.server.settings import ServerSettings
 from support import demo_pair
+from support.scripted import ScriptedEngine
 from support.serving import Running, running
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -249,6 +252,37 @@ def test_a_key_opens_and_is_never_written(
     assert len(log.lines) >= 8
     assert not [line for line in log.lines if KEY in line or secret in line or "wrong" in line]
     assert KEY not in repr(locked.service.settings)
+
+
+@pytest.mark.parametrize("prompts", [False, True])
+def test_a_log_has_texts_on_request_alone(tmp_path: Path, prompts: bool, caplog: pytest.LogCaptureFixture) -> None:
+    file, secret = tmp_path / "requests.jsonl", "a secret of the user"
+    settings = ServerSettings(port=0, log=RequestLog(file, prompts=prompts))
+    engine = ScriptedEngine(lambda prompt: "an answer")
+    with running(engine, settings) as server, server.http() as http, caplog.at_level(logging.DEBUG):
+        body = chat(messages=[{"role": "user", "content": secret}])
+        assert http.post("/v1/chat/completions", json=body).status_code == 200
+        assert http.post("/v1/messages", json={"messages": 3}).status_code == 400
+    assert file.stat().st_mode & 0o077 == 0
+    answered, refused = map(json.loads, file.read_text().splitlines())
+    assert (answered["path"], answered["model"], answered["tokens"]) == ("/v1/chat/completions", "demo", 3)
+    assert (answered["status"], refused["status"]) == (200, 400)
+    assert (secret in file.read_text()) == prompts
+    assert answered.get("answer") == ("an answer" if prompts else None)
+    assert not [record for record in caplog.records if secret in record.getMessage()]
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings", "/v1/images/generations", "/v1/audio/speech"])
+def test_what_the_model_cannot_do_is_said(server: Running, path: str) -> None:
+    with server.http() as http:
+        found = http.post(path, json={"input": "a", "model": "m"})
+        other = http.post(path, json={"input": "a"}, headers={"anthropic-version": "2023-06-01"})
+    assert (found.status_code, other.status_code) == (501, 501)
+    assert found.headers["x-should-retry"] == "false"
+    error = found.json()["error"]
+    assert (error["type"], error["code"]) == ("not_supported_error", "not_supported")
+    assert path in error["message"]
+    assert other.json()["error"]["type"] == "api_error"
 
 
 def test_pages_and_names_of_elsewhere_are_refused(server: Running) -> None:

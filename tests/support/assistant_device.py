@@ -12,7 +12,7 @@ from dflash_core import load_draft
 from dflash_core.backends.base import Session
 from dflash_core.backends.cpu.chain import CpuAssistant
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.drafters.assistant import AssistantOnDevice, on_device
+from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
@@ -42,7 +42,7 @@ class AssistantPair:
     target: Target
     draft: CpuAssistant
     device_target: DeviceTarget
-    device_draft: AssistantOnDevice
+    device_draft: OnDevice
     expected: Any
 
     @property

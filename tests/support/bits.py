@@ -28,7 +28,7 @@ def digest(*arrays: Logits | Tensor) -> str:
 
 def held(session: CudaSession, begin: int = 0) -> str:
     """Keys and values from position `begin` on, and the states of recurrent layers, with nothing pending."""
-    kept = session.checkpoint().kept
+    kept = session.checkpoint().saved
     caches = [memory.kv for memory in session.memory.mixers if isinstance(memory, AttentionMemory)]
     rows = [tensor[:, :, begin : session.length] for cache in caches for tensor in (cache.k, cache.v)]
     with session.device.stream():

@@ -10,8 +10,7 @@ from dflash_core import load_target
 from dflash_core.backends.base import Session
 from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.drafters.kinds import on_device
+from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget

@@ -14,6 +14,7 @@ from dflash_core.drafters.base import Draft
 from dflash_core.messages import Message
 from dflash_core.progress import silent
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 
 CONTEXT = 1024
 
@@ -58,5 +59,7 @@ def prompts(count: int) -> tuple[tuple[int, ...], ...]:
     """Questions that the pair was not trained on, as its template writes them."""
     model = reference()
     asked = held_questions()[:: max(1, len(held_questions()) // count)][:count]
-    built = [build_prompt(model.tokenizer, model.template, [Message("user", one.text)], False) for one in asked]
+    built = [
+        build_prompt(Prompting(model.tokenizer, model.template, False), [Message("user", one.text)]) for one in asked
+    ]
     return tuple(tuple(one.ids) for one in built)

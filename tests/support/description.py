@@ -15,7 +15,7 @@ import msgspec
 from dflash_tui.server.anthropic import CountRequest, MessagesRequest
 from dflash_tui.server.chat import ChatRequest
 from dflash_tui.server.completions import CompletionRequest
-from dflash_tui.server.plain_pages import DetokenizeRequest, TemplateRequest, TokenizeRequest
+from dflash_tui.server.plain_pages import DetokenizeRequest, TokenizeRequest
 from dflash_tui.server.responses import ResponseRequest
 from dflash_tui.server.watching import AnswerChange
 
@@ -23,7 +23,7 @@ POSTED: Mapping[str, type] = {
     "/v1/chat/completions": ChatRequest, "/v1/completions": CompletionRequest, "/v1/responses": ResponseRequest,
     "/v1/responses/input_tokens": ResponseRequest, "/v1/messages": MessagesRequest,
     "/v1/messages/count_tokens": CountRequest, "/tokenize": TokenizeRequest, "/detokenize": DetokenizeRequest,
-    "/apply-template": TemplateRequest, "/dflash/answers/{number}": AnswerChange,
+    "/apply-template": ChatRequest, "/dflash/answers/{number}": AnswerChange,
 }  # fmt: skip
 GOT = (
     "/", "/health", "/v1/models", "/v1/models/{name}", "/v1/responses/{name}", "/metrics", "/props", "/slots",

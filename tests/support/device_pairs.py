@@ -14,8 +14,7 @@ import numpy as np
 from dflash_core import load_draft, load_target
 from dflash_core.backends.base import Session
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.drafters.dflash import DFlashOnDevice
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -47,10 +46,10 @@ class Pair:
     target: Target
     draft: Draft
     device_target: DeviceTarget
-    device_draft: DeviceDraft
+    device_draft: OnDevice
 
     def sessions(self, context: int = CONTEXT) -> tuple[CudaSession, Session]:
-        session = CudaSession(self.device_target, DFlashOnDevice(self.device_draft), context=context)
+        session = CudaSession(self.device_target, self.device_draft, context=context)
         return session, self.target.session(self.draft)
 
 
@@ -78,7 +77,7 @@ def pair_of(device: Device, target_file: Path, draft_file: Path, half: bool) -> 
         uploads = [DeviceUpload(device, weights) for weights in (target.file, draft.file)]
         activations = CHOICES["f16" if half else "mixed"]
         device_target = DeviceTarget(device, uploads[0], target.config, activations)
-        device_draft = DeviceDraft(device, uploads[1], draft.config, activations)
+        device_draft = on_device(draft.config, uploads[1], device_target, activations)
         for upload in uploads:
             upload.close()
     return Pair(target, draft, device_target, device_draft)

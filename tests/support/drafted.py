@@ -94,7 +94,7 @@ def run(
         queue: deque[Decision] = deque()
         at, said = answer * tokens, 0
         while said < tokens:
-            while len(queue) < (AHEAD if late else 1) and not (queue and queue[-1].alone):
+            while len(queue) < (AHEAD if late else 1) and not (queue and queue[-1].blocking):
                 queue.append(policy.next(KNOBS))
             policy.spare()
             event = step(policy, queue.popleft(), curve, shape, at, right(at))

@@ -16,7 +16,7 @@ import numpy as np
 from dflash_core.arch.draft_heads import Heads, Markov
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT
-from dflash_core.backends.cuda.drafters.kinds import on_device
+from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card

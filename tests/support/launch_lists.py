@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.drafters.kinds import on_device
+from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.step_graphs import StepKind

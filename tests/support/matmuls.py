@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from dflash_core.backends.cuda.activations import INT8, Rounding
-from dflash_core.backends.cuda.plan import Card, Plan, Shape, plan, plane_bits
+from dflash_core.backends.cuda.plan import Card, Plan, Product, Shape, plan
 from dflash_core.backends.cuda.repack import repack, tile_type
 from dflash_core.formats.quants import Bytes, to_float32
 from support import acts
@@ -72,7 +72,7 @@ def seen_f16(x: Float32) -> Float64:
 
 def expected(weights: Weights, x: Float32, rounding: Rounding = INT8) -> list[Float64]:
     """(columns, rows) per matrix, of the rounded activations."""
-    bits = plane_bits(weights.shapes, rounding)
+    bits = Product(tuple(weights.shapes), 0, rounding).plane_bits
     return [
         (seen_f16(x) if rounding.half or tile_type(s.type).half_activations else seen_q8(x, bits, rounding.spans)) @ w.T
         for s, w in zip(weights.shapes, weights.dense)

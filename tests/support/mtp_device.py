@@ -10,8 +10,7 @@ from dflash_core import load_draft, load_target
 from dflash_core.backends.base import Session
 from dflash_core.backends.cpu.chain import CpuMtp
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.drafters.mtp import MtpOnDevice
-from dflash_core.backends.cuda.drafters.mtp_weights import DeviceMtp
+from dflash_core.backends.cuda.drafters.mtp import DeviceMtp
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -30,7 +29,7 @@ class MtpPair:
     target: Target
     head: CpuMtp
     device_target: DeviceTarget
-    device_head: MtpOnDevice
+    device_head: DeviceMtp
 
     def sessions(self, context: int = CONTEXT) -> tuple[CudaSession, Session]:
         ours = CudaSession(self.device_target, self.device_head, context=context)
@@ -59,7 +58,7 @@ def mtp_pair_on(device: Device, half: bool = True, head_file: Path | None = None
         uploads = [DeviceUpload(device, weights) for weights in (target.file, head.file)]
         activations = CHOICES["f16" if half else "mixed"]
         device_target = DeviceTarget(device, uploads[0], target.config, activations)
-        device_head = MtpOnDevice(DeviceMtp(device, uploads[1], head.config, activations), device_target)
+        device_head = DeviceMtp(head.config, uploads[1], device_target, activations)
         for upload in uploads:
             upload.close()
     return MtpPair(target, head, device_target, device_head)

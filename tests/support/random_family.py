@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_core.models.experts import Experts
+from dflash_core.models.feed_forward import Experts
 from support.random_model import VOCAB, Shape, add_hybrid, add_tokenizer, delta_net
 from support.random_rope import Scaled
 

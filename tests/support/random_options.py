@@ -23,7 +23,7 @@ HEAD_DIMS = (64, 64, 64, 128, 256, 512)  # what a card has kernels for, the chea
 
 def architecture(spec: ModelSpec) -> Architecture:
     """Reads every file as `spec`."""
-    return Architecture(NAME, "a model of the tests", lambda keys, head: spec, facts=lambda of: {"name": of.name})
+    return Architecture(NAME, "a model of the tests", lambda keys, head: spec)
 
 
 def drawn(rng: np.random.Generator) -> ModelSpec:

@@ -43,7 +43,7 @@ def read(keys: Settings, head: Head) -> ModelSpec:
     )
 
 
-ARCHITECTURE = Architecture("toy", "a model of the tests", read, facts=lambda spec: {"name": spec.name})
+ARCHITECTURE = Architecture("toy", "a model of the tests", read)
 
 
 def oracle(window: int = 0) -> Any:

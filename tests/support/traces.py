@@ -25,7 +25,7 @@ from dflash_tui.application.figures.meter import Meter, course
 from dflash_tui.application.replay import ReplaySession, reported
 from dflash_tui.cli.replay import summary
 from dflash_tui.text import step_text, tree_text
-from dflash_tui.widgets import panels, scrubber, stats
+from dflash_tui.widgets import panels, slider, stats
 from support.stored import a_turn
 from support.turns import ROOT, step_of, tree_of, turn_of
 
@@ -59,14 +59,14 @@ def look_at(trace: Trace) -> None:
         if speed is not None:
             measurements.when(speed.taken, datetime.now(UTC))
         meter = Meter.of(record)
-        shown = [stats.of_meter(meter, None, speed, running=True)]
+        shown = [stats.figures(meter, None, None, running=True, plain=speed)]
         if record.report is not None:
-            shown.append(stats.of_turn(record, record.report, speed))
+            shown.append(stats.figures(meter, record.report, record, running=False, plain=speed))
         for one in shown:
             for width in (24, 90):
                 stats.drawn(one, width)
         course(record)
-        scrubber.spark([float(len(step.tokens)) for step in record.steps], 40)
+        slider.spark([float(len(step.tokens)) for step in record.steps], 40)
         deltas.measured(record)
         deltas.along_the_steps(record)
         text = step_text.StepText(record, 40)

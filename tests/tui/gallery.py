@@ -164,8 +164,8 @@ async def found(app: DFlashApp, pilot: Pilot[int]) -> None:
 @shown
 async def note(app: DFlashApp, pilot: Pilot[int]) -> None:
     await pilot.press("escape")
-    await app.chat.transcript.note(Note("the device was lost in mid-step", "Ctrl+R loads the model again.", "error"))
-    await app.chat.transcript.note(Note("auto takes the tree for now", kind="info"))
+    await app.chat.transcript.mount(Note("the device was lost in mid-step", "Ctrl+R loads the model again.", "error"))
+    await app.chat.transcript.mount(Note("auto takes the tree for now", kind="info"))
 
 
 @shown

@@ -21,7 +21,7 @@ from dflash_tui.application.hub.fitting import FitCheck
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.screens import models as screen
 from dflash_tui.screens.models import ModelsScreen
-from dflash_tui.widgets.model_rows import PAIR
+from dflash_tui.widgets.model_list import PAIR
 from support.hub_server import Hub, serving
 
 from .fake import FakeSession
@@ -73,7 +73,7 @@ PAIRS = {
 @contextmanager
 def a_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the files of `PAIRS`, which are the catalogue."""
-    for place in ("screens.models", "slash.models", "chat.downloads", "application.hub.catalogue"):
+    for place in ("screens.models", "slash.pages", "chat.downloads", "application.hub.catalogue"):
         monkeypatch.setattr(f"dflash_tui.{place}.load_catalogue", lambda: Catalogue(PAIRS, ()))
     monkeypatch.setattr(fetch, "PAUSE_S", 0.01)
     monkeypatch.setattr(fetch, "TIMEOUT_S", 300.0)

@@ -40,7 +40,7 @@ def server() -> Iterator[Running]:
 @pytest.fixture
 def session(server: Running) -> AttachedSession:
     it = AttachedServer(server.address, KEY)
-    return AttachedSession(it, decode_state(it.get("/dflash/session")))
+    return AttachedSession(it, decode_state(it.fetch("/dflash/session")))
 
 
 def test_an_answer_is_the_server_s_whole_record(session: AttachedSession, server: Running) -> None:
@@ -149,7 +149,7 @@ def test_refusals_are_one_line(server: Running, url: str, key: str, said: str) -
 
 
 def test_another_version_is_refused(server: Running) -> None:
-    data = AttachedServer(server.address, KEY).get("/dflash/session")
+    data = AttachedServer(server.address, KEY).fetch("/dflash/session")
     with pytest.raises(FormatError, match="version 9"):
         decode_state(data.replace(b'"lines":2', b'"lines":9'))
     with pytest.raises(FormatError, match="not the state"):
@@ -158,7 +158,7 @@ def test_another_version_is_refused(server: Running) -> None:
 
 def test_an_answer_that_is_not_there(server: Running) -> None:
     with pytest.raises(AttachError, match="no answer of the number"):
-        AttachedServer(server.address, KEY).post("/dflash/answers/999999", {"stop": True})
+        AttachedServer(server.address, KEY).fetch("/dflash/answers/999999", {"stop": True})
 
 
 def test_it_needs_no_torch() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.slash import table as slash
-from dflash_tui.widgets.completions import Completions
+from dflash_tui.widgets.prompt import Completions
 
 from .scenes import send
 from .support import idle, loaded, settled, shows, wait_until

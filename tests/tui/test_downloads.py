@@ -23,7 +23,7 @@ from dflash_tui.chat import downloads as holder
 from dflash_tui.launch import open_app
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.models import FIRST, ModelsScreen
-from dflash_tui.widgets.model_rows import PAIR
+from dflash_tui.widgets.model_list import PAIR
 from dflash_tui.widgets.strip import TitleRow
 from support.grids import full
 from support.hub_server import BODY, Hub

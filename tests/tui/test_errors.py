@@ -14,7 +14,7 @@ from textual.worker import WorkerFailed
 from dflash_core.errors import DFlashError, FormatError, TemplateError
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.conversations.current import CurrentConversation
-from dflash_tui.application.conversations.store import StoreError, database
+from dflash_tui.application.conversations.store import database
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.launch import run_app
 from dflash_tui.widgets.flash import Flash, Note
@@ -221,7 +221,7 @@ async def test_an_sqlite_that_cannot_search_is_one_line(
         async with app.run_test(size=(80, 24)) as pilot:
             await wait_until(pilot, lambda: False)
 
-    with pytest.raises(StoreError):
+    with pytest.raises(DFlashError):
         await use()
     assert app.fault == "this Python's SQLite has no full-text search (FTS5); use a Python that has it"
     assert app.return_code == 1

@@ -15,8 +15,7 @@ from dflash_tui.application.settings.config import Config, Settings, config_fold
 from dflash_tui.application.settings.presets import FOLDER_NAME, Presets, Profile
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen
-from dflash_tui.widgets.model_list import is_path
-from dflash_tui.widgets.model_rows import FILE, PAIR, PROFILE
+from dflash_tui.widgets.model_list import FILE, PAIR, PROFILE, is_path
 
 from .model_machine import DRAFT, TARGET, Opened
 from .scenes import send

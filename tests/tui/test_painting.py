@@ -21,6 +21,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.widgets import literal
 from dflash_tui.widgets.markdown import Paragraph
 from dflash_tui.widgets.strip import TitleRow
+from dflash_tui.widgets.transcript import TurnBlock
 
 from .fake import FakeSession
 from .support import loaded, settled, shows, wait_until
@@ -92,7 +93,7 @@ async def test_text_that_grows_has_only_itself_measured(
     app = make_app(FakeSession())
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        block = await app.chat.transcript.add_turn("hi")
+        block = await app.chat.transcript.add(TurnBlock("hi"))
         answer = await block.add_answer(Knobs())
         for number in range(4):
             await answer.body.feed(f"paragraph {number} " + "of some words " * 30 + "\n\n")
@@ -121,7 +122,7 @@ async def test_thinking_that_is_counted_is_not_laid_out(make_app: Callable[..., 
     app = make_app(FakeSession())
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
-        block = await app.chat.transcript.add_turn("hi")
+        block = await app.chat.transcript.add(TurnBlock("hi"))
         thinking = (await block.add_answer(Knobs())).thinking
         thinking.add("a thought")
         thinking.count(3, 0.1, running=True)

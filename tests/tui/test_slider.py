@@ -101,13 +101,13 @@ async def test_click_drag_and_wheel() -> None:
     async with app.run_test(size=(80, 10)) as pilot:
         await pilot.click(slider, offset=(LEFT, 0))
         assert slider.value == 1
-        await pilot.click(slider, offset=(LEFT + slider.track - 1, 0))
+        await pilot.click(slider, offset=(slider.track[1] - 1, 0))
         assert slider.value == 64
         await pilot.mouse_down(slider, offset=(LEFT, 0))
-        await pilot.hover(slider, offset=(LEFT + slider.track // 2, 0))
-        await pilot.mouse_up(slider, offset=(LEFT + slider.track // 2, 0))
+        await pilot.hover(slider, offset=(sum(slider.track) // 2, 0))
+        await pilot.mouse_up(slider, offset=(sum(slider.track) // 2, 0))
         assert 30 <= int(slider.value) <= 35
-        await pilot.hover(slider, offset=(LEFT + slider.track - 1, 0))
+        await pilot.hover(slider, offset=(slider.track[1] - 1, 0))
         assert 30 <= int(slider.value) <= 35, "the drag ended with the button"
         before = int(slider.value)
         assert await pilot._post_mouse_events([_scroll_up()], slider, offset=(LEFT, 0))
@@ -187,7 +187,7 @@ async def test_a_click_sets_the_size_of_drafting() -> None:
     row = DraftingRow(SPEC["drafting"], "tree 8")
     app = Host(row)
     async with app.run_test(size=(80, 10)) as pilot:
-        await pilot.click(row, offset=(row.start + row.track - 1, 0))
+        await pilot.click(row, offset=(row.track[1] - 1, 0))
         assert row.value == "tree 64"
 
 

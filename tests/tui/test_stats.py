@@ -45,7 +45,9 @@ def shown(record: TurnRecord, plain: PlainSpeed | None = None, width: int = 60) 
     found = record.report.stats
     rates = (found.tokens_per_second, plain.tokens_per_second if plain else 0.0)
     compared = verdict(*rates, steps=40, tokens=80, running=False, cold=False)
-    return stats.drawn(stats.of_turn(record, record.report, plain, verdict=compared), width).plain
+    return stats.drawn(
+        stats.figures(Meter(), record.report, record, running=False, plain=plain, verdict=compared), width
+    ).plain
 
 
 def test_the_strip_has_a_mark_where_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +146,7 @@ def test_no_line_is_longer_than_the_panel(width: int) -> None:
     why = "dflash2 does not fit this target: none of its 30 drafts was accepted; drafts are tried again"
     report = replace(record.report, reason=why, stats=replace(record.report.stats, copied=4, copied_accepted=2))
     learned = [FoundRow("by its drafter", 1200, 0.3, 0.2, 0.4)]
-    found = stats.drawn(stats.of_turn(record, report, PLAIN, learned), width)
+    found = stats.drawn(stats.figures(Meter(), report, record, running=False, plain=PLAIN, learned=learned), width)
     lines = found.plain.splitlines()
     assert max(map(cell_len, lines)) <= width
     assert why in " ".join(" ".join(lines).split())
@@ -179,7 +181,9 @@ def test_acceptance_fits_whatever_the_depth(depth: int, width: int) -> None:
     assert record.report is not None
     rates = tuple(0.97**place for place in range(depth))
     deep = replace(record.report.stats, accept_rate_by_depth=rates, drafted_by_depth=(9,) * depth)
-    rows = stats.drawn(replace(stats.of_turn(record, record.report, None), stats=deep), width).plain.splitlines()
+    rows = stats.drawn(
+        replace(stats.figures(Meter(), record.report, record, running=False), stats=deep), width
+    ).plain.splitlines()
     head = rows.index("accepted by depth  %")
     assert all(len(row) <= width for row in rows[head : rows.index("", head)])
     assert len(rows[head + 3].rstrip()) >= min(depth, width)
@@ -199,7 +203,7 @@ async def test_acceptance_and_times_are_on_one_screen(make_app: MakeApp, size: t
 
 def test_a_turn_that_left_no_report_is_over_all_the_same() -> None:
     meter = Meter.of(turn_of([step_of(LONG)]))
-    titles = [stats.of_meter(meter, None, None, running=running).title for running in (True, False)]
+    titles = [stats.figures(meter, None, None, running=running).title for running in (True, False)]
     assert titles == ["This turn", "Last turn"]
 
 

@@ -19,7 +19,7 @@ from dflash_tui.text.blocks import dotted
 from dflash_tui.text.step_text import StepText, broken, spans
 from dflash_tui.text.tree_text import drawn, rejection_line
 from dflash_tui.widgets.dialogs import LineScreen
-from dflash_tui.widgets.scrubber import Scrubber
+from dflash_tui.widgets.slider import Scrubber
 from support.turns import DRAFTS, step_of, tree_of, turn_of
 
 from .fake import FakeSession

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
@@ -459,7 +459,7 @@ async def test_a_program_that_ends_in_the_question_leaves_a_call_without_a_resul
 
 
 async def test_a_server_of_the_settings_may_start_with_the_app(chat_with: Any) -> None:
-    app, script = chat_with("Hello.", server=replace(SERVER, start=True))
+    app, script = chat_with("Hello.", server=msgspec.structs.replace(SERVER, start=True))
     async with app.run_test(size=(100, 30)) as pilot:
         await loaded(pilot)
         tools = app.chat.parts.tools

@@ -18,8 +18,7 @@ from dflash_tui.application.conversations.comparing import LOOK_BACK
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import config_folder
-from dflash_tui.widgets import choices
-from dflash_tui.widgets.knob_row import LEFT, PresetRow
+from dflash_tui.widgets.knob_row import PresetRow
 from dflash_tui.widgets.params import GROUPS
 from dflash_tui.widgets.strip import StatusStrip
 from support.turns import step_of, turn_of
@@ -198,13 +197,13 @@ async def test_a_click_takes_a_preset(make_app: MakeApp) -> None:
         await pilot.press("f2")
         await pilot.pause()
         row = app.chat.query_one(PresetRow)
-        assert list(row.names) == list(app.chat.tuning.presets.names_for(app.chat.state.model))
-        places = choices.places(row.names, None, LEFT, row.size.width)
-        assert [place.index for place in places] == list(range(len(row.names))), "none is hidden"
+        assert list(row.words) == list(app.chat.tuning.presets.names_for(app.chat.state.model))
+        places = row.placed(None, row.size.width)
+        assert [place.text.strip() for place in places] == list(row.words), "none is hidden"
         assert max(place.line for place in places) == row.size.height - 1 > 0
         for place in (places[2], places[-1]):
             assert await pilot.click(row, offset=(place.start + 1, place.line))
-            await shows(pilot, f"‹{row.names[place.index]}›")
+            await shows(pilot, f"‹{place.text.strip()}›")
 
 
 async def test_a_wrong_preset_is_named_at_the_start(make_app: MakeApp) -> None:

@@ -12,7 +12,6 @@ from textual.events import Key
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.widgets import transcript
-from dflash_tui.widgets.knob_row import LEFT
 from dflash_tui.widgets.slider import Slider
 
 from .fake import ANSWER, FakeSession
@@ -124,7 +123,7 @@ async def test_the_next_turn_uses_a_slider_moved_by_mouse(make_app: MakeApp, siz
         await pilot.press("f2")
         slider = app.chat.query_one("#knob-p_min", Slider)
         await wait_until(pilot, lambda: slider.region.area > 0)
-        await pilot.click(slider, offset=(LEFT + slider.track - 1, 0))
+        await pilot.click(slider, offset=(slider.track[1] - 1, 0))
         await pilot.pause()
         assert app.chat.state.knobs.p_min == 1.0
         await ask(pilot, "hi")

@@ -52,7 +52,7 @@ async def test_what_names_a_key_names_the_users(make_app: MakeApp) -> None:
         await shows(pilot, "/params tunes the next turn. Alt+S shows speed")
         app.chat.say("Ctrl+R answers again, F4 and F12 are as they were")
         await shows(pilot, "F10 answers again, F4 and F12 are as they were")
-        await app.chat.transcript.note(Note("it failed", "Ctrl+R tries again."))
+        await app.chat.transcript.mount(Note("it failed", "Ctrl+R tries again."))
         await shows(pilot, "F10 tries again.")
 
 

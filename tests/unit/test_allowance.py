@@ -139,7 +139,7 @@ def test_a_drafter_of_less_than_two_tokens_a_step_is_used_where_that_is_faster()
     right = (np.random.default_rng(4).random(3000) < 0.85).astype(int)
     policy, alone = policy_for(late=True), list[bool]()
     decide = policy._decide
-    policy._decide = lambda knobs: (made := decide(knobs), alone.append(made.decision.alone))[0]  # type: ignore[method-assign]
+    policy._decide = lambda knobs: (made := decide(knobs), alone.append(made.decision.blocking))[0]  # type: ignore[method-assign]
     ran = run(policy, DEMO, right.tolist().__getitem__)
     assert sum(alone) < 0.05 * len(alone), "the others are queued behind each other"
     assert ran.modes.count("tree") > 0.9 * len(ran.modes)

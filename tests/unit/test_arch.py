@@ -13,7 +13,8 @@ from torch import Tensor
 
 import dflash_core
 from dflash_core.arch.registry import ARCHITECTURES
-from dflash_core.backends.cuda.drafters.dflash_weights import DeviceDraft
+from dflash_core.backends.cuda.activations import DEFAULT
+from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.projection import Matrix as TileMatrix
@@ -87,13 +88,13 @@ def test_what_is_loaded_is_what_the_layer_kinds_list() -> None:
     file, spec, drafter = target().file, target().config, draft()
     weights, upload = AskedWeights(file), AskedUpload(file)
     TargetModel(weights, spec)
-    DeviceTarget(MetaDevice(CARD), upload, spec)
+    on_card = DeviceTarget(MetaDevice(CARD), upload, spec)
     agree(weights.names, spec.tensors())
     agree(upload.names, spec.tensors())
     assert {name: info.shape for name, info in file.tensors.items()} == spec.tensors()
     weights, upload = AskedWeights(drafter.file), AskedUpload(drafter.file)
     DFlash(weights, drafter.config)
-    DeviceDraft(MetaDevice(CARD), upload, drafter.config)
+    on_device(drafter.config, upload, on_card, DEFAULT)
     agree(weights.names, drafter.config.tensors())
     agree(upload.names, drafter.config.tensors())
 

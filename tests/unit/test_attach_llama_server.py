@@ -51,7 +51,7 @@ def url() -> Iterator[str]:
         end = time.monotonic() + STARTS_S
         while True:
             try:
-                AttachedServer(address, KEY).get("/health")
+                AttachedServer(address, KEY).fetch("/health")
                 break
             except AttachError:
                 if it.poll() is not None or time.monotonic() > end:

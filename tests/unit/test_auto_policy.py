@@ -19,7 +19,7 @@ from dflash_core.policy.auto import AFTER, MAX_TREE_NODES, AutoPolicy
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.choosing import ALL, FIRST, Found
 from dflash_core.policy.copying import Copies, chain
-from dflash_core.policy.costs import CPU, H200, KEPT, MIN_STEPS, StepCosts, gains, min_slopes, paying, rising
+from dflash_core.policy.costs import CPU, H200, MIN_STEPS, NEWEST, StepCosts, gains, min_slopes, paying, rising
 from dflash_core.policy.queued import LEARNED_AT_ONCE
 from dflash_core.policy.values import CLASSES, COPIED, Learned, Stated, start_weights
 from support import drafted
@@ -68,7 +68,7 @@ def test_trees_by_value(case: tuple[Stated, Learned, Successors, frozenset[int],
             tail = [*text.tokens, *_path(tree, parent)][-12:]
             assert text.after(tail) == found, "what is copied followed the path's last tokens"
         else:
-            assert tree.tokens[node] in drafts.tokens[tree.depths[parent]]
+            assert tree.tokens[node] in drafts.below(tree.depths[parent], tree.tokens[parent]).tokens
     smaller = build(drafts, learned, text, root, stops, most // 2, deepest)
     assert smaller.tokens == tree.tokens[: len(smaller)], "trees of growing size are prefixes of each other"
     assert smaller.parents == tree.parents[: len(smaller)]
@@ -117,7 +117,7 @@ def test_values_reach_the_true_rates_of_a_drafter() -> None:
             depth, off = tree.depths[node], tree.off[node]
             if depth >= drafts.depths:
                 break
-            p = np.array(drafts.p[depth])
+            p = np.array(drafts.below(depth, 0).p)
             truth = p * (0.33 if off else np.array([0.8, *[2.2] * (len(p) - 1)]))
             truth /= max(1.0, truth.sum())
             rank = int(rng.choice(len(p) + 1, p=[*truth, max(0.0, 1 - truth.sum())]))
@@ -127,7 +127,7 @@ def test_values_reach_the_true_rates_of_a_drafter() -> None:
                     if off < 2:
                         x = drafts.off_spine(depth, r, tree.log_probs[node]) if off else drafts.on_spine(depth, r)
                         found.setdefault(cls, []).append((learned.value(cls, x), float(truth[r])))
-            token = drafts.tokens[depth][rank] if rank < len(p) else VOCAB + 1
+            token = drafts.below(depth, 0).tokens[rank] if rank < len(p) else VOCAB + 1
             said.append(token)
             child = next((c for c in range(1, len(tree)) if (tree.parents[c], tree.tokens[c]) == (node, token)), None)
             if child is None:
@@ -142,7 +142,7 @@ def test_values_reach_the_true_rates_of_a_drafter() -> None:
 
 def test_a_stop_token_ends_the_trials() -> None:
     drafts = stated(np.random.default_rng(1))
-    stop = drafts.tokens[0][0]
+    stop = drafts.below(0, 0).tokens[0]
     tree = build(drafts, Learned(), None, 0, (stop,), 10)
     node = tree.tokens.index(stop, 1)
     classes, _, _ = trials(tree, drafts, [0, node], [stop, 3], (stop,))
@@ -207,12 +207,12 @@ def test_costs_follow_what_is_measured() -> None:
 
 def test_the_curve_is_worked_out_again_where_a_median_moved() -> None:
     costs = StepCosts(CPU)
-    for _ in range(KEPT):
+    for _ in range(NEWEST):
         costs.add(_ran(16, 30.0), drafted=True)
     curve = costs.curve()
     costs.add(_ran(16, 30.1), drafted=True)
     assert costs.curve() is curve, "one of many like it"
-    for _ in range(KEPT):
+    for _ in range(NEWEST):
         costs.add(_ran(16, 31.0), drafted=True)
     assert costs.curve()[16] == pytest.approx(31)
     costs.add(_ran(40, 50.0), drafted=True)
@@ -304,8 +304,8 @@ def test_reasoning_of_an_earlier_answer_is_none_of_this_one() -> None:
     for prompt in ([1, 2], [1, 2, 20, 3], [4]):
         policy.begin(prompt, frozenset())
         places.append(policy.place)
-        policy.said([1, 5])
-        policy.said([20, 6])
+        policy.injected([1, 5])
+        policy.injected([20, 6])
         places.append(policy.place)
     assert places == ["thinking", AFTER, "answer", AFTER, "answer", AFTER]
 

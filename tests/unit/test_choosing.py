@@ -38,15 +38,15 @@ class Stream:
         expected = {at: self.chooser.expected(at, drafts, 2.7) for at, drafts in enumerate(self.found)}
         picked = self.chooser.pick(expected, 0.0, max(1.0, self.tokens / self.time if self.time else 1.0))
         took, got = 1.0, 1
-        self.chooser.said(certain)
+        self.chooser.certain(certain)
         if picked.at is None:
             self.before = "nobody"
-            self.chooser.rested()
+            self.chooser.undrafted()
         else:
             bring, took = self.drafters[self.kinds[picked.at]]
             got = bring(self.before)
             self.before = self.kinds[picked.at]
-            self.chooser.drafted(picked.at, got, took, self.found[picked.at], 2.7)
+            self.chooser.drafted(picked.at, got, took, self.found[picked.at])
         self.chooser.spent(took, picked, got)
         self.asked.append((None if picked.at is None else self.kinds[picked.at], got))
         self.tokens, self.time = self.tokens + got, self.time + took
@@ -112,9 +112,9 @@ def test_time_of_a_plain_step_is_measured_where_drafts_pay() -> None:
         picked = chooser.pick({0: chooser.expected(0, drafts, 2.7)}, 0.0, 1.0, sure=plain >= 5)
         if picked.at is None:
             plain += 1
-            chooser.rested()
+            chooser.undrafted()
         else:
-            chooser.drafted(0, 6, 3.0, drafts, 2.7)
+            chooser.drafted(0, 6, 3.0, drafts)
         chooser.spent(*(1.0, picked, 1) if picked.at is None else (3.0, picked, 6))
     assert plain == 5, "and no longer than it takes to know it"
 
@@ -160,11 +160,11 @@ def test_what_is_not_known_of_the_newest_tokens_is_not_taken_from_older_ones() -
     """As after the user has set a mode for a while."""
     chooser, found = Chooser(["one"]), Drafts()
     chooser.begin()
-    chooser.said([0.9] * LATELY)
-    chooser.rested()
-    chooser.said([])
-    chooser.rested()
-    chooser.drafted(0, 4, 3.0, found, 3.0)
+    chooser.certain([0.9] * LATELY)
+    chooser.undrafted()
+    chooser.certain([])
+    chooser.undrafted()
+    chooser.drafted(0, 4, 3.0, found)
     assert set(found) == {ALL, "nobody 1"}
 
 
@@ -174,16 +174,16 @@ def test_a_drafter_that_is_not_known_says_nothing_of_the_answer() -> None:
     chooser, old = Chooser(["old", "new"]), Drafts()
     for _ in range(50):
         chooser.begin()
-        chooser.drafted(0, 4, 2.0, old, 2.0)
+        chooser.drafted(0, 4, 2.0, old)
 
     def after_one_of(other: Drafts) -> float:
         chooser.begin()
-        chooser.drafted(1, 1, 2.0, other, 2.0)
+        chooser.drafted(1, 1, 2.0, other)
         return chooser.expected(0, old, 2.0).tokens
 
     known = Drafts()
     for _ in range(50):
         chooser.begin()
-        chooser.drafted(1, 4, 2.0, known, 2.0)
+        chooser.drafted(1, 4, 2.0, known)
     assert after_one_of(Drafts()) == pytest.approx(4, abs=0.1)
     assert after_one_of(known) < 3.7

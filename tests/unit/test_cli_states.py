@@ -80,4 +80,4 @@ def test_a_reload_goes_on_from_the_state(tmp_path: Path, monkeypatch: pytest.Mon
     list(turn)
     assert turn.report is not None
     assert turn.report.stats.reused_tokens > 0
-    assert state_folder().keep == 0
+    assert state_folder().count == 0

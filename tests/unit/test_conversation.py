@@ -11,10 +11,11 @@ from text_data import IM_END, qwen, tiny
 from dflash_core.conversation import Conversation, Turn
 from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.events import Event, Piece, PrefillEvent, StageTimes, StepEvent, StepTree, Stop
-from dflash_core.guards.base import Guard
+from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from dflash_core.text.template import ChatTemplate
 from dflash_core.turn_stats import FoundRow
 
@@ -52,7 +53,7 @@ class FakeEngine:
         *,
         keep: Sequence[int] = (),
         on_prefill: Callable[[int, int], None] | None = None,
-        guard: Guard | None = None,
+        guard: TurnGuard | None = None,
     ) -> Iterator[Event]:
         self.cancelled.clear()
         self.calls.append((list(ids), knobs, list(keep)))
@@ -243,7 +244,7 @@ def test_what_is_kept_begins_the_next_prompt(template: ChatTemplate, turns: list
     before = None
     for question, thinking, answer, think in turns:
         messages.append(Message("user", question))
-        prompt = build_prompt(TINY, template, messages, think)
+        prompt = build_prompt(Prompting(TINY, template, think), messages)
         if before is not None:
             assert before.stable > 0
             assert prompt.ids[: before.stable] == before.ids[: before.stable]
@@ -252,7 +253,7 @@ def test_what_is_kept_begins_the_next_prompt(template: ChatTemplate, turns: list
 
 
 def test_all_but_the_opening_of_the_answer_is_kept() -> None:
-    prompt = build_prompt(TINY, qwen(), [Message("system", "S"), Message("user", "Hi")], True)
+    prompt = build_prompt(Prompting(TINY, qwen(), True), [Message("system", "S"), Message("user", "Hi")])
     assert TINY.decode(prompt.ids[: prompt.stable]) == "system\nS\nuser\nHi\n"
     assert prompt.opens_thinking
 
@@ -262,7 +263,7 @@ def test_a_template_that_moves_the_system_prompt_keeps_less() -> None:
         "{% for m in messages if m.role != 'system' %}<|im_start|>"
         "{% if loop.last %}{{ messages[0].content }}{% endif %}{{ m.content }}<|im_end|>{% endfor %}"
     )
-    prompt = build_prompt(TINY, moving, [Message("system", "S"), Message("user", "Hi")], False)
+    prompt = build_prompt(Prompting(TINY, moving, False), [Message("system", "S"), Message("user", "Hi")])
     assert prompt.stable == 1
 
 
@@ -271,7 +272,7 @@ def test_a_template_for_other_roles_is_refused() -> None:
     human = ChatTemplate("{% for m in messages if m.role in ('system', 'human') %}{{ m.content }}{% endfor %}GPT:")
     for messages in ([Message("user", "Hi")], [Message("system", "S"), Message("user", "a")]):
         with pytest.raises(TemplateError, match="leaves out messages of the role user, expected one for the roles"):
-            build_prompt(TINY, human, messages, False)
+            build_prompt(Prompting(TINY, human, False), messages)
     conversation = start(template=human)
     with pytest.raises(TemplateError):
         conversation.ask("Hi", KNOBS)
@@ -478,7 +479,7 @@ def test_a_prompt_over_the_context_is_refused_and_not_added() -> None:
     with pytest.raises(ContextError, match=r"has \d+ tokens .* holds 40"):
         conversation.ask("word " * 40, KNOBS)
     assert conversation.messages == ()
-    exact = len(build_prompt(TINY, qwen(), [Message("user", "Hi")], False).ids)
+    exact = len(build_prompt(Prompting(TINY, qwen(), False), [Message("user", "Hi")]).ids)
     engine_of(conversation).context_length = exact
     with pytest.raises(ContextError):
         conversation.ask("Hi", KNOBS)

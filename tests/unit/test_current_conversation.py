@@ -10,8 +10,8 @@ from dflash_core.conversation import Conversation
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from dflash_tui.application.conversations.current import CurrentConversation
-from dflash_tui.application.conversations.store import StoreError
 from support.kept import answer, conversation
 
 KNOBS = Knobs(max_tokens=12, ignore_eos=True)
@@ -45,7 +45,7 @@ def test_the_prompt_after_a_resume_is_the_one_before(tmp_path: Path, system: str
     went_on = talk.ask("go on", KNOBS)
     turn = resumed.ask("go on", KNOBS)
     assert turn.prompt == went_on.prompt
-    assert turn.prompt == build_prompt(talk.tokenizer, talk.template, resumed.messages, False)
+    assert turn.prompt == build_prompt(Prompting(talk.tokenizer, talk.template, False), resumed.messages)
     went_on.close()
     turn.close()
 
@@ -147,7 +147,7 @@ def test_a_stopped_turn_is_kept_with_its_record(tmp_path: Path) -> None:
 
 def test_rename_and_delete_of_the_present_conversation(tmp_path: Path) -> None:
     current, talk = CurrentConversation(tmp_path), conversation()
-    with pytest.raises(StoreError):
+    with pytest.raises(DFlashError):
         current.rename("too early")
     answer(current, talk, "one")
     assert current.card is not None
@@ -161,7 +161,7 @@ def test_rename_and_delete_of_the_present_conversation(tmp_path: Path) -> None:
     assert current.delete(current.card.id)
     assert current.card is None
     assert path(current) == []
-    with pytest.raises(StoreError, match="no conversation"):
+    with pytest.raises(DFlashError, match="no conversation"):
         current.open(first)
 
 

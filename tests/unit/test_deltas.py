@@ -7,7 +7,7 @@ from dataclasses import replace
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
 from dflash_tui.application.figures import deltas
-from dflash_tui.application.figures.deltas import along_the_steps, measured, stretches
+from dflash_tui.application.figures.deltas import along_the_steps, measured
 from support.turns import step_of, tree_of, turn_of
 
 LONG = tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3))  # four tokens
@@ -79,9 +79,6 @@ def test_many_changes_are_counted() -> None:
 
 def test_a_turn_that_was_changed_on_the_way() -> None:
     record = turn(SHORT, Knobs(), steps=5, after=Knobs(drafting="auto up to 40"))
-    one, two = stretches(record)
-    assert (one.first, one.steps, one.tokens) == (1, 5, 10)
-    assert (two.first, two.steps, two.tokens) == (6, 5, 20)
     assert along_the_steps(record) == ["drafting auto up to 40 from step 6 on"]
     assert along_the_steps(turn(SHORT, Knobs())) == []
     assert against_earlier(record, [turn(LONG, Knobs(drafting="plain"))]) == "", "it ran with two settings"
@@ -89,5 +86,5 @@ def test_a_turn_that_was_changed_on_the_way() -> None:
 
 def test_a_turn_without_steps() -> None:
     empty = turn_of([])
-    assert stretches(empty) == ()
+    assert along_the_steps(empty) == []
     assert against_earlier(empty, [turn(LONG, Knobs(drafting="plain"))]) == ""

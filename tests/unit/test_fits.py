@@ -75,7 +75,7 @@ def test_the_plan_of_a_card_adds_up(memory: str, capsys: pytest.CaptureFixture[s
 def test_a_plan_predicts_what_a_load_predicts() -> None:
     """The components of `check_memory`, the driver's share beside them."""
     made = plan_pair(TARGET, DRAFT, memory=24 * GIB, context=2048)
-    opened = loading._open_for_plan(TARGET, "auto", 24 * GIB, CardOptions())
+    opened = loading._on_card(TARGET, CardOptions(), card_of(24 * GIB).device())
     opened.footprint.add_draft(*(lambda one: (one.file, one.config))(open_draft(DRAFT, opened)))  # type: ignore[attr-defined]
     expected = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}  # type: ignore[attr-defined]
     expected |= {one.name: one.bytes for one in sequence_components(opened.footprint, True, Setup(2048))}  # type: ignore[attr-defined]

@@ -131,7 +131,7 @@ CASES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "heads": ("qwen3", config(num_attention_heads="two"), "num_attention_heads is 'two', expected a whole number"),
     "layers": ("qwen3", config(num_hidden_layers=9), "tensors are missing: blk.3."),
     "kinds": ("qwen35", config(layer_types=["mamba"] * 3), "layer_types is ['mamba', 'mamba', 'mamba'], expected 3 of"),
-    "delta-heads": ("qwen35", config(linear_num_value_heads=4), "A_log has 6 numbers, expected 4, one per head"),
+    "delta-heads": ("qwen35", config(linear_num_value_heads=4), "A_log has 6 numbers, expected 4 from the config"),
     "rope": ("qwen3", config(rope_parameters={"rope_type": "longrope", "rope_theta": 1e4}), "by longrope"),
     "no-shard": ("qwen3", missing_shard, "model-00002-of-00003.safetensors of 3 shards is not there"),
     "index": ("qwen3", absent_file, "model-00007-of-00003.safetensors of 4 shards is not there"),

@@ -12,9 +12,8 @@ from text_data import tiny
 from dflash_core.backends.cuda.state import MAX_DEPTH
 from dflash_core.errors import KnobError
 from dflash_core.events import Event, StepEvent
-from dflash_core.guards.base import LAG, Intervention
 from dflash_core.guards.loops import COVERAGE, WINDOW, find_loop
-from dflash_core.guards.turn import CHECKED_EVERY, MIN_THINKING, TurnGuard
+from dflash_core.guards.turn import CHECKED_EVERY, LAG, MIN_THINKING, Intervention, TurnGuard
 from dflash_core.knobs import Knobs, parse_settings
 from dflash_core.runner import Runner
 from dflash_core.turn_check import check_step

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from dflash_core.errors import DFlashError
 from dflash_tui.application.hub import catalogue as catalogues
 from dflash_tui.application.hub import fetch as fetching
 from dflash_tui.application.hub import files, fitting
-from dflash_tui.application.hub.catalogue import CatalogueError, Pair, Source, load_catalogue
+from dflash_tui.application.hub.catalogue import Pair, Source, load_catalogue
 from dflash_tui.application.hub.fetch import CancelledError, fetch, requested_files
 from dflash_tui.application.hub.files import FileRequest, HubError, check_disk, here, part_of, place, received
 from dflash_tui.application.hub.places import downloads
@@ -349,7 +350,7 @@ def test_the_catalogue_of_the_program_is_sound() -> None:
     it = load_catalogue()
     assert it.problems == ()
     assert it.pairs
-    with pytest.raises(CatalogueError, match="did you mean qwen3-8b"):
+    with pytest.raises(DFlashError, match="did you mean qwen3-8b"):
         it["qwen38b"]
 
 
@@ -381,7 +382,7 @@ def test_hostile_entries_are_left_out_and_named(tmp_path: Path, entry: str) -> N
     assert "good" in it.pairs
     assert "bad" not in it.pairs
     [problem] = it.problems
-    with pytest.raises(CatalogueError) as refused:
+    with pytest.raises(DFlashError) as refused:
         it["bad"]
     assert str(refused.value) == problem, "who asks for it hears why"
     assert f"{path}, line 3: 'bad'" in problem

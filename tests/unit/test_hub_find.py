@@ -166,7 +166,7 @@ def test_a_split_model_is_one_row(home: Path) -> None:
     assert [one.name for one in headers.parts(folder / "m-00001-of-00003.gguf")] == [
         f"m-0000{part}-of-00003.gguf" for part in (1, 2, 3)
     ]
-    assert headers.size_of(folder / "m-00001-of-00003.gguf") == 3 * TARGET.stat().st_size
+    assert headers.key_and_size(folder / "m-00001-of-00003.gguf")[1] == 3 * TARGET.stat().st_size
 
 
 def test_links_in_a_circle_end(home: Path) -> None:
@@ -191,10 +191,10 @@ def test_names_choose_among_drafters_that_fit(home: Path, monkeypatch: pytest.Mo
     assert [drafter.belongs for drafter in one.drafters] == [True, False, False], "another generation, another size"
     assert one.draft == folder / "y" / "Qwen3.6-27B-DFlash.gguf"
 
-    def refuse(target: object, draft: Path) -> None:
+    def refuse(draft: Path, target: object) -> None:
         raise UnsupportedError("made for another target")
 
-    monkeypatch.setattr(pairing, "_check", refuse)
+    monkeypatch.setattr(pairing, "open_draft", refuse)
     [one] = [
         one for one in look([Place("there", folder)], HeaderCache(home / "another.json")) if isinstance(one, Found)
     ][1:]

@@ -22,7 +22,7 @@ from support.deciding import decoded
 
 
 def learned(kept: SavedValues) -> AutoPolicy:
-    policy = AutoPolicy([Arm(Capabilities("counting", 8), kept.read(), StepCosts(CPU), keep=kept.write)])
+    policy = AutoPolicy([Arm(Capabilities("counting", 8), kept.read(), StepCosts(CPU), save=kept.write)])
     decoded(CountingBackend(), Knobs(), policy, 60)
     policy.end()
     return policy
@@ -59,7 +59,7 @@ def test_few_drafts_are_not_saved(tmp_path: Path) -> None:
 
 def test_nothing_is_written_where_nothing_was_learned(tmp_path: Path) -> None:
     kept = SavedValues(tmp_path, "pair")
-    AutoPolicy([Arm(Capabilities("counting", 8), kept.read(), StepCosts(CPU), keep=kept.write)]).end()
+    AutoPolicy([Arm(Capabilities("counting", 8), kept.read(), StepCosts(CPU), save=kept.write)]).end()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -131,7 +131,7 @@ def test_where_it_cannot_be_written_the_answer_stands(tmp_path: Path) -> None:
     kept = SavedValues(tmp_path / "file", "pair")
     learned(kept)
     assert kept.note is not None
-    assert "cannot be kept" in kept.note
+    assert "cannot be saved" in kept.note
 
 
 def test_pairs_are_told_apart_by_their_bytes(tmp_path: Path) -> None:

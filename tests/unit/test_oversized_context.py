@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings")
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.drafters.kinds import on_device
+from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.backends.cuda.session import CudaSession

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 pytest.importorskip("cuda.bindings")
+from dflash_core.errors import DFlashError
 from dflash_tui.application import smollm2
-from dflash_tui.application.hub.catalogue import CatalogueError, load_catalogue
+from dflash_tui.application.hub.catalogue import load_catalogue
 from dflash_tui.application.hub.files import HubError
 from dflash_tui.application.hub.fitting import fit_check
 from dflash_tui.application.hub.quantisations import Quantisation, chosen, folder, grouped
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli import get
 from dflash_tui.cli.command_line import main
-from dflash_tui.widgets.model_rows import option, takes
+from dflash_tui.widgets.model_list import option, takes
 from support.hub_server import serving
 
 GIB = 1 << 30
@@ -38,7 +39,7 @@ PAIRS = load_catalogue().pairs
 
 
 def test_a_pair_whose_shapes_are_not_known_is_fetched_first() -> None:
-    with pytest.raises(CatalogueError, match="smollm2: its shapes are not known here; fetch it first"):
+    with pytest.raises(DFlashError, match="smollm2: its shapes are not known here; fetch it first"):
         replace(PAIRS["smollm2"], shapes="").planned(LoadRequest())
 
 
@@ -87,9 +88,9 @@ def test_what_fits_is_known_in_the_list() -> None:
 
 
 def test_the_beginning_of_a_name_is_enough_to_be_offered_it() -> None:
-    with pytest.raises(CatalogueError, match=r"did you mean qwen3\.8-27b\?$"):
+    with pytest.raises(DFlashError, match=r"did you mean qwen3\.8-27b\?$"):
         load_catalogue()["Qwen3.8"]
-    with pytest.raises(CatalogueError, match=r"did you mean qwen3\.6-27b or qwen3\.6-35b-a3b\?$"):
+    with pytest.raises(DFlashError, match=r"did you mean qwen3\.6-27b or qwen3\.6-35b-a3b\?$"):
         load_catalogue()["qwen3.6"]
 
 
@@ -101,7 +102,7 @@ def test_what_a_repository_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     ]  # fmt: skip
     pair = chosen("o/n", there, "bf16")
     assert pair.target.files == ("BF16/M-BF16-00001-of-00002.gguf", "BF16/M-BF16-00002-of-00002.gguf")
-    with pytest.raises(CatalogueError, match=r"no file of 'Q4_0'; expected one of IQ4_XS, UD-Q4_K_XL, Q8_0, BF16"):
+    with pytest.raises(DFlashError, match=r"no file of 'Q4_0'; expected one of IQ4_XS, UD-Q4_K_XL, Q8_0, BF16"):
         chosen("o/n", there, "Q4_0")
     assert main(["get", "o/n/x"]) != 0
     assert "no repository; expected owner/name" in capsys.readouterr().err

@@ -22,6 +22,7 @@ from dflash_core.formats.gguf import open_gguf
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
 from dflash_core.text import render_process
+from dflash_core.text.prompt import Prompting
 from dflash_core.text.render_process import RenderProcess
 from dflash_core.text.template import CHATML, ChatTemplate
 from dflash_tui.application.background import DecoderUse, Running
@@ -199,7 +200,7 @@ def test_no_worker_outlives_the_program(end: str) -> None:
 
 
 def test_a_worker_brings_neither_torch_nor_a_screen() -> None:
-    code = "import sys, dflash_core.text.template_worker; print(*sys.modules)"
+    code = "import sys, dflash_core.text.render_process; print(*sys.modules)"
     environment = os.environ | {"PYTHONPATH": SOURCE_FOLDER}
     shown = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, env=environment)
     modules = {name.split(".")[0] for name in shown.stdout.decode().split()}
@@ -242,7 +243,7 @@ def test_a_slow_template_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(slow, "_renderer", Slow())
     monkeypatch.setattr("dflash_core.prompting.time.monotonic", lambda: clock[0])
-    prompt = build_prompt(tiny(), slow, [Message("user", "Hi")], thinking=False)
+    prompt = build_prompt(Prompting(tiny(), slow, False), [Message("user", "Hi")])
     assert asked == 1
     assert prompt.stable == 0
     assert prompt.text == template.render(HI, thinking=False)

@@ -243,13 +243,13 @@ def test_a_pass_that_breaks_leaves_nothing_behind() -> None:
     assert answer(list(run.generate([1, 2], Knobs(max_tokens=2)))) == [3, 4]
 
 
-class AheadRunner(Runner):
+class AheadBackend(CountingBackend):
     """Steps run before anyone asks for them, as a card's do. `fails`: what is under way cannot be ended."""
 
     fails = False
 
-    def decoder(self, knobs: Knobs, *_: object) -> StepDecoder:
-        return Ahead(Decoder(self.session, knobs, self.stop_ids, self.context_length), fails=self.fails)
+    def decoder(self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, *_: object) -> StepDecoder:  # type: ignore[override]
+        return Ahead(Decoder(self, knobs, stop_ids, context_length), fails=self.fails)
 
 
 class Ahead:
@@ -292,8 +292,8 @@ class Ahead:
 
 @pytest.mark.parametrize("taken", [0, 1, 2])
 def test_steps_under_way_belong_to_the_answer_however_many_of_them_are_taken(taken: int) -> None:
-    backend = CountingBackend()
-    run = AheadRunner(backend, frozenset({STOP}), 1000, VOCAB)
+    backend = AheadBackend()
+    run = Runner(backend, frozenset({STOP}), 1000, VOCAB)
     events = run.generate([1, 2], Knobs(max_tokens=100))
     next(events)
     next(events)
@@ -306,9 +306,9 @@ def test_steps_under_way_belong_to_the_answer_however_many_of_them_are_taken(tak
 
 def test_steps_that_cannot_be_ended_leave_nothing_behind() -> None:
     """Also where the answer is given up: some of its tokens are on the device, and the host does not know which."""
-    backend = CountingBackend()
-    run = AheadRunner(backend, frozenset({STOP}), 1000, VOCAB)
-    run.fails = True
+    backend = AheadBackend()
+    run = Runner(backend, frozenset({STOP}), 1000, VOCAB)
+    backend.fails = True
     events = run.generate([1, 2], Knobs(max_tokens=100))
     next(events)
     next(events)

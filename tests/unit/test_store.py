@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from dflash_core.errors import DFlashError
 from dflash_core.record import pack
 from dflash_tui.application.conversations.branches import Branches, Node
-from dflash_tui.application.conversations.store import Card, Store, StoreError
+from dflash_tui.application.conversations.store import Card, Store
 from dflash_tui.application.conversations.store.rows import copy
 from dflash_tui.application.conversations.store.schema import VERSION, migrate
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
@@ -88,7 +89,7 @@ def test_the_list_begins_with_the_last_changed(tmp_path: Path) -> None:
     assert titles(store) == ["one", "two"]
     store.rename(one.id, "  a new\nname ")
     assert titles(store) == ["a new name", "two"]
-    with pytest.raises(StoreError, match="needs a title"):
+    with pytest.raises(DFlashError, match="needs a title"):
         store.rename(one.id, " \n")
     store.delete(one.id)
     assert titles(store) == ["two"]
@@ -145,10 +146,10 @@ def test_find_wants_one_conversation(tmp_path: Path) -> None:
     for id in ("aa11", "aa22"):
         store.begin(Card(id, id=id))
     assert store.find("aa1").id == "aa11"
-    with pytest.raises(StoreError, match="could be several, aa11, aa22"):
+    with pytest.raises(DFlashError, match="could be several, aa11, aa22"):
         store.find("aa")
     for name in ("", "b", "%", "aa111"):
-        with pytest.raises(StoreError, match="no conversation"):
+        with pytest.raises(DFlashError, match="no conversation"):
             store.find(name)
 
 

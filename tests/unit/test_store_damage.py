@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dflash_core.errors import FormatError
+from dflash_core.errors import DFlashError, FormatError
 from dflash_core.record import pack
 from dflash_tui.application.conversations.branches import Branches, Node
-from dflash_tui.application.conversations.store import Card, Store, StoredConversation, StoreError
+from dflash_tui.application.conversations.store import Card, Store, StoredConversation
 from dflash_tui.application.conversations.store.rows import MAX_TITLE
 from support.stored import a_turn, stored_file, talk, titles
 
@@ -322,7 +322,7 @@ def test_a_text_that_is_larger_than_a_database_takes(tmp_path: Path) -> None:
     card, nodes = talk(store, "before", "yes")
     assert store._disk is not None
     store._disk.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
-    with pytest.raises(StoreError, match="a text of this size cannot be saved"):
+    with pytest.raises(DFlashError, match="a text of this size cannot be saved"):
         store.add(card.id, Node("user", "x" * 200_000, nodes[1].id))
     assert store.on_disk
     assert store.problem() == ""

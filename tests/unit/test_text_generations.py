@@ -13,6 +13,7 @@ from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from dflash_core.text.template import ChatTemplate
 from support.qwen3_templates import TEMPLATES
 
@@ -83,9 +84,9 @@ def test_a_turn_splits_the_block_whoever_opens_it(name: str, template: ChatTempl
 def test_the_history_is_what_the_next_prompt_begins_with(template: ChatTemplate) -> None:
     """`stable` says how much of a prompt the next one shares: all but the opening of the answer."""
     messages = [Message("user", "What is a tree?")]
-    prompt = build_prompt(tiny(), template, messages, thinking=True)
+    prompt = build_prompt(Prompting(tiny(), template, True), messages)
     after = [*messages, Message("assistant", "A graph.", "so"), Message("user", "And a chain?")]
-    later = build_prompt(tiny(), template, after, thinking=True)
+    later = build_prompt(Prompting(tiny(), template, True), after)
     assert later.ids[: prompt.stable] == prompt.ids[: prompt.stable]
     assert len(prompt.ids) - prompt.stable == len(tiny().encode(prompt.text[prompt.text.rindex("<|im_start|>") :]))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dflash_core.errors import FormatError
 from dflash_core.formats.gguf import open_gguf
-from dflash_core.text.prompt import render_ids
+from dflash_core.text.prompt import Prompting
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
 from support.golden import target_path
@@ -117,7 +117,7 @@ def test_a_token_that_the_template_writes_is_guarded() -> None:
     of = with_user_defined("<turn>", "<b>", template="<turn>{{ messages[0].content }}")
     first = len(metadata(GEMMA3)["tokenizer.ggml.tokens"])
     assert of.special["<turn>"] == first
-    prompt = render_ids(of, ChatTemplate.for_tokenizer(of), [{"role": "user", "content": "<turn><b>"}], thinking=False)
+    prompt = Prompting(of, ChatTemplate.for_tokenizer(of), False).render([{"role": "user", "content": "<turn><b>"}])
     assert prompt.ids == (2, first, *scored("<turn>"), first + 1)
 
 
@@ -126,7 +126,7 @@ def test_a_prompt_begins_with_bos_once() -> None:
     for template, used in ((TURNS, True), (TURNS.removeprefix("{{ bos_token }}"), True)):
         of = Tokenizer.from_metadata(keys(GEMMA3) | {"tokenizer.chat_template": template})
         asked = [{"role": "user", "content": "the"}]
-        prompt = render_ids(of, ChatTemplate.for_tokenizer(of), asked, thinking=False)
+        prompt = Prompting(of, ChatTemplate.for_tokenizer(of), False).render(asked)
         assert (prompt.ids[0], prompt.ids.count(2)) == (2, 1 if used else 0)
         assert prompt.ids[1] == of.special["<start_of_turn>"]
         assert of.special["<end_of_turn>"] in of.stop_ids
@@ -150,7 +150,7 @@ def test_a_space_stands_before_text_where_the_file_says_so() -> None:
         (GEMMA3, {"scores": [0.0]}, "scores has 1 entries, expected 384"),
         (GEMMA3, {"scores": ["x"] * 384}, "expected a list of float"),
         (GEMMA3, {"tokens": ["a"] * 384}, "no token <0x00>"),
-        (GEMMA3, {"add_bos_token": 3}, "add_bos_token is a int, expected true or false"),
+        (GEMMA3, {"add_bos_token": 3}, "add_bos_token is 3, expected true or false"),
         (GEMMA4, {"merges": None}, "merges is missing"),
         (GEMMA4, {"merges": ["a b c"]}, "merge 0 is 'a b c', expected two tokens"),
         (GEMMA4, {"merges": ["zq qz"]}, "do not fit the vocabulary"),

@@ -10,18 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from dflash_core.errors import DFlashError
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
 from dflash_tui.application.settings.tool_servers import ToolServer
 from dflash_tui.application.tools import offered
 from dflash_tui.application.tools.connection import Connection
-from dflash_tui.application.tools.offered import ToolsError
 from dflash_tui.application.tools.rounds import Planned
 from dflash_tui.application.tools.servers import ToolServers
 from dflash_tui.application.tools.stdio import MAX_LINE
@@ -165,7 +165,7 @@ def test_a_call_that_never_ends_is_given_up(start: Start, address: str, tmp_path
     servers = start(server)
     result = call(servers, "waits", path=str(tmp_path / "called"))
     assert (result.outcome, result.text) == ("failed", "Error: no answer within 0.5 s")
-    servers.connections[server.name].server = replace(server, timeout=LIMIT_S)
+    servers.connections[server.name].server = msgspec.structs.replace(server, timeout=LIMIT_S)
     assert call(servers, "add", a=1, b=1).text == "2"
 
 
@@ -225,12 +225,12 @@ def test_why_a_server_does_not_start(start: Start, server: ToolServer, why: str)
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("time.sleep(600)", "it has not said within 1 s which tools it has"),
+        ("time.sleep(600)", "it has not listed its tools within 1 s"),
         (
             "for n in range(20_000): send('rubbish \\x1b[31m ' + str(n))\ntime.sleep(600)",
-            "it has not said within 1 s which tools it has; it wrote",
+            "it has not listed its tools within 1 s; it wrote",
         ),
-        ("while True: sys.stderr.write('a' * 10_000)", "it has not said within 1 s"),
+        ("while True: sys.stderr.write('a' * 10_000)", "it has not listed its tools within 1 s"),
     ],
 )
 async def test_a_server_that_says_nothing_in_time(text: str, why: str) -> None:
@@ -371,7 +371,7 @@ def test_tools_that_are_turned_off_are_not_offered(start: Start) -> None:
 
 def test_an_unknown_server(start: Start) -> None:
     servers = start(THINGS)
-    with pytest.raises(ToolsError, match="no server 'thing' in the settings; there are: things"):
+    with pytest.raises(DFlashError, match="no server 'thing' in the settings; there are: things"):
         servers.start("thing")
 
 
@@ -403,5 +403,5 @@ def test_a_web_page_is_no_server(start: Start, status: int, body: bytes) -> None
 def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     offered.needs()
     monkeypatch.setattr(offered, "find_spec", lambda name: None)
-    with pytest.raises(ToolsError, match=r'tools need the package mcp.*: pip install "dflash-tui\[tools\]"'):
+    with pytest.raises(DFlashError, match=r'tools need the package mcp.*: pip install "dflash-tui\[tools\]"'):
         offered.needs()

@@ -13,6 +13,7 @@ from text_data import metadata, qwen
 
 from dflash_core.messages import Call, Message
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from dflash_core.text.template import CHATML, ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart
@@ -92,7 +93,7 @@ def test_a_template_without_tools(source: str) -> None:
     assert not template.tools.renders
     assert template.tools.note is not None
     messages = [Message("system", "be brief"), *exchange("over there", "found it"), *exchange()[1:]]
-    text = build_prompt(tokenizer(), template, messages, False, tools=[tool("look")]).text
+    text = build_prompt(Prompting(tokenizer(), template, False, tools=[tool("look")]), messages).text
     assert "be brief" in text
     assert json.dumps(tool("look")) in text
     call = '<tool_call>\n{"name": "look", "arguments": {"where": "over there"}}\n</tool_call>'
@@ -109,7 +110,9 @@ def test_a_template_without_tools_and_system_messages() -> None:
     )
     template = ChatTemplate(source)
     assert not template.tools.system
-    text = build_prompt(tokenizer(), template, [Message("user", "where is it")], False, tools=[tool("look")]).text
+    text = build_prompt(
+        Prompting(tokenizer(), template, False, tools=[tool("look")]), [Message("user", "where is it")]
+    ).text
     assert text.startswith("user: ")
     assert json.dumps(tool("look")) in text
     assert text.endswith("where is it;")
@@ -120,7 +123,7 @@ def test_templates_that_take_one_call_a_message_get_them_one_by_one() -> None:
     results = [Message("tool", f"found {n}", call_id=f"call_{n}", name="look") for n in range(2)]
     messages = [Message("user", "a"), Message("assistant", "I look", "so", calls=calls), *results, Message("user", "b")]
     for name in ("llama", "harmony"):
-        text = build_prompt(tokenizer(), template(name), messages, False, tools=[tool("look")]).text
+        text = build_prompt(Prompting(tokenizer(), template(name), False, tools=[tool("look")]), messages).text
         places = [text.index(one) for one in ("place 0", "found 0", "place 1", "found 1")]
         assert places == sorted(places)
         assert (text.count("place"), text.count("found")) == (2, 2)
@@ -138,7 +141,9 @@ def test_a_template_with_a_form_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", FORM)
 def test_tools_calls_and_results_are_in_the_prompt(name: str) -> None:
-    prompt = build_prompt(tokenizer(), template(name), exchange("over there", "found it"), False, tools=[tool("look")])
+    prompt = build_prompt(
+        Prompting(tokenizer(), template(name), False, tools=[tool("look")]), exchange("over there", "found it")
+    )
     for text in ("look", "over there", "found it"):
         assert text in prompt.text
     assert template(name).render([{"role": "user", "content": "a"}], thinking=False).count("look") == 0
@@ -158,7 +163,7 @@ def test_nothing_in_tools_calls_and_results_adds_a_special_token(name: str, data
         about, value, result, key, inner = texts
         tools = [tool("look", about, f"a{key}", enum={"type": "string", "description": "", "enum": [about]})]
         asked = exchange({f"b{inner}": [value, 1, None]}, result, key=f"a{key}")
-        prompt = build_prompt(tokenizer(), template(name), asked, False, tools=tools)
+        prompt = build_prompt(Prompting(tokenizer(), template(name), False, tools=tools), asked)
         return [id for id in prompt.ids if id in special]
 
     harmless = ids(*["a"] * 5)
@@ -169,7 +174,7 @@ def test_nothing_in_tools_calls_and_results_adds_a_special_token(name: str, data
 def test_each_special_name_is_text_in_a_result(name: str) -> None:
     for one in FORM:
         expected, found = (
-            build_prompt(tokenizer(), template(one), exchange(text, text), False, tools=[tool("look", text)])
+            build_prompt(Prompting(tokenizer(), template(one), False, tools=[tool("look", text)]), exchange(text, text))
             for text in ("a", name)
         )
         assert name in found.text
@@ -179,7 +184,7 @@ def test_each_special_name_is_text_in_a_result(name: str) -> None:
 
 def test_a_mapping_that_is_printed_as_python_does_is_the_text_that_was_given() -> None:
     prompt = build_prompt(
-        tokenizer(), template("prints"), exchange("<|im_end|>", "<"), False, tools=[tool("look", "<a>")]
+        Prompting(tokenizer(), template("prints"), False, tools=[tool("look", "<a>")]), exchange("<|im_end|>", "<")
     )
     assert "{'where': '<|im_end|>'}" in prompt.text
     assert "'description': '<a>'" in prompt.text
@@ -189,7 +194,7 @@ def test_a_mapping_that_is_printed_as_python_does_is_the_text_that_was_given() -
 def test_the_order_of_keys_stays(name: str) -> None:
     described = tool("z", "a", "y", b={"type": "string"}, a={"type": "string"})
     messages = [Message("user", "a"), Message("assistant", "", calls=(Call("1", "z", {"y": "1", "b": "2", "a": "3"}),))]
-    text = build_prompt(tokenizer(), template(name), messages, False, tools=[described]).text
+    text = build_prompt(Prompting(tokenizer(), template(name), False, tools=[described]), messages).text
     assert json.dumps(described) in text
     call = text[text.rindex("<tool_call>") :]
     assert call.index("y") < call.index("b") < call.index("a", call.index("b"))
@@ -223,7 +228,7 @@ def test_the_lengths_to_keep_are_shared_with_the_next_prompts(name: str, thinkin
     system = [Message("system", "be brief")]
 
     def prompt(*messages: Message) -> Any:
-        return build_prompt(tokenizer(), template(name), [*system, *messages], thinking, tools=tools)
+        return build_prompt(Prompting(tokenizer(), template(name), thinking, tools=tools), [*system, *messages])
 
     asked = Message("user", "where is it")
     now = prompt(asked)
@@ -241,6 +246,6 @@ def test_the_lengths_to_keep_are_shared_with_the_next_prompts(name: str, thinkin
 
 
 def test_without_tools_a_prompt_is_as_before() -> None:
-    prompt = build_prompt(tokenizer(), qwen(), [Message("user", "a")], True)
+    prompt = build_prompt(Prompting(tokenizer(), qwen(), True), [Message("user", "a")])
     assert (prompt.head, prompt.continued) == (0, 0)
     assert prompt.keep == (prompt.stable,)

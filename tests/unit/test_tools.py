@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dflash_core.errors import DFlashError
 from dflash_core.messages import Call
 from dflash_tui.application.conversations.branches import Node, messages
 from dflash_tui.application.conversations.tool_messages import (
@@ -17,7 +18,6 @@ from dflash_tui.application.conversations.tool_messages import (
     stored,
 )
 from dflash_tui.application.settings.config import load_config
-from dflash_tui.application.settings.schema import BadValueError
 from dflash_tui.application.settings.toml_file import TomlError
 from dflash_tui.application.settings.tool_servers import allow_always, expanded
 from dflash_tui.application.tools.offered import OfferedTool, for_template, listed, together
@@ -279,5 +279,5 @@ def test_allowing_a_server_keeps_the_rest_of_the_file(tmp_path: Path) -> None:
 
 def test_variables_in_the_settings() -> None:
     assert expanded("Bearer ${KEY}, $5", {"KEY": "k"}) == "Bearer k, $5"
-    with pytest.raises(BadValueError, match="the environment variable NO_KEY is not set"):
+    with pytest.raises(DFlashError, match="the environment variable NO_KEY is not set"):
         expanded("${NO_KEY}", {})

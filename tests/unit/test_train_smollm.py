@@ -158,11 +158,12 @@ def test_its_tokens_are_the_decoders() -> None:
     from dflash_core import load_target
     from dflash_core.messages import Message
     from dflash_core.prompting import build_prompt
+    from dflash_core.text.prompt import Prompting
 
     target = load_target(path, device="cpu", packed=True)
     for text in ("What is 12 + 34?", "def f(x):\n    return x  # 7", "Tom's  naïve\tplan"):
         assert encode.prompt(text) == list(
-            build_prompt(target.tokenizer, target.template, [Message("user", text)], False).ids
+            build_prompt(Prompting(target.tokenizer, target.template, False), [Message("user", text)]).ids
         )
 
 

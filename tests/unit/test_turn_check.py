@@ -92,7 +92,7 @@ def test_mutated_reports_are_refused_or_shown() -> None:
             figures(found)
             json.dumps(found.to_json(), allow_nan=False)
             for width in (24, 90):
-                stats.drawn(stats.of_meter(Meter(), found, None, running=False, learned=found.learned), width)
+                stats.drawn(stats.figures(Meter(), found, None, running=False, learned=found.learned), width)
         except Exception as error:
             pytest.fail(f"seed {seed}: {error!r}")
     assert min(seen.values()) > MUTANTS // 20, seen

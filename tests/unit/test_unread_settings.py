@@ -135,14 +135,6 @@ def test_what_converters_write_is_taken_in_silence(architecture: str) -> None:
     assert config.notes == ()
 
 
-def test_an_architecture_may_name_harmless_settings_of_its_own() -> None:
-    file = with_keys(golden("tiny-F16.gguf"), {"a_key_of_tomorrow": 3})
-    with pytest.raises(UnsupportedError, match="a_key_of_tomorrow"):
-        ARCHITECTURES["qwen35"].spec(file)
-    known = dataclasses.replace(ARCHITECTURES["qwen35"], harmless=frozenset({"a_key_of_tomorrow"}))
-    assert known.spec(file).notes == ()
-
-
 def test_transformed_weights_are_refused(tmp_path: Path) -> None:
     rotated = {"prism.hadamard.enabled": True, "prism.hadamard.block_size": 1024}
     message = "weights are transformed (prism.hadamard.enabled, prism.hadamard.block_size), expected plain ones"

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from dflash_core.backends.cuda.layers.splits import Splits
 
 from dflash_core.arch.kinds import Attention
 from dflash_core.attention_window import AttentionWindow
@@ -33,7 +34,6 @@ from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.base import acts_for
 from dflash_core.backends.cuda.layers.cache_memory import slots_of
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder, WarpLayout
-from dflash_core.backends.cuda.layers.splits import Splits
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.rings import ring_slots

@@ -4,7 +4,8 @@
 
 The MTP head gets a projection of zeros, the block drafter an output norm of noise. Each round is an answer by plain
 decoding and one by `auto` with nothing learned, the order turned from round to round; the losses are medians over the
-rounds, and the rate of plain decoding belongs to the same rounds. On a CPU the processor's time counts.
+rounds, and the rate of plain decoding belongs to the same rounds. On a CPU the processor's time counts. Garbage is
+collected as by the app and the server.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from dflash_core.events import StepEvent
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
+from dflash_tui.application import collector
 from tools.bench.tool import run_tool
 
 QUESTION = "Why is the sky blue?"
@@ -48,7 +51,9 @@ def written(folder: Path) -> dict[str, Path]:
 
 def timed(engine: Engine, knobs: Knobs, *, processor: bool) -> tuple[float, int, int]:
     """Seconds of an answer after its first token, its further tokens, and how many steps drafted."""
-    ids = build_prompt(engine.target.tokenizer, engine.target.template, [Message("user", QUESTION)], False).ids
+    ids = build_prompt(
+        Prompting(engine.target.tokenizer, engine.target.template, False), [Message("user", QUESTION)]
+    ).ids
     clock = time.process_time if processor else time.perf_counter
     began, tokens, drafts = clock(), 0, 0
     for event in engine.generate(ids, knobs):
@@ -90,6 +95,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for kind, file in written(Path(folder)).items():
             engine = Engine(target, load_draft(file, target=target))
+            collector.calm(tidied=False)
             processor = not engine.session.capabilities.on_device if engine.session.capabilities else True
             for length in LENGTHS:
                 found = list[dict[str, float]]()

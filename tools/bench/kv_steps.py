@@ -1,8 +1,8 @@
 """Steps of a synthetic pair with several types of cache, by turns in one process.
 
-python -m tools.bench.kv_steps [--model 27b] [--kv q4_0 q4_0+1024] [--depth 32768] [--rounds 5]
+python -m tools.bench.kv_steps [--model 27b] [--kv q4_0 q4_0+1024] [--depth 32768] [--prompt 8192] [--rounds 5]
 
-Prints a JSON object per type: medians of milliseconds a step, and their ratio to the first type's.
+Prints a JSON object per type: medians of milliseconds a step and a prompt, and their ratio to the first type's.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def main() -> None:
     add("--model", choices=MODELS, default="27b")
     add("--kv", nargs="+", default=["q4_0", "q4_0+1024"], help="the first one is compared with")
     add("--depth", type=int, default=DEEP, help="committed positions")
+    add("--prompt", type=int, default=8192, help="tokens of a prompt that is read (0: none)")
     add("--rounds", type=int, default=5)
     add("--folder", type=Path, default=user_folder("cache") / "synthetic")
     args = parser.parse_args()
@@ -40,11 +41,15 @@ def main() -> None:
         for kv in args.kv
     }
     cases = [case for case in default_cases(16, contexts=(args.depth, 8192)) if case.depth == args.depth]
-    walls = {kv: {case.name: list[float]() for case in cases} for kv in benches}
+    prompt = f"prompt of {args.prompt:,}"
+    names = [case.name for case in cases] + [prompt] * bool(args.prompt)
+    walls = {kv: {name: list[float]() for name in names} for kv in benches}
     for turn in range(args.rounds):
         for kv in list(benches)[:: -1 if turn % 2 else 1]:
             for case in cases:
                 walls[kv][case.name].append(benches[kv].time(case, STEPS)[0])
+            if args.prompt:
+                walls[kv][prompt].append(benches[kv].prompt_ms(args.prompt))
     first = {name: median(times) for name, times in walls[args.kv[0]].items()}
     for kv, of in walls.items():
         found = {name: median(times) for name, times in of.items()}

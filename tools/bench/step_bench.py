@@ -191,7 +191,7 @@ class StepBench:
         yield len(order), len(order), "prefill and bandwidth"
         timed = tuple(_timed(case, found[index]) for index, case in enumerate(cases))
         plain = summary([self._plain_loop() for _ in range(rounds)])
-        prefill = summary([self._prefill() for _ in range(rounds + 1)][1:])
+        prefill = summary([self.prompt_ms() for _ in range(rounds + 1)][1:])
         # Before the bandwidth is measured: the measurement leaves memory in the allocator.
         memory = tuple((one.name, one.bytes, one.measured) for one in self.engine.memory().components)
         self.report = StepReport(timed, plain, PREFILL, prefill, self._read_bandwidth(), self._step_bytes(), memory)
@@ -233,11 +233,12 @@ class StepBench:
         self._begin_at(DEPTH)
         return plain_loop_ms(self.session, 100)
 
-    def _prefill(self) -> float:
+    def prompt_ms(self, tokens: int = PREFILL) -> float:
+        """Milliseconds of reading a prompt of so many tokens."""
         self.session.restore(None)
         self.device.synchronize()
         began = time.perf_counter()
-        self.session.prefill([token % self._vocab for token in range(PREFILL)])
+        self.session.prefill([token % self._vocab for token in range(tokens)])
         self.device.synchronize()
         return (time.perf_counter() - began) * 1e3
 

@@ -278,9 +278,9 @@ async def _shown(place: Place, prompt: str, open_turn: Opener, knobs: Knobs) -> 
     """Run a turn as the app does, then remove it from the screen."""
     with _apart(place) as flow:
         transcript = place.screen.query_one(Transcript)  # when the app has ended it can no longer be accessed
-        block = await transcript.add_turn(prompt)
+        block = await transcript.add(TurnBlock(prompt))
         try:
-            await flow.begin(block, open_turn, knobs)
+            await flow.begin(block, Running(place.state.decoder, open_turn), knobs)
             running, meter = place.state.turn.running, place.state.turn.meter
             assert running is not None
             assert meter is not None

@@ -28,6 +28,7 @@ from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.base import Policy
 from dflash_core.policy.costs import CPU
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from dflash_core.text.tokenizer import THINK_TAGS
 from dflash_core.tree import NO_CANDIDATES
 from tools.bench.replay import GivenCosts, decode_known
@@ -57,7 +58,9 @@ class Pair:
 
     def answered(self, group: str, text: str, thinking: bool) -> Answered | None:
         """A prompt's greedy answer with the drafts after each token; None where it has fewer than 8 tokens."""
-        prompt = build_prompt(self.target.tokenizer, self.target.template, [Message("user", text)], thinking).ids
+        prompt = build_prompt(
+            Prompting(self.target.tokenizer, self.target.template, thinking), [Message("user", text)]
+        ).ids
         prompt, engine = prompt[:LONGEST_PROMPT], next(iter(self.engines.values()))
         engine.reset()
         events = list(engine.generate(prompt, Knobs(drafting="tree 30", max_tokens=LONGEST)))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from gguf.quants import dequantize, quantize
 
-from dflash_core.arch.qwen35 import ARCHITECTURE
+from dflash_core.arch.qwen35 import DENSE as ARCHITECTURE
 from dflash_core.demo import WEIGHTS
 
 from . import packing

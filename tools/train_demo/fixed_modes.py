@@ -26,6 +26,7 @@ from dflash_core.lab.schedule import interleave
 from dflash_core.messages import Message
 from dflash_core.policy.saved import SavedValues, shipped_beside
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 
 from .bench_prompts import held_questions
 from .record_drafts import _say
@@ -89,7 +90,9 @@ def main() -> None:
     target, draft, over = load_target(demo_target_path()), demo_draft("dflash"), list[float]()
     drafter = load_draft(draft, target)
     for name, texts in sets.items():
-        built = [build_prompt(target.tokenizer, target.template, [Message("user", text)], False) for text in texts]
+        built = [
+            build_prompt(Prompting(target.tokenizer, target.template, False), [Message("user", text)]) for text in texts
+        ]
         engine = Engine(target, drafter, saved=[SavedValues(None, "dflash", shipped_beside(draft))])
         rates = speeds(engine, [one.ids[:LONGEST_PROMPT] for one in built], asked.repeats)
         over += [auto / tree for auto, tree in zip(rates[AUTO], rates[DEFAULT], strict=True)]

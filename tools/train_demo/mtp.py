@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, decoders, models
 from torch import Tensor
 
 from dflash_core.arch.kinds import NextN
-from dflash_core.arch.qwen35 import ARCHITECTURE
+from dflash_core.arch.qwen35 import DENSE as ARCHITECTURE
 from dflash_core.config import MtpConfig
 from dflash_core.formats.gguf import open_gguf
 

@@ -26,6 +26,7 @@ from dflash_core.demo import WEIGHTS, demo_draft_path, demo_target_path
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
 from dflash_core.sampling import probability
+from dflash_core.text.prompt import Prompting
 from tools.bench.recorded import Recorded, save
 
 from . import export
@@ -55,7 +56,7 @@ class Recording:
 
     def prompt(self, messages: Sequence[Message], *, thinking: bool = False) -> list[int]:
         """A conversation up to its answer."""
-        return list(build_prompt(self.target.tokenizer, self.target.template, messages, thinking).ids)
+        return list(build_prompt(Prompting(self.target.tokenizer, self.target.template, thinking), messages).ids)
 
     def text(self, answer: Sequence[int]) -> str:
         """The text of an answer without its stop token."""

@@ -24,6 +24,7 @@ from dflash_core.demo import WEIGHTS, demo_dflash2_path, demo_draft_path, demo_m
 from dflash_core.events import PrefillEvent, StepEvent
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from dflash_core.turn_stats import TurnStats, turn_stats
 
 from . import bench_prompts, export
@@ -79,7 +80,7 @@ class Run:
 
 def prompt_ids(target: Target, question: str, thinking: bool) -> tuple[int, ...]:
     """The prompt of a conversation that begins with `question`."""
-    return build_prompt(target.tokenizer, target.template, [Message("user", question)], thinking).ids
+    return build_prompt(Prompting(target.tokenizer, target.template, thinking), [Message("user", question)]).ids
 
 
 def run(engine: Engine, target: Target, questions: Iterable[Question], knobs: Knobs) -> Run:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dflash_core.arch.draft_heads import Convolution, Selector
 from dflash_core.arch.kinds import Attention, DeltaNet, SwiGLU
-from dflash_core.arch.qwen35 import ARCHITECTURE
+from dflash_core.arch.qwen35 import DENSE as ARCHITECTURE
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.config import dflash_tensors
 

@@ -22,6 +22,7 @@ from dflash_core.drafters import draw_noise
 from dflash_core.events import StepEvent
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
+from dflash_core.text.prompt import Prompting
 from tools.train_demo.loop import Log
 
 from .prompts import EVERYDAY, HELD
@@ -119,7 +120,7 @@ def measured(by: Mapping[str, Engine], texts: Sequence[str], heat: float, a: arg
     found = {drafting: Found() for drafting in a.drafting}
     for number, text in enumerate(texts):
         target = by[a.drafting[0]].target
-        ids = build_prompt(target.tokenizer, target.template, [Message("user", text)], False).ids
+        ids = build_prompt(Prompting(target.tokenizer, target.template, False), [Message("user", text)]).ids
         first: list[int] | None = None
         for drafting, one in found.items():
             if drafting == "plain" and a.plain is not None and number >= a.plain:

@@ -1,1 +1,1 @@
-"""What models are made of: layer kinds and whole models as plain data, and one file for each GGUF architecture."""
+"""What models are made of: layer kinds and whole models as plain data, and a file for each family of architectures."""

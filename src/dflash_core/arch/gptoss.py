@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from dflash_core.arch import reading
 from dflash_core.arch.architecture import Architecture, Head
-from dflash_core.arch.facts import expert_notes, sizes
 from dflash_core.arch.kinds import PROJECTIONS
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.formats.metadata import Settings
@@ -21,26 +20,17 @@ def read(keys: Settings, head: Head) -> ModelSpec:
 
     YaRN's range is not rounded to whole pairs: so was the model trained, and no setting says it.
     """
-    reading.check_settings(keys)
     full = reading.attention(keys, rotary=keys.integer("attention.key_length"), truncate=False)
     full = replace(full, qk_norm=False, biases=PROJECTIONS, sinks=True)
     window = replace(full, window=keys.integer("attention.sliding_window"))
-    blocks = keys.integer("block_count", high=1024)
-    layers = tuple(
-        LayerSpec(
-            window if sliding else full,
-            replace(reading.experts(keys, head, index), activation="clamped_swiglu", router_bias=True, biases=True),
-            NORM,
-        )
-        for index, sliding in enumerate(reading.sliding(keys, blocks, PERIOD))
-    )
-    return reading.model(ARCHITECTURE.name, keys, head, layers, full.eps)
+
+    def layer(index: int, sliding: bool) -> LayerSpec:
+        experts = reading.experts(keys, head, index)
+        experts = replace(experts, activation="clamped_swiglu", router_bias=True, biases=True)
+        return LayerSpec(window if sliding else full, experts, NORM)
+
+    sliding = reading.sliding(keys, reading.blocks(keys), PERIOD)
+    return reading.model(keys, head, [layer(*one) for one in enumerate(sliding)])
 
 
-ARCHITECTURE = Architecture(
-    name="gpt-oss",
-    models="GPT-OSS",
-    read=read,
-    facts=sizes,
-    notes=expert_notes,
-)
+ARCHITECTURE = Architecture("gpt-oss", "GPT-OSS", read)

@@ -7,7 +7,7 @@ one in backends/cuda/layers/, each with a line in the table there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal
 
 from dflash_core.arch.rope import Scaling
 from dflash_core.cache_types import CachePair
@@ -28,44 +28,55 @@ PROJECTIONS = ("attn_q", "attn_k", "attn_v", "attn_output")
 """The products of attention, each of which may have a bias."""
 
 
-class Mixer(Protocol):
-    """What mixes the rows of a sequence."""
+class Part:
+    """A part of a layer."""
+
+    __slots__ = ()
+
+    def tensors(self, hidden: int) -> Shapes:
+        """Its tensors in a model of width `hidden`."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Its sizes, as shown to users."""
+        raise NotImplementedError
+
+
+class Mixer(Part):
+    """What mixes the rows of a sequence. eps: of its norms."""
+
+    __slots__ = ()
+    eps: float
+    label: ClassVar[str]
+    """Its kind in a table's first column."""
 
     @property
     def title(self) -> str:
         """The name of its kind, as in "full-attention layers"."""
-
-    @property
-    def label(self) -> str:
-        """Its kind in a table's first column."""
-
-    def tensors(self, hidden: int) -> Shapes:
-        """Its tensors in a model of width `hidden`."""
-
-    def describe(self) -> str:
-        """Its sizes, as shown to users."""
+        raise NotImplementedError
 
     def position_bytes(self, kv: CachePair) -> int:
         """Bytes that it stores per position: keys and values of the types `kv`."""
+        return 0
 
     @property
     def state_numbers(self) -> int:
         """Numbers that it stores whatever the length: a recurrent state."""
+        return 0
 
 
-class FeedForward(Protocol):
+class FeedForward(Part):
     """What maps every row separately."""
 
-    def tensors(self, hidden: int) -> Shapes: ...
-
-    def describe(self) -> str: ...
+    __slots__ = ()
 
     def idle_numbers(self, hidden: int) -> int:
         """How many of its weights a row leaves out."""
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Mixer):
     """Softmax attention: `heads` query heads over `kv_heads` heads of keys and values, `head_dim` wide each.
 
     rotary: dimensions of a head that are rotated, by the angles of `rope_base`; pair i is dimensions i and
@@ -80,6 +91,7 @@ class Attention:
     own.
     """
 
+    label = "attention"
     heads: int
     kv_heads: int
     head_dim: int
@@ -102,10 +114,6 @@ class Attention:
     @property
     def title(self) -> str:
         return "sliding-window attention" if self.window else "full-attention"
-
-    @property
-    def label(self) -> str:
-        return "attention"
 
     @property
     def score_scale(self) -> float:
@@ -147,18 +155,15 @@ class Attention:
     def position_bytes(self, kv: CachePair) -> int:
         return self.kv_heads * kv.row_bytes(self.head_dim) if self.kv_from is None else 0
 
-    @property
-    def state_numbers(self) -> int:
-        return 0
-
 
 @dataclass(frozen=True, slots=True)
-class DeltaNet:
+class DeltaNet(Mixer):
     """A gated delta net: a recurrent state for each of `value_heads` heads, after a short causal convolution.
 
     Value head i reads key head i % key_heads. eps: of the norm over the heads of its output.
     """
 
+    label = "delta net"
     key_heads: int
     value_heads: int
     key_dim: int
@@ -169,10 +174,6 @@ class DeltaNet:
     @property
     def title(self) -> str:
         return "gated delta net"
-
-    @property
-    def label(self) -> str:
-        return "delta net"
 
     @property
     def inner(self) -> int:
@@ -202,9 +203,6 @@ class DeltaNet:
             f"{self.value_heads} V heads of {self.value_dim} over {self.key_heads} K heads of {self.key_dim},"
             f" convolution {self.conv_kernel}"
         )
-
-    def position_bytes(self, kv: CachePair) -> int:
-        return 0
 
     @property
     def state_numbers(self) -> int:
@@ -243,7 +241,7 @@ NORM, EMBEDDING, HEAD = (f"nextn.{name}.weight" for name in ("shared_head_norm",
 
 
 @dataclass(frozen=True, slots=True)
-class SwiGLU:
+class SwiGLU(FeedForward):
     """ffn_down( activation(ffn_gate x, ffn_up x) ), `width` wide inside."""
 
     width: int
@@ -259,12 +257,9 @@ class SwiGLU:
     def describe(self) -> str:
         return f"feed-forward {self.width:,}"
 
-    def idle_numbers(self, hidden: int) -> int:
-        return 0
-
 
 @dataclass(frozen=True, slots=True)
-class PerLayerInput:
+class PerLayerInput(FeedForward):
     """proj( gelu(inp_gate h) * input ), GELU in its tanh form: `input` has `width` numbers for each token and layer.
 
     See `ModelSpec.per_layer_input`.
@@ -278,9 +273,6 @@ class PerLayerInput:
     def describe(self) -> str:
         return f"per-layer input {self.width:,}"
 
-    def idle_numbers(self, hidden: int) -> int:
-        return 0
-
 
 ROUTER, SHARED_GATE = "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight"
 ROUTER_BIAS, ROUTER_SCALE, CHOICE_BIAS = "ffn_gate_inp.bias", "ffn_gate_inp.scale", "exp_probs_b.bias"
@@ -289,7 +281,7 @@ GATE_UP, DOWN, EXPERT_SCALES = "ffn_gate_up_exps.weight", "ffn_down_exps.weight"
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class Experts(FeedForward):
     """For every row the `used` best of `count` experts, each a SwiGLU `width` wide, by the scores of a router.
 
     An expert's output is multiplied by its share, times `scale`. Its share is its softmax over all scores, or the

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from dflash_core.arch import reading
 from dflash_core.arch.architecture import Architecture, Head
-from dflash_core.arch.facts import expert_notes, sizes
-from dflash_core.arch.kinds import FeedForward, SwiGLU
+from dflash_core.arch.kinds import FeedForward
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.formats.metadata import Settings
 
@@ -16,25 +15,17 @@ PERIOD, WINDOW_ROPE_BASE = 4, 1e4
 
 def read(keys: Settings, head: Head) -> ModelSpec:
     """The model that the settings describe. Raises FormatError or UnsupportedError."""
-    reading.check_settings(keys)
-    blocks = keys.integer("block_count", high=1024)
+    blocks = reading.blocks(keys)
     sliding = reading.sliding(keys, blocks, PERIOD, full_first=True)
     mixers = reading.attention_by_layer(keys, sliding, gate="softplus", window_base=WINDOW_ROPE_BASE)
     dense = keys.integer("leading_dense_block_count", low=0, high=blocks, default=0)
 
     def ffn(index: int) -> FeedForward:
         if index < dense:
-            return SwiGLU(keys.uniform("feed_forward_length"))
+            return reading.dense(keys, head, index)
         return replace(reading.experts(keys, head, index, "sigmoid"), shared_gate=False)
 
-    layers = tuple(LayerSpec(mixer, ffn(index)) for index, mixer in enumerate(mixers))
-    return reading.model(ARCHITECTURE.name, keys, head, layers, mixers[0].eps)
+    return reading.model(keys, head, [LayerSpec(mixer, ffn(index)) for index, mixer in enumerate(mixers)])
 
 
-ARCHITECTURE = Architecture(
-    name="laguna",
-    models="Laguna XS",
-    read=read,
-    facts=sizes,
-    notes=expert_notes,
-)
+ARCHITECTURE = Architecture("laguna", "Laguna XS", read)

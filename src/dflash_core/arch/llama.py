@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from dflash_core.arch import reading
 from dflash_core.arch.architecture import Architecture, Head
-from dflash_core.arch.facts import expert_notes, sizes
-from dflash_core.arch.kinds import PROJECTIONS, ROPE_FACTORS, SwiGLU
+from dflash_core.arch.kinds import PROJECTIONS, ROPE_FACTORS
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import FormatError
 from dflash_core.formats.metadata import Settings
@@ -21,31 +20,21 @@ def read(keys: Settings, head: Head) -> ModelSpec:
     heads, hidden = keys.uniform("attention.head_count"), keys.integer("embedding_length")
     # Files give a key length only where heads are not as wide as they have to be to fill a row.
     head_dim = keys.integer("attention.key_length", default=max(hidden // heads, 1))
-    reading.check_settings(keys, head_dim)
     attention = reading.attention(keys, kv_heads=heads, head_dim=head_dim, rotary=head_dim, base=ROPE_BASE)
     if attention.rotary != head_dim:
         raise FormatError(
             f"{keys.source}: rope.dimension_count is {attention.rotary}, expected {head_dim}, all of a head; convert"
             " the model again"
         )
-    blocks = keys.integer("block_count", high=1024)
+    halves = keys.flag("attention.rows_in_halves") is True  # of folders of safetensors
+    attention = replace(attention, interleaved=not halves, qk_norm=False, rope_factors=ROPE_FACTORS in head.names)
+    ffn = reading.experts if keys.get("expert_count") else reading.dense  # 0 where there are none
 
     def layer(index: int) -> LayerSpec:
         biases = tuple(name for name in PROJECTIONS if f"blk.{index}.{name}.bias" in head.names)
-        experts = keys.get("expert_count")  # 0 where there are none
-        ffn = reading.experts(keys, head, index) if experts else SwiGLU(keys.uniform("feed_forward_length"))
-        return LayerSpec(replace(attention, biases=biases), ffn)
+        return LayerSpec(replace(attention, biases=biases), ffn(keys, head, index))
 
-    halves = keys.flag("attention.rows_in_halves") is True  # of folders of safetensors
-    attention = replace(attention, interleaved=not halves, qk_norm=False, rope_factors=ROPE_FACTORS in head.names)
-    return reading.model(ARCHITECTURE.name, keys, head, tuple(map(layer, range(blocks))), attention.eps)
+    return reading.model(keys, head, [layer(index) for index in range(reading.blocks(keys))])
 
 
-ARCHITECTURE = Architecture(
-    name="llama",
-    models="Llama 2 and 3, Mistral, SmolLM2",
-    read=read,
-    facts=sizes,
-    notes=expert_notes,
-    harmless=frozenset({"expert_used_count"}),
-)
+ARCHITECTURE = Architecture("llama", "Llama 2 and 3, Mistral, SmolLM2", read)

@@ -1,13 +1,11 @@
-"""Qwen3.5 and Qwen3.6, dense: gated attention on every fourth layer, gated delta nets on the others."""
+"""Qwen3.5 and Qwen3.6, dense and with experts (35B-A3B, 122B-A10B, 397B-A17B): gated attention on every fourth layer,
+gated delta nets on the others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from dflash_core.arch import reading
 from dflash_core.arch.architecture import Architecture, Head, matrix_types
-from dflash_core.arch.facts import sizes
-from dflash_core.arch.kinds import Attention, DeltaNet, FeedForward, SwiGLU
+from dflash_core.arch.kinds import Attention, DeltaNet, Experts
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
@@ -17,16 +15,8 @@ from dflash_core.formats.weights import listed
 NORM = "post_attention_norm.weight"
 
 
-def read(keys: Settings, head: Head) -> ModelSpec:
-    """The model that the settings describe. Raises FormatError or UnsupportedError."""
-    ffn = SwiGLU(keys.uniform("feed_forward_length"))
-    return hybrid(ARCHITECTURE.name, keys, head, lambda index: ffn)
-
-
-def hybrid(name: str, keys: Settings, head: Head, ffn: Callable[[int], FeedForward]) -> ModelSpec:
-    """A model of gated attention and delta nets. `ffn`: what follows these in layer i."""
-    reading.check_settings(keys)
-    blocks = keys.integer("block_count", high=1024)
+def _read(keys: Settings, head: Head, ffn: reading.FeedForwardOf) -> ModelSpec:
+    blocks = reading.blocks(keys)
     nextn = keys.integer("nextn_predict_layers", low=0, high=blocks - 1, default=0)
     trunk = blocks - nextn
     attention = reading.attention(keys, gate="sigmoid")
@@ -37,9 +27,12 @@ def hybrid(name: str, keys: Settings, head: Head, ffn: Callable[[int], FeedForwa
     keys.check_divides("ssm.group_count", key_heads, "ssm.time_step_rank", value_heads)
     keys.check_divides("ssm.time_step_rank", value_heads, "ssm.inner_size", inner)
     delta = DeltaNet(key_heads, value_heads, key_dim, inner // value_heads, conv_kernel, attention.eps)
-    layers = tuple(LayerSpec(attention if one else delta, ffn(index), NORM) for index, one in enumerate(full))
-    head_layer = LayerSpec(attention, ffn(trunk), NORM) if nextn else None
-    return reading.model(name, keys, head, layers, attention.eps, head_layer, nextn)
+
+    def layer(index: int, attends: bool) -> LayerSpec:
+        return LayerSpec(attention if attends else delta, ffn(keys, head, index), NORM)
+
+    more = {"nextn": layer(trunk, True), "nextn_predict_layers": nextn} if nextn else {}
+    return reading.model(keys, head, [layer(*one) for one in enumerate(full)], **more)
 
 
 def _full_attention(keys: Settings, blocks: int, nextn: int) -> tuple[bool, ...]:
@@ -52,10 +45,6 @@ def _full_attention(keys: Settings, blocks: int, nextn: int) -> tuple[bool, ...]
     return tuple((index + 1) % interval == 0 for index in range(blocks))
 
 
-def _full_layers(spec: ModelSpec) -> list[int]:
-    return [index for index, layer in enumerate(spec.layers) if isinstance(layer.mixer, Attention)]
-
-
 def notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
     """Notes on unusual properties of a file."""
     found = []
@@ -63,18 +52,19 @@ def notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:
     if narrow & {*FLOATS} and len(matrix_types(gguf)) > 1:
         found.append(f"ssm_alpha and ssm_beta are not quantised ({', '.join(sorted(narrow))})")
     if gguf.metadata.get(f"{spec.architecture}.attention.recurrent_layers") is not None:
-        chosen = [str(index) for index in _full_layers(spec)]
+        chosen = [str(index) for index, layer in enumerate(spec.layers) if isinstance(layer.mixer, Attention)]
         found.append(f"the file itself names its full-attention layers: {listed(chosen, 20)}")
     for delta in spec.of(DeltaNet)[:1]:
         if delta.value_dim != delta.key_dim:
             found.append(f"V heads of {delta.value_dim} with K heads of {delta.key_dim}")
+    if any(isinstance(layer.ffn, Experts) and not layer.ffn.shared for layer in spec.layers):
+        found.append("no shared expert")
     return found
 
 
-ARCHITECTURE = Architecture(
-    name="qwen35",
-    models="Qwen3.5, Qwen3.6 and Qwen3.8, dense",
-    read=read,
-    facts=sizes,
-    notes=notes,
+DENSE = Architecture(
+    "qwen35", "Qwen3.5, Qwen3.6 and Qwen3.8, dense", lambda keys, head: _read(keys, head, reading.dense), notes
+)
+EXPERTS = Architecture(
+    "qwen35moe", "Qwen3.5 and Qwen3.6 with experts", lambda keys, head: _read(keys, head, reading.experts), notes
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from dflash_core.arch.architecture import Head, file_type
-from dflash_core.arch.kinds import CHOICE_BIAS, GATE_UP, Attention, Experts, Gate, Router
+from dflash_core.arch.architecture import Head
+from dflash_core.arch.kinds import CHOICE_BIAS, GATE_UP, Attention, Experts, FeedForward, Gate, Router, SwiGLU
 from dflash_core.arch.rope import Yarn, gguf_scaling
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import FormatError, UnsupportedError
@@ -18,19 +19,29 @@ from dflash_core.formats.weights import in_parts
 GATING = {"softmax": 1, "sigmoid": 2}
 """expert_gating_func; 0 is a file that leaves it open."""
 MAX_EXPERTS = 1 << 16
+FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
+    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
+    21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M",
+    30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 24: "IQ1_S", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
+}  # fmt: skip
+FeedForwardOf = Callable[[Settings, Head, int], FeedForward]
+"""The feed-forward of a layer, by its index."""
 
 
-def check_settings(keys: Settings, head_dim: int | None = None) -> None:
-    """Refuse embedding and reranker models, which have the same tensors but do not generate text, and settings
-    whose change of the forward pass is not implemented. `head_dim`: the key length of a file that does not say."""
-    if keys.find("pooling_type"):
-        raise UnsupportedError(
-            f"{keys.source} is an embedding or reranker model (pooling_type {keys.get('pooling_type')!r}), expected one"
-            " that generates text; use the chat model of the family"
-        )
-    key, value = keys.integer("attention.key_length", default=head_dim), keys.get("attention.value_length")
-    if value not in (None, key):
-        raise UnsupportedError(f"{keys.source}: attention.value_length is {value!r}, expected {key}, the key length")
+def blocks(keys: Settings) -> int:
+    """Layers, MTP blocks among them."""
+    return keys.integer("block_count", high=1024)
+
+
+def given(keys: Settings, name: str, neutral: float) -> float:
+    """A number that a file may leave out, or have as 0."""
+    return keys.number(name) if keys.get(name) else neutral
+
+
+def _check_length(keys: Settings, name: str, key_length: int) -> None:
+    if (value := keys.get(name)) not in (None, key_length):
+        raise UnsupportedError(f"{keys.source}: {name} is {value!r}, expected {key_length}, the key length")
 
 
 def attention(
@@ -39,8 +50,15 @@ def attention(
 ) -> Attention:  # fmt: skip
     """The full-attention layers. `heads`: of queries, and of keys and values, where layers differ. Where the file does
     not say them, `kv_heads`: heads of keys and values, `head_dim`, `rotary`: a head's dimensions and those of them that
-    are rotated, `base`: of the rotation; None where it must. `truncate`: see `rope.Yarn`."""
+    are rotated, `base`: of the rotation; None where it must. `truncate`: see `rope.Yarn`. Raises FormatError, and
+    UnsupportedError for embedding and reranker models and what is not implemented."""
     head_dim = keys.integer("attention.key_length", default=head_dim)
+    if keys.find("pooling_type"):  # the same tensors
+        raise UnsupportedError(
+            f"{keys.source} is an embedding or reranker model (pooling_type {keys.get('pooling_type')!r}), expected one"
+            " that generates text; use the chat model of the family"
+        )
+    _check_length(keys, "attention.value_length", head_dim)
     base = keys.number("rope.freq_base", default=base)
     query, key = heads or (
         keys.uniform("attention.head_count"),
@@ -82,10 +100,7 @@ def attention_by_layer(
         attention(keys, heads=(heads[0], kv_heads[0]), rotary=keys.integer("attention.key_length")), gate=gate
     )
     head_dim = keys.integer("attention.key_length_swa", default=full.head_dim)
-    if (value := keys.get("attention.value_length_swa")) not in (None, head_dim):
-        raise UnsupportedError(
-            f"{keys.source}: attention.value_length_swa is {value!r}, expected {head_dim}, the key length"
-        )
+    _check_length(keys, "attention.value_length_swa", head_dim)
     window = replace(
         full, head_dim=head_dim, scaling=None, window=keys.integer("attention.sliding_window"),
         rope_base=keys.number("rope.freq_base_swa", default=window_base),
@@ -118,15 +133,15 @@ def sliding(keys: Settings, blocks: int, period: int, *, full_first: bool = Fals
     return tuple(index % period != full for index in range(blocks))
 
 
-def softcap(keys: Settings) -> float:
-    """The cap of the logits, 0 for none."""
-    return keys.number("final_logit_softcapping") if keys.get("final_logit_softcapping") else 0.0
-
-
 def suppressed(keys: Settings, vocab: int) -> tuple[int, ...]:
     """Tokens that are never drawn."""
     name = "tokenizer.ggml.suppress_tokens"
     return keys.integers(name, low=0, high=vocab - 1) if keys.get(name) else ()
+
+
+def dense(keys: Settings, head: Head, index: int) -> SwiGLU:
+    """A feed-forward that is the same in all layers."""
+    return SwiGLU(keys.uniform("feed_forward_length"))
 
 
 def experts(keys: Settings, head: Head, index: int, router: Router = "softmax") -> Experts:
@@ -149,14 +164,13 @@ def experts(keys: Settings, head: Head, index: int, router: Router = "softmax") 
     shared = keys.integer("expert_shared_feed_forward_length", low=0, default=0)
     if not shared and f"blk.{index}.ffn_gate_shexp.weight" in head.names:
         shared = keys.integer("expert_shared_feed_forward_length", default=dense or None)
-    scale = keys.number("expert_weights_scale") if keys.get("expert_weights_scale") else 1.0
     return Experts(
         count=count,
         used=used,
         width=width,
         shared=shared,
         normalised=keys.flag("expert_weights_norm", "norm_top_k_prob") is not False,
-        scale=scale,
+        scale=given(keys, "expert_weights_scale", 1.0),
         fused=f"blk.{index}.{GATE_UP}" in head.names,
         router=router,
         choice_bias=f"blk.{index}.{CHOICE_BIAS}" in head.names,
@@ -205,26 +219,23 @@ def _layers(spec: ModelSpec) -> Iterator[tuple[int, LayerSpec]]:
         yield from ((spec.block_count + place, spec.nextn) for place in range(spec.nextn_predict_layers))
 
 
-def model(
-    name: str, keys: Settings, head: Head, layers: tuple[LayerSpec, ...], eps: float, nextn: LayerSpec | None = None,
-    nextn_predict_layers: int = 0,
-) -> ModelSpec:  # fmt: skip
-    """A model of these layers, with the settings of the whole model. `nextn`: its MTP blocks, if any.
+def model(keys: Settings, head: Head, layers: Sequence[LayerSpec], **more: Any) -> ModelSpec:
+    """A model of these layers, with the settings of the whole model. `more`: other fields of ModelSpec.
 
     Some converters write YaRN beside the context length of the training: the context is then what YaRN scales it to.
     """
-    scalings = (layer.mixer.scaling for layer in layers if isinstance(layer.mixer, Attention))
+    mixers = [layer.mixer for layer in layers]
+    scalings = (mixer.scaling for mixer in mixers if isinstance(mixer, Attention))
     scaled = (scaling.positions for scaling in scalings if isinstance(scaling, Yarn))
     return ModelSpec(
         name=keys.text("general.name", default=Path(keys.source).name.removesuffix(".gguf")),
-        architecture=name,
+        architecture=keys.prefix.removesuffix("."),
         context_length=max((keys.integer("context_length", high=1 << 40), *scaled)),
         embedding_length=keys.integer("embedding_length"),
         vocab_size=head.vocab_size,
-        rms_eps=eps,
-        layers=layers,
+        rms_eps=mixers[0].eps,
+        layers=tuple(layers),
         tied_output=head.tied_output,
-        nextn_predict_layers=nextn_predict_layers,
-        nextn=nextn,
-        file_type=file_type(keys),
+        file_type=FILE_TYPES.get(keys.integer("general.file_type", low=0, default=-1), ""),
+        **more,
     )

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dflash_core.arch import gemma3, gemma4, gptoss, laguna, llama, qwen3, qwen3moe, qwen35, qwen35moe
-from dflash_core.arch.architecture import Architecture
+from dflash_core.arch import gemma, gptoss, laguna, llama, qwen3, qwen35
 
-ARCHITECTURES: dict[str, Architecture] = {
-    known.ARCHITECTURE.name: known.ARCHITECTURE
+ARCHITECTURES = {
+    known.name: known
     for known in (
-        qwen35,
-        qwen35moe,
-        qwen3,
-        qwen3moe,
-        llama,
-        gemma3,
-        gemma4,
-        gptoss,
-        laguna,
+        qwen35.DENSE,
+        qwen35.EXPERTS,
+        qwen3.DENSE,
+        qwen3.EXPERTS,
+        llama.ARCHITECTURE,
+        gemma.GEMMA3,
+        gemma.GEMMA4,
+        gptoss.ARCHITECTURE,
+        laguna.ARCHITECTURE,
     )
 }
 

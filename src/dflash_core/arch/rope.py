@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.weights import shown
 
 PLAIN = (None, "none", "default")
+SCALING = "rope.scaling"
+"""The setting with a scaling that was read already, of a folder."""
 FAST, SLOW = 32.0, 1.0  # turns, by default
 
 
@@ -19,11 +22,8 @@ class Linear:
     """Every angle is divided by `factor`."""
 
     factor: float
-
-    @property
-    def attention(self) -> float:
-        """The factor of cosines and sines."""
-        return 1.0
+    attention: ClassVar[float] = 1.0
+    """The factor of cosines and sines."""
 
     def describe(self) -> str:
         return f"rotary positions divided by {self.factor:g}"
@@ -80,11 +80,7 @@ class Llama3:
     original: int
     low: float
     high: float
-
-    @property
-    def attention(self) -> float:
-        """The factor of cosines and sines."""
-        return 1.0
+    attention: ClassVar[float] = 1.0
 
     def describe(self) -> str:
         return f"Llama 3 scaling, {self.factor:g} times {self.original:,} positions"
@@ -111,6 +107,9 @@ def usual_attention(factor: float) -> float:
 def gguf_scaling(keys: Settings, base: float, truncate: bool = True) -> Scaling | None:
     """The scaling in a GGUF file. `truncate`: see Yarn; no setting says it. Raises FormatError, and
     UnsupportedError for an unknown kind."""
+    if isinstance(keys.values.get(keys.prefix + SCALING), Linear | Yarn):
+        read: Linear | Yarn = keys.get(SCALING)
+        return read
     factor, attention = ("rope.scaling.factor", "rope.scale_linear"), ("yarn_attn_factor", "attn_factor")
     kind, given = keys.get("rope.scaling.type"), bool(keys.get(*factor))  # some programs write 0 for none
     if kind in (None, "linear"):
@@ -130,12 +129,9 @@ def gguf_scaling(keys: Settings, base: float, truncate: bool = True) -> Scaling 
             " positions cannot run here"
         )
     return _scaling(
-        keys.source, kind, base,
+        inner, kind, base, times, truncate, ("none", "linear", "yarn"),
         factor=lambda: keys.number(*factor),
         original=lambda: _length(inner, "original_context_length", keys.prefix + "context_length"),
-        attention=times,
-        turns=lambda: (inner.number("yarn_beta_fast", default=FAST), inner.number("yarn_beta_slow", default=SLOW)),
-        truncate=truncate,
     )  # fmt: skip
 
 
@@ -159,12 +155,9 @@ def json_scaling(keys: Settings, base: float) -> Scaling | None:
     if attention is None and inner.get("mscale") and inner.get("mscale_all_dim"):
         more = usual_attention(factor()) - 1
         attention = (1 + more * inner.number("mscale")) / (1 + more * inner.number("mscale_all_dim"))
-    return _scaling(
-        keys.source, inner.get("rope_type", "type"), base, factor, original, attention,
-        turns=lambda: (inner.number("beta_fast", default=FAST), inner.number("beta_slow", default=SLOW)),
-        truncate=inner.flag("truncate") is not False,
-        waves=lambda: (inner.number("low_freq_factor"), inner.number("high_freq_factor")),
-    )  # fmt: skip
+    truncate = inner.flag("truncate") is not False
+    known = ("none", "linear", "yarn", "llama3")
+    return _scaling(inner, inner.get("rope_type", "type"), base, attention, truncate, known, factor, original)
 
 
 def _length(keys: Settings, *names: str) -> int:
@@ -172,23 +165,17 @@ def _length(keys: Settings, *names: str) -> int:
 
 
 def _scaling(
-    source: str,
-    kind: object,
-    base: float,
-    factor: Callable[[], float],
-    original: Callable[[], int],
-    attention: float | None,
-    turns: Callable[[], tuple[float, float]],
-    truncate: bool = True,
-    waves: Callable[[], tuple[float, float]] | None = None,
-) -> Scaling | None:
-    """Of the kind `kind`, with what its file says, which is read where the kind needs it."""
+    keys: Settings, kind: object, base: float, attention: float | None, truncate: bool, known: Sequence[str],
+    factor: Callable[[], float], original: Callable[[], int],
+) -> Scaling | None:  # fmt: skip
+    """Of the kind `kind`, one of `known`, with what its file says, which is read where the kind needs it."""
+    source = keys.source
     if kind in PLAIN:
         return None
-    if kind not in ("linear", "yarn") and not (kind == "llama3" and waves):
-        known = "none, linear, yarn or llama3" if waves else "none, linear or yarn"
+    if kind not in known:
         raise UnsupportedError(
-            f"{source} scales its rotary positions by {shown(str(kind))}, expected {known}; use the model's plain file"
+            f"{source} scales its rotary positions by {shown(str(kind))}, expected {', '.join(known[:-1])} or"
+            f" {known[-1]}; use the model's plain file"
         )
     times = factor()
     if times < 1:
@@ -196,14 +183,15 @@ def _scaling(
     if kind == "linear":
         return Linear(times) if times != 1 else None
     if kind == "llama3":
-        low, high = waves() if waves else (1.0, 4.0)
+        low, high = keys.number("low_freq_factor"), keys.number("high_freq_factor")
         if low >= high:
             raise FormatError(
                 f"{source}: Llama 3 scales positions between {low:g} and {high:g} turns, expected a range; convert the"
                 " model again"
             )
         return Llama3(times, original(), low, high)
-    fast, slow = turns()
+    fast = keys.number("yarn_beta_fast", "beta_fast", default=FAST)
+    slow = keys.number("yarn_beta_slow", "beta_slow", default=SLOW)
     if fast < slow or base <= 1:
         found = f"between {slow:g} and {fast:g} turns" if base > 1 else f"with a rotary base of {base:g}"
         expected = "a range" if base > 1 else "a base over 1"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from dflash_core import tree as ddtree
 from dflash_core.backends.base import Backend, Logits
 from dflash_core.constraints.base import Constraint, masked
 from dflash_core.constraints.drafts import within
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import NumericsError
 from dflash_core.events import Choice, GuardEvent, StageTimes, StepDrafts, StepEvent, StepTree, Stop
@@ -48,52 +51,137 @@ def tokens_left(knobs: Knobs, answered: int, capacity: int, halt: int | None) ->
 
 
 def constrained(
-    tree: Tree, constraint: Constraint, knobs: Knobs, decision: Decision, deepest: int, most: int
+    tree: Tree, constraint: Constraint, knobs: Knobs, decision: Decision, deepest: int, limit: int
 ) -> tuple[Tree, Decision]:
-    """The part of a tree that a constraint leaves, with what it forces, no deeper than `deepest` and with `most` nodes
+    """The part of a tree that a constraint leaves, with what it forces, no deeper than `deepest` and with `limit` nodes
     below the root at most; and what the step then runs. Under `auto` what is forced is drafted whatever drafts bring,
     as it is hardly ever wrong."""
     if knobs.mode == "plain":
         return tree, decision
-    budget = min(decision.budget, most)
-    forced = min(max(budget, FORCED) if knobs.mode == "auto" else budget, deepest, most)
+    budget = min(decision.budget, limit)
+    forced = min(max(budget, FORCED) if knobs.mode == "auto" else budget, deepest, limit)
     tree = within(tree, constraint, budget, forced, chain=decision.mode != "tree")
     if decision.mode == "plain" and len(tree) > 1:
         decision = replace(decision, mode="chain", budget=len(tree) - 1, drafts=False)
     return tree, decision
 
 
-def injected_step(
-    prefill: Callable[[Sequence[int]], Logits],
-    length: int,
-    root: int,
-    tokens: Sequence[int],
-    event: GuardEvent,
-    knobs: Knobs,
-) -> StepEvent:
-    """A step whose `tokens` a guard supplied after `root`: committed by `prefill` after `length` positions, but for the
-    last, which is the next root."""
-    run = [root, *tokens[:-1]]
-    began = time.perf_counter()
-    prefill(run)
-    ones = (1.0,) * len(run)
-    nodes = tuple(range(len(run)))
-    return StepEvent(
-        tokens=tuple(tokens),
-        tree=StepTree(tuple(run), tuple(range(-1, len(run) - 1)), nodes, ones, ones, nodes),
-        drafted_depth=len(run) - 1,
-        accepted_depth=len(run) - 1,
-        length=length + len(run),
-        stages=StageTimes(verify=(time.perf_counter() - began) * 1e3),
-        mode="plain",
-        reason=event.trigger,
-        bonus=tokens[-1],
-        knobs=knobs,
-        guard=event,
-    )
+class _Sequence(Protocol):
+    @property
+    def length(self) -> int: ...
+    @property
+    def capabilities(self) -> Capabilities | None: ...
+    def prefill(self, tokens: Sequence[int]) -> Logits: ...
 
 
-class Decoder:
+class AnswerDecoder(ABC):
+    """The part of `backends.base.StepDecoder` that is the same on every machine: the answer so far, the tokens that a
+    guard supplies, and where the answer ends."""
+
+    def __init__(
+        self,
+        backend: _Sequence,
+        knobs: Knobs,
+        stop_ids: frozenset[int],
+        context_length: int,
+        policy: Policy | None,
+        constraint: Constraint | None,
+        log_probs: LogProbs | None,
+    ) -> None:
+        """`policy`: chooses each step; without one the knobs decide. `constraint`: what the answer conforms to;
+        then a stop token ends it whatever the knobs say. `log_probs`: what records its log-probabilities."""
+        self._sequence, self.knobs, self.context_length = backend, knobs, context_length
+        self.policy = policy or FixedPolicy(backend.capabilities)
+        self.stop_ids = frozenset[int]() if knobs.ignore_eos and constraint is None else stop_ids
+        self.constraint, self.log_probs = constraint, log_probs
+        self.answer: list[int] = []
+        self.prompt_length = backend.length  # `first` sets it again; timed steps do not call `first`
+        self._halt: int | None = None
+
+    @abstractmethod
+    def go_on(self) -> None: ...
+
+    @abstractmethod
+    def _went_on(self, stop: Stop | None) -> None:
+        """Called after the answer has got tokens that no step has drawn; `stop`: whether they end it."""
+
+    @property
+    def _capacity(self) -> int:
+        return self.context_length - self.prompt_length
+
+    def first(self, logits: Logits) -> tuple[int, Stop | None]:
+        """Draw the answer's first token from the logits (vocab,) after the prompt: it becomes the root."""
+        self.prompt_length = length = self._sequence.length
+        check_finite(logits[None], length, "target")
+        (token,), stop = self._until_stop([Sampler(self.knobs).draw(self._masked(logits, ()), length, self.answer)])
+        self._extend([token])
+        self._went_on(stop)
+        return token, stop
+
+    def inject(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
+        self.go_on()
+        taken, stop = self._until_stop(tokens)
+        run, began = [self.answer[-1], *taken[:-1]], time.perf_counter()
+        self._sequence.prefill(run)  # the last token is the next root
+        ones, nodes = (1.0,) * len(run), tuple(range(len(run)))
+        step = StepEvent(
+            tokens=tuple(taken),
+            tree=StepTree(tuple(run), tuple(range(-1, len(run) - 1)), nodes, ones, ones, nodes),
+            drafted_depth=len(run) - 1,
+            accepted_depth=len(run) - 1,
+            length=self._sequence.length,
+            stages=StageTimes(verify=(time.perf_counter() - began) * 1e3),
+            mode="plain",
+            reason=event.trigger,
+            stop=stop,
+            bonus=taken[-1],
+            knobs=self.knobs,
+            guard=event,
+        )
+        self._supplied(taken, stop)
+        return step
+
+    def put(self, token: int) -> Stop | None:
+        self.go_on()
+        del self.answer[-1]
+        for record in self.constraint, self.log_probs:
+            if record is not None:
+                record.drop()
+        _, stop = self._until_stop((token,))
+        self._supplied((token,), stop)
+        return stop
+
+    def _supplied(self, tokens: Sequence[int], stop: Stop | None) -> None:
+        self._extend(tokens)
+        self.policy.injected(tokens)
+        self._went_on(stop)
+
+    def _extend(self, tokens: Sequence[int]) -> None:
+        self.answer += tokens
+        for record in self.constraint, self.log_probs:
+            if record is not None:
+                record.add(tokens)
+
+    def _masked(self, logits: Logits, path: Sequence[int]) -> Logits:
+        """Logits (vocab,) after the answer and `path`, without what the constraint rules out."""
+        if self.log_probs is not None:
+            self.log_probs.see(path, logits)
+        return logits if self.constraint is None else masked(logits, self.constraint.allowed(path))
+
+    def _until_stop(self, tokens: Sequence[int]) -> tuple[list[int], Stop | None]:
+        """Cut tokens that follow the answer's end - a stop token, the token limit, the end of the context - or the
+        place where it halts."""
+        taken: list[int] = []
+        for token in tokens:
+            taken.append(token)
+            answered = len(self.answer) + len(taken)
+            stop = stop_at(token, answered, self.knobs, self.stop_ids, self._capacity)
+            if stop is not None or answered == self._halt:
+                return taken, stop
+        return taken, None
+
+
+class Decoder(AnswerDecoder):
     """Decodes one answer after the prompt that `backend` has just read. Raises NumericsError from both calls.
 
     Between steps the state ends before the root, the newest token of the answer: drawn, but not yet run.
@@ -109,15 +197,8 @@ class Decoder:
         constraint: Constraint | None = None,
         log_probs: LogProbs | None = None,
     ) -> None:
-        """`policy`: chooses each step; without one the knobs decide. `constraint`: what the answer conforms to;
-        then a stop token ends it whatever the knobs say. `log_probs`: what records its log-probabilities."""
-        self.backend, self.knobs = backend, knobs
-        self.policy = policy or FixedPolicy(backend.capabilities)
-        self.stop_ids = frozenset[int]() if knobs.ignore_eos and constraint is None else stop_ids
-        self.constraint, self.log_probs = constraint, log_probs
-        self.context_length = context_length
-        self.answer: list[int] = []
-        self._halt: int | None = None
+        super().__init__(backend, knobs, stop_ids, context_length, policy, constraint, log_probs)
+        self.backend = backend
         self.take(knobs)
 
     def take(self, knobs: Knobs) -> None:
@@ -129,15 +210,8 @@ class Decoder:
         self.decision = self._decided()
         self.sampler = Sampler(self.knobs)
 
-    def first(self, logits: Logits) -> tuple[int, Stop | None]:
-        """Draw the answer's first token from the logits (vocab,) after the prompt: it becomes the root."""
-        self.prompt_length = self.backend.length
-        check_finite(logits[None], self.backend.length, "target")
-        token = self.sampler.draw(self._masked(logits, ()), self.backend.length, self.answer)
-        (token,), stop = self._until_stop([token])
-        self._extend([token])
+    def _went_on(self, stop: Stop | None) -> None:
         self._clock = _Clock()
-        return token, stop
 
     @property
     def halted(self) -> bool:
@@ -148,27 +222,6 @@ class Decoder:
 
     def go_on(self) -> None:
         self._halt = None
-
-    def inject(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
-        self._halt = None
-        taken, stop = self._until_stop(tokens)
-        step = injected_step(self.backend.prefill, self.backend.length, self.answer[-1], taken, event, self.knobs)
-        self._extend(taken)
-        self.policy.said(taken)
-        self._clock = _Clock()
-        return replace(step, stop=stop)
-
-    def put(self, token: int) -> Stop | None:
-        self._halt = None
-        del self.answer[-1]
-        for record in self.constraint, self.log_probs:
-            if record is not None:
-                record.drop()
-        taken, stop = self._until_stop((token,))
-        self._extend(taken)
-        self.policy.said(taken)
-        self._clock = _Clock()
-        return stop
 
     def step(self) -> StepEvent:
         """Decode one step after the root, and leave the state at the last token of what it committed."""
@@ -206,20 +259,8 @@ class Decoder:
         if self.constraint is None:
             self.policy.observe(event, self._certain(walk, tokens, logits))
         else:  # what a grammar leaves of a tree shows nothing about the drafter
-            self.policy.said(tokens)
+            self.policy.injected(tokens)
         return event
-
-    def _extend(self, tokens: Sequence[int]) -> None:
-        self.answer += tokens
-        for record in self.constraint, self.log_probs:
-            if record is not None:
-                record.add(tokens)
-
-    def _masked(self, logits: Logits, path: Sequence[int]) -> Logits:
-        """Logits (vocab,) after the answer and `path`, without what the constraint rules out."""
-        if self.log_probs is not None:
-            self.log_probs.see(path, logits)
-        return logits if self.constraint is None else masked(logits, self.constraint.allowed(path))
 
     def _decided(self) -> Decision:
         return self._with_note(self.policy.next(self.knobs))
@@ -253,9 +294,9 @@ class Decoder:
 
     def _drafter(self) -> str:
         """The kind of the drafter that the step used; "" where none was."""
-        asked = self.decision.mode != "plain" and self.decision.drafts
+        drafts = self.decision.mode != "plain" and self.decision.drafts
         capabilities = self.backend.capabilities
-        return (self.decision.drafter or (capabilities.kind if capabilities else "")) if asked else ""
+        return (self.decision.drafter or (capabilities.kind if capabilities else "")) if drafts else ""
 
     @property
     def ahead(self) -> bool:
@@ -275,8 +316,8 @@ class Decoder:
     def tree(self, drafts: Candidates) -> tuple[Tree, Choice | None]:
         """The tree to verify: the policy's own, or the candidates' best-first tree within the budget; a chain has
         only the best ones. It has no nodes past the answer's end or halt."""
-        knobs, capacity = self.knobs, self.context_length - self.prompt_length
-        deepest = ddtree.deepest_draft(tokens_left(knobs, len(self.answer), capacity, self._halt))
+        knobs = self.knobs
+        deepest = ddtree.deepest_draft(tokens_left(knobs, len(self.answer), self._capacity, self._halt))
         plan = self.policy.plan(knobs, self.answer[-1], drafts, deepest)
         if plan is not None:
             self.decision = self._with_note(plan.decision)
@@ -310,19 +351,6 @@ class Decoder:
             return self.sampler.draw(self._masked(logits[node], path), position, history)
 
         return ddtree.walk(tree, draw)
-
-    def _until_stop(self, tokens: Sequence[int]) -> tuple[list[int], Stop | None]:
-        """Cut tokens that follow the answer's end - a stop token, the token limit, the end of the context - or the
-        place where it halts."""
-        taken: list[int] = []
-        capacity = self.context_length - self.prompt_length
-        for token in tokens:
-            taken.append(token)
-            answered = len(self.answer) + len(taken)
-            stop = stop_at(token, answered, self.knobs, self.stop_ids, capacity)
-            if stop is not None or answered == self._halt:
-                return taken, stop
-        return taken, None
 
 
 def _describe(tree: Tree, walk: Walk) -> StepTree:

@@ -108,67 +108,35 @@ def _q4_1(part: str, generous: bool, generous_attention: bool) -> str:
 
 
 SMOLLM2_135M = Model(
-    "smollm2-135m",
-    "llama",
-    llama(30, 576, 9, 3, 1536, 8192) | {"rope.freq_base": 1e5},
-    SMOLLM2,
+    "smollm2-135m", "llama", llama(30, 576, 9, 3, 1536, 8192) | {"rope.freq_base": 1e5}, SMOLLM2,
     replace(
-        block_drafter(3, 576, 1536, 3, (1, 8, 14, 20, 27), 16, 1e5),
-        head_count=9,
-        key_length=64,
-        block_size=8,
-        vocab_size=49_152,
-        heads=Heads(Convolution(2, 16), Selector(32, 16)),
+        block_drafter(3, 576, 1536, 3, (1, 8, 14, 20, 27), 16, 1e5), head_count=9, key_length=64, block_size=8,
+        vocab_size=49_152, heads=Heads(Convolution(2, 16), Selector(32, 16)),
     ),
-    _q4_1,
-    tied=True,
-    mix="Q4_1",
-)
+    _q4_1, tied=True, mix="Q4_1",
+)  # fmt: skip
 LLAMA_8B = Model(
-    "llama-3.1-8b",
-    "llama",
-    llama(32, 4096, 32, 8, 14_336),
-    LLAMA3,
-    block_drafter(5, 4096, 14_336, 8, (1, 8, 15, 22, 29), 128_002, 5e5),
-    dense,
-    names=frozenset({ROPE_FACTORS}),
-)
+    "llama-3.1-8b", "llama", llama(32, 4096, 32, 8, 14_336), LLAMA3,
+    block_drafter(5, 4096, 14_336, 8, (1, 8, 15, 22, 29), 128_002, 5e5), dense, names=frozenset({ROPE_FACTORS}),
+)  # fmt: skip
 _GEMMA_31B = gemma4(6, 5376, 32, (16, 4), 21_504, layers=60)
 GEMMA_31B = Model(
-    "gemma-4-31b",
-    "gemma4",
-    _GEMMA_31B,
-    GEMMA,
-    block_drafter(5, 5376, 21_504, 8, (1, 15, 29, 43, 57), MASK, 1e6),
-    tied,
-    tied=True,
-    head="assistant",
-    names=own_values(60),
+    "gemma-4-31b", "gemma4", _GEMMA_31B, GEMMA, block_drafter(5, 5376, 21_504, 8, (1, 15, 29, 43, 57), MASK, 1e6), tied,
+    tied=True, head="assistant", names=own_values(60),
     # Its width and that of its feed-forward are assumed to be those of the 26B's.
     assistant=gemma4_assistant(_GEMMA_31B, 1024, 8192),
-)
+)  # fmt: skip
 _GEMMA_26B = gemma4(6, 2816, 16, (8, 2), 2112, 128, 8, 704, layers=30)
 GEMMA_26B = Model(
-    "gemma-4-26b-a4b",
-    "gemma4",
-    _GEMMA_26B,
-    GEMMA,
-    block_drafter(5, 2816, 8448, 8, (1, 7, 14, 20, 27), MASK, 1e6),
-    _gemma_experts,
-    tied=True,
-    head="assistant",
-    names=own_values(30),
+    "gemma-4-26b-a4b", "gemma4", _GEMMA_26B, GEMMA, block_drafter(5, 2816, 8448, 8, (1, 7, 14, 20, 27), MASK, 1e6),
+    _gemma_experts, tied=True, head="assistant", names=own_values(30),
     assistant=gemma4_assistant(_GEMMA_26B, 1024, 8192),  # sizes: a dump in issue 2173 of ikawrakow/ik_llama.cpp
-)
+)  # fmt: skip
 GPT_OSS_20B = Model(
-    "gpt-oss-20b",
-    "gpt-oss",
-    gpt_oss(24, 32),
-    GPT_OSS,
+    "gpt-oss-20b", "gpt-oss", gpt_oss(24, 32), GPT_OSS,
     block_drafter(5, 2880, 8640, 8, (1, 6, 11, 16, 21), 200_000, 1.5e5),  # assumed: as wide as the target
-    _mxfp4,
-    mix="MXFP4",
-)
+    _mxfp4, mix="MXFP4",
+)  # fmt: skip
 FAMILIES = {model.name: model for model in (SMOLLM2_135M, LLAMA_8B, GEMMA_31B, GEMMA_26B, GPT_OSS_20B)}
 MODELS = QWEN | FAMILIES
 """Every model that files can be made of, by name."""

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LEVEL = 0.05
-MIN_PAIRS = 6
-"""The fewest pairs that have an interval: 2 / 2**6 < LEVEL < 2 / 2**5."""
+MIN_PAIRS = 6  # that have an interval: 2 / 2**6 < LEVEL < 2 / 2**5
 
 Verdict = Literal["higher", "lower", "noise", "too few pairs"]
 
@@ -59,10 +58,8 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How `b` differs from `a` over `n` pairs; `difference`, `low` and `high` are shares of `a` (0.1: 10 % more).
-
-    `low` and `high` are None for fewer than MIN_PAIRS; `wins` and `losses`: the pairs where b is more, and less.
-    """
+    """How `b` differs from `a` over `n` pairs; `difference`, `low` and `high` are shares of `a` (0.1: 10 % more), the
+    last two None for fewer than MIN_PAIRS; `wins` and `losses`: the pairs where b is more, and less."""
 
     n: int
     difference: float

@@ -100,11 +100,9 @@ class Model:
         }
         captured = tuple(layer for layer in self.draft.target_layers if layer < layers)
         return replace(
-            self,
-            name=f"{self.name}-{layers}-layers",
-            settings={**settings, "block_count": layers},
+            self, name=f"{self.name}-{layers}-layers", settings={**settings, "block_count": layers},
             draft=replace(self.draft, target_layers=captured),
-        )
+        )  # fmt: skip
 
 
 def is_float(name: str, shape: tuple[int, ...]) -> bool:
@@ -200,46 +198,31 @@ _QWEN3: dict[str, Any] = {
 _QWEN3_TAPS = (1, 9, 17, 25, 33)
 
 SIZE_27B = Model(
-    "27b",
-    "qwen35",
+    "27b", "qwen35",
     _HYBRID | {
         "block_count": 64, "embedding_length": 5120, "feed_forward_length": 17_408, "attention.head_count": 24,
         "attention.head_count_kv": 4, "ssm.time_step_rank": 48, "ssm.inner_size": 6144,
     },
-    QWEN35,
-    _sliding(block_drafter(5, 5120, 17_408, 8, (1, 16, 31, 46, 61), 248_070, 1e7), 2048),
-    dense,
+    QWEN35, _sliding(block_drafter(5, 5120, 17_408, 8, (1, 16, 31, 46, 61), 248_070, 1e7), 2048), dense,
 )  # fmt: skip
 SIZE_35B_A3B = Model(
-    "35b-a3b",
-    "qwen35moe",
+    "35b-a3b", "qwen35moe",
     _HYBRID | {
         "block_count": 40, "embedding_length": 2048, "attention.head_count": 16, "attention.head_count_kv": 2,
         "ssm.time_step_rank": 32, "ssm.inner_size": 4096, "expert_count": 256, "expert_used_count": 8,
         "expert_feed_forward_length": 512, "expert_shared_feed_forward_length": 512,
     },
-    QWEN35,
-    _sliding(block_drafter(6, 2048, 6144, 4, (1, 6, 11, 16, 22, 27, 32, 37), 248_077, 1e7), 4096),
-    _experts,
+    QWEN35, _sliding(block_drafter(6, 2048, 6144, 4, (1, 6, 11, 16, 22, 27, 32, 37), 248_077, 1e7), 4096), _experts,
     mix="UD-Q4_K_XL",
 )  # fmt: skip
 SIZE_8B = Model(
-    "8b",
-    "qwen3",
-    _QWEN3 | {"embedding_length": 4096, "feed_forward_length": 12_288},
-    QWEN3,
-    block_drafter(5, 4096, 12_288, 8, _QWEN3_TAPS, 151_669, 1e6),
-    dense,
-)
+    "8b", "qwen3", _QWEN3 | {"embedding_length": 4096, "feed_forward_length": 12_288}, QWEN3,
+    block_drafter(5, 4096, 12_288, 8, _QWEN3_TAPS, 151_669, 1e6), dense,
+)  # fmt: skip
 SIZE_4B = Model(
-    "4b",
-    "qwen3",
-    _QWEN3 | {"embedding_length": 2560, "feed_forward_length": 9728},
-    QWEN3,
-    block_drafter(5, 2560, 9728, 8, _QWEN3_TAPS, 151_669, 1e6),
-    tied,
-    tied=True,
-)
+    "4b", "qwen3", _QWEN3 | {"embedding_length": 2560, "feed_forward_length": 9728}, QWEN3,
+    block_drafter(5, 2560, 9728, 8, _QWEN3_TAPS, 151_669, 1e6), tied, tied=True,
+)  # fmt: skip
 TARGET_27B, DRAFT_27B = SIZE_27B.target(), SIZE_27B.draft
 SIZE_27B_DFLASH2 = replace(
     SIZE_27B,
@@ -248,18 +231,19 @@ SIZE_27B_DFLASH2 = replace(
         heads=Heads(Convolution(2, 16), Selector(256, 16)),
     ),
 )  # fmt: skip
-_HIDDEN = DRAFT_27B.embedding_length
-SIZE_27B_DSPARK = replace(
-    SIZE_27B,
-    draft=replace(
-        DRAFT_27B, name="synthetic DSpark drafter", block_size=7, vocab_size=QWEN35.size,
-        sliding_window=0, sliding=(False,) * 5,
-        heads=Heads(
-            markov=Markov(256, confidence=_HIDDEN + 256, confidence_bias=True), anchor_first=True,
-            own_embedding=True, own_head=True,
-        ),
-    ),
-)  # fmt: skip
+
+
+def _dspark(config: DraftConfig, vocab: Vocabulary) -> DraftConfig:
+    """`config` with the heads of DSpark."""
+    markov = Markov(256, confidence=config.embedding_length + 256, confidence_bias=True)
+    return replace(
+        config, name="synthetic DSpark drafter", block_size=7, vocab_size=vocab.size, sliding_window=0,
+        sliding=(False,) * config.block_count,
+        heads=Heads(markov=markov, anchor_first=True, own_embedding=True, own_head=True),
+    )  # fmt: skip
+
+
+SIZE_27B_DSPARK = replace(SIZE_27B, draft=_dspark(DRAFT_27B, QWEN35))
 SIZE_27B_MTP, SIZE_35B_A3B_MTP = (replace(model, head="mtp") for model in (SIZE_27B, SIZE_35B_A3B))
 
 
@@ -276,28 +260,12 @@ def _hybrid(name: str, hidden: int, width: int, *, tied_head: bool) -> Model:
 SIZE_35_9B = _hybrid("qwen3.5-9b", 4096, 12_288, tied_head=False)
 SIZE_35_4B = _hybrid("qwen3.5-4b", 2560, 9216, tied_head=True)  # the feed-forward's width is assumed
 SIZE_14B_DSPARK = Model(
-    "qwen3-14b-dspark",
-    "qwen3",
+    "qwen3-14b-dspark", "qwen3",
     _QWEN3 | {"block_count": 40, "embedding_length": 5120, "feed_forward_length": 17_408, "attention.head_count": 40},
-    QWEN3,
-    replace(
-        block_drafter(5, 5120, 17_408, 8, (1, 10, 19, 28, 37), 151_669, 1e6), name="synthetic DSpark drafter",
-        block_size=7, vocab_size=QWEN3.size,
-        heads=Heads(markov=Markov(256, confidence=5120 + 256, confidence_bias=True), anchor_first=True,
-                    own_embedding=True, own_head=True),
-    ),
-    dense,
+    QWEN3, _dspark(block_drafter(5, 5120, 17_408, 8, (1, 10, 19, 28, 37), 151_669, 1e6), QWEN3), dense,
 )  # fmt: skip
 QWEN = {
-    "27b": SIZE_27B,
-    "27b-mtp": SIZE_27B_MTP,
-    "27b-dflash2": SIZE_27B_DFLASH2,
-    "27b-dspark": SIZE_27B_DSPARK,
-    "35b-a3b": SIZE_35B_A3B,
-    "35b-a3b-mtp": SIZE_35B_A3B_MTP,
-    "8b": SIZE_8B,
-    "4b": SIZE_4B,
-    "qwen3.5-9b": SIZE_35_9B,
-    "qwen3.5-4b": SIZE_35_4B,
-    "qwen3-14b-dspark": SIZE_14B_DSPARK,
-}
+    "27b": SIZE_27B, "27b-mtp": SIZE_27B_MTP, "27b-dflash2": SIZE_27B_DFLASH2, "27b-dspark": SIZE_27B_DSPARK,
+    "35b-a3b": SIZE_35B_A3B, "35b-a3b-mtp": SIZE_35B_A3B_MTP, "8b": SIZE_8B, "4b": SIZE_4B, "qwen3.5-9b": SIZE_35_9B,
+    "qwen3.5-4b": SIZE_35_4B, "qwen3-14b-dspark": SIZE_14B_DSPARK,
+}  # fmt: skip

@@ -144,6 +144,7 @@ class Grammars:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._lock = threading.Lock()
         self._tables: LLTokenizer | None = None
+        self._library: Any = None
         self._compiled: OrderedDict[tuple[Grammar, str], LLMatcher] = OrderedDict()
         self._late: list[threading.Thread] = []
         """They compile what took longer than the limit."""
@@ -208,18 +209,19 @@ class Grammars:
             raise GrammarError("constrained answers need the package llguidance, which is not installed") from None
         if not self._tokenizer.stop_ids:
             raise GrammarError("this model has no token that ends an answer, so none can be constrained")
+        self._library = llguidance
         wrapped = llguidance.TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size))
         stops = sorted(self._tokenizer.stop_ids)
         self._tables = llguidance.LLTokenizer(wrapped, n_vocab=self._vocab_size, eos_token=stops)
 
     def _compile(self, grammar: Grammar, around: str) -> LLMatcher:
-        import llguidance
-
         assert self._tables is not None, "compiled before the tables are built"
         body = {"name": "body", **_described(grammar)}
         parts = [{"lark_grammar": around}, body] if around else [body]
-        limits = llguidance.LLParserLimits(verbose_errors=False)
-        matcher = llguidance.LLMatcher(self._tables, json.dumps({"grammars": parts}), log_level=0, limits=limits)
+        limits = self._library.LLParserLimits(verbose_errors=False)
+        matcher: LLMatcher = self._library.LLMatcher(
+            self._tables, json.dumps({"grammars": parts}), log_level=0, limits=limits
+        )
         _check(matcher, f"this {grammar.title} cannot be followed")
         # Some are found to be too large, or without any text, by their first mask.
         first = matcher.deep_copy()

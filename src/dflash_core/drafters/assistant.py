@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from dflash_core.arch import gemma4
+from dflash_core.arch import gemma
 from dflash_core.arch.assistant import CELLS_USED, AssistantConfig
 from dflash_core.arch.folders.opening import is_assistant, open_model
 from dflash_core.arch.kinds import Attention, SwiGLU
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.config import ASSISTANT_ARCHITECTURE
+from dflash_core.config import ASSISTANT_ARCHITECTURE, refuse_misfit
 from dflash_core.drafters.base import DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
-from dflash_core.errors import FormatError, MismatchError
+from dflash_core.errors import FormatError
 from dflash_core.formats.gguf import GGUFFile, architecture_of
 from dflash_core.formats.metadata import Settings, check_unread
 from dflash_core.formats.weights import check_tensors
@@ -21,6 +21,7 @@ from dflash_core.knobs import MAX_MTP_DEPTH
 
 KIND = "assistant"
 FOLLOWED = BLOCK_KNOBS - {"draft_window"} | {"mtp_depth"}
+OTHER = "the assistant that was made for this target"
 NEEDS_KEYS = "an assistant reads the target's keys; expected a drafter that reads only features"
 HARMLESS = frozenset({"nextn_predict_layers", "attention.shared_kv_layers", "embedding_length_per_layer_input"})
 """Settings that say what all assistants are: as many layers as MTP blocks, all of which read the target's keys."""
@@ -59,7 +60,7 @@ def assistant_config(keys: Settings, vocab: int, cells: int, target: ModelSpec) 
     source = keys.source
     blocks, width = keys.integer("block_count", high=64), keys.integer("embedding_length")
     target_width = keys.integer("embedding_length_out")
-    mixers, widths = gemma4.attention(keys, blocks), keys.per_layer("feed_forward_length", blocks)
+    mixers, widths = gemma.attention(keys, blocks), keys.per_layer("feed_forward_length", blocks)
     sources = _sources(source, mixers, target)
     _check_fit(source, mixers, sources, (target_width, vocab), target)
     if cells and vocab % cells:
@@ -67,20 +68,14 @@ def assistant_config(keys: Settings, vocab: int, cells: int, target: ModelSpec) 
             f"{source}: {cells:,} centroids for {vocab:,} tokens, expected as many tokens for each; download it again"
         )
     layers = tuple(
-        replace(gemma4.LAYER, mixer=replace(mixer, kv_from=at), ffn=SwiGLU(wide, "gelu_tanh"))
+        replace(gemma.LAYER, mixer=replace(mixer, kv_from=at), ffn=SwiGLU(wide, "gelu_tanh"))
         for mixer, at, wide in zip(mixers, sources, widths, strict=True)
     )
     return AssistantConfig(
-        name="",
-        layers=layers,
-        embedding_length=width,
-        target_width=target_width,
-        target_layers=target.block_count,
-        vocab_size=vocab,
-        rms_eps=mixers[0].eps,
-        cells=cells,
+        name="", layers=layers, embedding_length=width, target_width=target_width, target_layers=target.block_count,
+        vocab_size=vocab, rms_eps=mixers[0].eps, cells=cells,
         cells_used=keys.integer("centroids_used", default=CELLS_USED),
-    )
+    )  # fmt: skip
 
 
 def _sources(source: str, mixers: list[Attention], target: ModelSpec) -> tuple[int, ...]:
@@ -91,12 +86,9 @@ def _sources(source: str, mixers: list[Attention], target: ModelSpec) -> tuple[i
         if isinstance(layer.mixer, Attention) and layer.mixer.kv_from is None
     }
     missing = {bool(mixer.window) for mixer in mixers} - own.keys()
-    if missing:
-        kind = "with a window" if True in missing else "that see all positions"
-        raise MismatchError(
-            f"{source} does not fit target {target.name}: it reads keys of layers {kind}, expected a target that has"
-            " them; use the assistant that was made for this target"
-        )
+    kind = "with a window" if True in missing else "that see all positions"
+    wrong = [f"it reads keys of layers {kind}, expected a target that has them"] if missing else []
+    refuse_misfit(source, target, wrong, OTHER)
     return tuple(own[bool(mixer.window)] for mixer in mixers)
 
 
@@ -112,8 +104,4 @@ def _check_fit(
         found, expected = (f"{one.kv_heads} KV heads of {one.head_dim}" for one in (mixer, keys))
         if found != expected or mixer.heads % keys.kv_heads or mixer.window != keys.window:
             wrong.append(f"reads {found} of layer {at}, expected {expected}")
-    if wrong:
-        raise MismatchError(
-            f"{source} does not fit target {target.name}: {'; '.join(dict.fromkeys(wrong))}; use the assistant that was"
-            " made for this target"
-        )
+    refuse_misfit(source, target, wrong, OTHER)

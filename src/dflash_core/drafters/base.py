@@ -1,8 +1,5 @@
-"""The interface between a sequence and its drafter.
-
-A `Draft` is a loaded drafter, a `Drafter` its state over one sequence. The session that owns the sequence passes every
-commit to the drafter and truncates both together.
-"""
+"""The interface between a sequence and its drafter: a `Draft` is a loaded drafter, a `Drafter` its state over one
+sequence. The session that owns the sequence passes every commit to the drafter and truncates both together."""
 
 from __future__ import annotations
 
@@ -35,14 +32,13 @@ DraftLogits = npt.NDArray[np.float32]
 
 
 class Drafter(Protocol):
-    """Proposes tokens after one sequence. A new one is before the first token."""
+    """Proposes tokens after one sequence. A new one is before the first token. `nbytes`: in use now, by component of
+    the memory breakdown."""
 
     @property
     def capabilities(self) -> Capabilities: ...
-
     @property
-    def nbytes(self) -> Mapping[str, int]:
-        """Bytes in use now, by component of the memory breakdown."""
+    def nbytes(self) -> Mapping[str, int]: ...
 
     def begin(self) -> None:
         """Begin a new, empty sequence."""
@@ -89,12 +85,10 @@ class ReadsKeys(Protocol):
 
 
 class DraftModel(Protocol):
-    """A drafter's own model, as far as plans and descriptions need it."""
+    """A drafter's own model, as far as plans and descriptions need it. `kind`: its row in drafters/kinds.py."""
 
     @property
-    def kind(self) -> str:
-        """Its row in drafters/kinds.py."""
-
+    def kind(self) -> str: ...
     @property
     def name(self) -> str: ...
     @property
@@ -129,30 +123,26 @@ class TargetHeader:
 
 
 class ForTarget(Protocol):
-    """The description of a drafter, opened or loaded."""
+    """The description of a drafter, opened or loaded. `config`: that of its own model, None for one without; `files`:
+    its weights, one for each of its models."""
 
     @property
     def target(self) -> DraftTarget: ...
     @property
     def capabilities(self) -> Capabilities: ...
     @property
-    def config(self) -> DraftModel | None:
-        """The config of a drafter with a model of its own; None for one without."""
-
+    def config(self) -> DraftModel | None: ...
     @property
-    def files(self) -> tuple[WeightFile, ...]:
-        """Its weights, one for each of its models; none for a drafter without weights."""
-
+    def files(self) -> tuple[WeightFile, ...]: ...
     @property
     def notes(self) -> tuple[str, ...]: ...
 
 
 class Draft(ForTarget, Protocol):
-    """A loaded drafter, bound to its target."""
+    """A loaded drafter, bound to its target. `weight_bytes`: in their stored form."""
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of its weights in memory, in their stored form."""
+    def weight_bytes(self) -> int: ...
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
         """Draft rows 1..block-1 after a context: (block - 1, vocab) float32.

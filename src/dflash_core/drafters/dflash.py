@@ -22,7 +22,7 @@ from dflash_core.arch.spec import EMBEDDING
 from dflash_core.config import DraftConfig, Flavour, check_pair, draft_tokens, mask_token, paired
 from dflash_core.drafters.base import DraftLogits, DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
-from dflash_core.drafters.dflash_heads import GGUF_HARMLESS, check_json, gguf_heads, table_vocabulary, zlab_heads
+from dflash_core.drafters.dflash_heads import GGUF_HARMLESS, check_json, read_heads, table_vocabulary
 from dflash_core.drafters.dflash_names import check_families, check_heads, renamed
 from dflash_core.drafters.kinds import KINDS
 from dflash_core.errors import FormatError, MismatchError, UnsupportedError
@@ -30,23 +30,20 @@ from dflash_core.files import folder_name
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.metadata import MAX_EPS, Settings, check_unread
 from dflash_core.formats.safetensors import open_safetensors, read_json
-from dflash_core.formats.weights import RenamedWeights, StoredWeights, WeightFile, check_tensors, in_parts, shown
+from dflash_core.formats.weights import WeightFile, check_tensors, in_parts, shown
 
 FLAVOURS: dict[str, Flavour] = {
-    "dflash": "dflash",
-    "dspark": "dspark",
-    "dflash-draft": "dflash-draft",
-    "qwen35-dflash-draft": "lucebox",
-}
+    "dflash": "dflash", "dspark": "dspark", "dflash-draft": "dflash-draft", "qwen35-dflash-draft": "lucebox",
+}  # fmt: skip
 UPSTREAM = ("dflash.", "dspark.")
-FUSED = "self_attn.qkv_proj.weight"
-"""Query, key and value of a layer in one tensor, as poolside publishes them."""
-LAGUNA_WINDOW = 512
-"""Of every layer of poolside's drafters; their GGUF files leave it out."""
-DEFAULT_BLOCK = {"dflash": 16, "dflash2": 8, "dspark": 7}
-"""Where a GGUF file has none: what public drafters of each kind were trained with."""
-MAX_BLOCK = 256
-MAX_LAYER = 1023
+FUSED = "self_attn.qkv_proj.weight"  # query, key and value of a layer in one tensor, as poolside publishes them
+LAGUNA_WINDOW = 512  # of every layer of poolside's drafters; their GGUF files leave it out
+DEFAULT_BLOCK = {
+    "dflash": 16,
+    "dflash2": 8,
+    "dspark": 7,
+}  # that public drafters were trained with, where a file has none
+MAX_BLOCK, MAX_LAYER = 256, 1023
 
 
 def open_drafter(path: str | Path) -> tuple[DraftConfig, WeightFile]:
@@ -57,13 +54,13 @@ def open_drafter(path: str | Path) -> tuple[DraftConfig, WeightFile]:
     return _open_gguf(path)
 
 
-def _canonical_weights(source: str, weights: WeightFile, config: DraftConfig) -> RenamedWeights:
+def _canonical_weights(source: str, weights: WeightFile, config: DraftConfig) -> WeightFile:
     if config.key_length % 2:
         raise FormatError(f"{source}: the head size is {config.key_length}, expected an even number; convert it again")
     names = renamed(source, weights.tensors)
     tensors = {to: dataclasses.replace(weights.tensors[name], name=to) for to, name in names.items()}
     check_tensors(source, tensors, config.tensors())
-    return RenamedWeights(weights, names, tensors)
+    return dataclasses.replace(weights, tensors=tensors)
 
 
 def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
@@ -87,42 +84,32 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
     flavour = FLAVOURS[architecture]
     blocks = keys.integer("block_count", high=1024)
     window, sliding = _gguf_window(keys, blocks)
-    heads = gguf_heads(keys, weights.tensors, keys.integer("embedding_length"))
+    heads = read_heads(keys, weights.tensors, keys.integer("embedding_length"))
     base = keys.number("rope.freq_base", default=0.0 if flavour == "lucebox" else None)
     given, usual = keys.find("block_size", "dflash.block_size"), DEFAULT_BLOCK[heads.kind]
+    tokens = keys.get("tokenizer.ggml.tokens")
+    vocab = len(tokens) if isinstance(tokens, list) else _optional(keys, "vocab_size")
     config = DraftConfig(
-        name=keys.text("general.name", default=path.stem),
-        flavour=flavour,
-        block_count=blocks,
-        embedding_length=keys.integer("embedding_length"),
-        feed_forward_length=keys.uniform("feed_forward_length"),
-        head_count=keys.uniform("attention.head_count"),
-        head_count_kv=keys.uniform("attention.head_count_kv"),
-        key_length=keys.integer("attention.key_length"),
+        name=keys.text("general.name", default=path.stem), flavour=flavour, block_count=blocks,
+        embedding_length=keys.integer("embedding_length"), feed_forward_length=keys.uniform("feed_forward_length"),
+        head_count=keys.uniform("attention.head_count"), head_count_kv=keys.uniform("attention.head_count_kv"),
+        key_length=keys.integer("attention.key_length"), heads=heads,
         rms_eps=keys.number("attention.layer_norm_rms_epsilon", high=MAX_EPS),
-        rope_freq_base=base,
-        block_size=keys.integer(given, low=2, high=MAX_BLOCK) if given else usual,
-        target_layers=_gguf_layers(keys),
+        rope_freq_base=base, rope_scaling=gguf_scaling(keys, base),
+        block_size=keys.integer(given, low=2, high=MAX_BLOCK) if given else usual, target_layers=_gguf_layers(keys),
         mask_token_id=_optional(keys, "dflash.mask_token_id", "tokenizer.ggml.mask_token_id", low=0),
-        vocab_size=_gguf_vocabulary(keys) or table_vocabulary(weights.tensors),
-        target_block_count=None,
-        sliding_window=window,
-        sliding=sliding,
-        causal=_gguf_causal(keys, sliding, heads),
-        rope_scaling=gguf_scaling(keys, base),
-        heads=heads,
-    )
+        vocab_size=vocab or table_vocabulary(weights.tensors), target_block_count=None,
+        sliding_window=window, sliding=sliding, causal=_gguf_causal(keys, sliding, heads),
+    )  # fmt: skip
     _check_gguf(keys, config)
     if keys.get("decoder_arch") not in (None, "laguna"):
         raise UnsupportedError(
             f"{source}: decoder_arch is {shown(repr(keys.get('decoder_arch')))}, expected laguna or none; this drafter"
             " cannot run here"
         )
+    assumed = f"the drafter's file has no block size: {usual} is taken, as usual for {KINDS[config.kind].title}"
     notes = check_unread(keys, GGUF_HARMLESS)
-    if not given:
-        assumed = f"the drafter's file has no block size: {usual} is taken, as usual for {KINDS[config.kind].title}"
-        notes = (*notes, assumed)
-    config = dataclasses.replace(config, notes=notes)
+    config = dataclasses.replace(config, notes=notes if given else (*notes, assumed))
     return config, _canonical_weights(source, weights, config)
 
 
@@ -146,11 +133,6 @@ def _gguf_layers(keys: Settings) -> tuple[int, ...]:
     if keys.find("target_layers") or (keys.prefix in UPSTREAM and not keys.find("dflash.target_layer_ids")):
         return tuple(layer - 1 for layer in keys.integers("target_layers", low=EMBEDDING + 1, high=MAX_LAYER + 1))
     return keys.integers("dflash.target_layer_ids", low=EMBEDDING, high=MAX_LAYER)
-
-
-def _gguf_vocabulary(keys: Settings) -> int | None:
-    tokens = keys.get("tokenizer.ggml.tokens")
-    return len(tokens) if isinstance(tokens, list) else _optional(keys, "vocab_size")
 
 
 def _gguf_window(keys: Settings, blocks: int) -> tuple[int, tuple[bool, ...]]:
@@ -186,10 +168,8 @@ def _open_zlab(path: Path) -> tuple[DraftConfig, WeightFile]:
     if not (folder / "config.json").exists():
         inside = sorted(file.name for file in folder.glob("*.gguf")) if path.is_dir() else []
         if path.is_dir() and not inside and not any(folder.glob("*.safetensors")):
-            raise FormatError(
-                f"{path} has no model in it, expected a GGUF file, or a config.json and .safetensors files;"
-                " check the path"
-            )
+            expected = "a GGUF file, or a config.json and .safetensors files"
+            raise FormatError(f"{path} has no model in it, expected {expected}; check the path")
         hint = f"name the file {inside[0]} itself" if inside else "download config.json as well"
         raise FormatError(f"{path} has no config.json next to its weights, which a safetensors drafter needs; {hint}")
     name = folder_name(path.absolute() if path.is_dir() else path.absolute().parent)
@@ -205,7 +185,7 @@ def _open_zlab(path: Path) -> tuple[DraftConfig, WeightFile]:
     return config, _canonical_weights(name, weights, config)
 
 
-def _apart(source: str, keys: Settings, weights: StoredWeights) -> StoredWeights:
+def _apart(source: str, keys: Settings, weights: WeightFile) -> WeightFile:
     """The file with query, key and value of every layer as tensors of their own."""
     tensors = dict(weights.tensors)
     for name in [name for name in tensors if name.endswith(FUSED)]:
@@ -265,30 +245,21 @@ def _zlab_config(name: str, keys: Settings, weights: WeightFile) -> DraftConfig:
     blocks = keys.integer("num_hidden_layers", high=1024)
     window, sliding = _zlab_window(keys, blocks)
     target_blocks = _optional(both, "num_target_layers")
-    heads = zlab_heads(both, weights.tensors, keys.integer("hidden_size"))
+    heads = read_heads(both, weights.tensors, keys.integer("hidden_size"), json=True)
     stated = both.find("is_causal", "causal")
     config = DraftConfig(
-        name=name,
-        flavour="z-lab",
-        block_count=blocks,
-        embedding_length=keys.integer("hidden_size"),
-        feed_forward_length=keys.integer("intermediate_size"),
-        head_count=keys.integer("num_attention_heads"),
-        head_count_kv=keys.integer("num_key_value_heads"),
-        key_length=keys.integer("head_dim"),
-        rms_eps=keys.number("rms_norm_eps", high=MAX_EPS),
-        rope_freq_base=rope.number("rope_theta"),
+        name=name, flavour="z-lab", block_count=blocks, embedding_length=keys.integer("hidden_size"),
+        feed_forward_length=keys.integer("intermediate_size"), head_count=keys.integer("num_attention_heads"),
+        head_count_kv=keys.integer("num_key_value_heads"), key_length=keys.integer("head_dim"), heads=heads,
+        rms_eps=keys.number("rms_norm_eps", high=MAX_EPS), rope_freq_base=rope.number("rope_theta"),
         rope_scaling=json_scaling(keys, rope.number("rope_theta")),
         block_size=both.integer("block_size", "dspark_block_size", low=2, high=MAX_BLOCK),
-        target_layers=_zlab_layers(both, blocks, target_blocks),
+        target_layers=_zlab_layers(both, blocks, target_blocks), target_block_count=target_blocks,
         mask_token_id=_optional(both, "mask_token_id", "dspark_noise_token_id", low=0),
         vocab_size=_optional(keys, "vocab_size") or table_vocabulary(weights.tensors),
-        target_block_count=target_blocks,
-        sliding_window=window,
-        sliding=sliding,
+        sliding_window=window, sliding=sliding,
         causal=both.flags(stated, count=blocks) if stated else (False,) * blocks if heads.markov else sliding,
-        heads=heads,
-    )
+    )  # fmt: skip
     keys.check_divides("num_key_value_heads", config.head_count_kv, "num_attention_heads", config.head_count)
     return config
 

@@ -76,33 +76,20 @@ def table_vocabulary(tensors: Mapping[str, TensorInfo]) -> int | None:
     return None
 
 
-def gguf_heads(keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int) -> Heads:
-    """From a GGUF file; both naming schemes have the same keys."""
-    return _heads(
-        keys, tensors, hidden, "embedding_length", two=False, anchor_first=True,
-        embedding_scale=_scale(keys, "embedding_scale", "dflash.embedding_scale"),
-        logit_scale=_scale(keys, "logit_scale", "dflash.logit_scale"),
-        softcap=_scale(keys, "final_logit_softcapping", "dflash.final_logit_softcapping", none=0.0),
-    )  # fmt: skip
+SCALES = (
+    ("embedding_scale", "dflash.embedding_scale"), ("logit_scale", "dflash.logit_scale"),
+    ("final_logit_softcapping", "dflash.final_logit_softcapping"),
+)  # fmt: skip
+JSON_SCALES = ("input_embedding_scale",), ("output_multiplier",), ("final_logit_softcapping",)
 
 
-def zlab_heads(keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int) -> Heads:
-    """From a folder with a config.json. `keys`: those of dflash_config take precedence over those outside it."""
+def read_heads(keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int, *, json: bool = False) -> Heads:
+    """`json`: from a config.json, where settings of dflash_config take precedence; else both naming schemes of GGUF
+    have the same keys."""
+    two = json and keys.get("architectures") == ["DFlash2DraftModel"]
     # By default the speculators format has a row for the anchor in addition to the proposals.
-    return _heads(
-        keys, tensors, hidden, "hidden_size", two=keys.get("architectures") == ["DFlash2DraftModel"],
-        anchor_first=not keys.find("speculators_model_type", "speculators_config"),
-        embedding_scale=_scale(keys, "input_embedding_scale"),
-        logit_scale=_scale(keys, "output_multiplier"),
-        softcap=_scale(keys, "final_logit_softcapping", none=0.0),
-    )  # fmt: skip
-
-
-def _heads(
-    keys: Settings, tensors: Mapping[str, TensorInfo], hidden: int, width: str, *, two: bool, anchor_first: bool,
-    embedding_scale: float, logit_scale: float, softcap: float,
-) -> Heads:  # fmt: skip
-    """`two`: the file says that it is DFlash 2. anchor_first: whether the anchor's row predicts where it is silent."""
+    anchor_first = not (json and keys.find("speculators_model_type", "speculators_config"))
+    embedding, logits, softcap = JSON_SCALES if json else SCALES
     have = {canonical(name): info.shape for name, info in tensors.items()}
     two = two or any(name in have for name in SELECTOR) or any(keys.get(name) for name in _TWO[2:])
     folded = two or any(re.fullmatch(CONVOLUTIONS, name) for name in have)
@@ -110,7 +97,7 @@ def _heads(
     conv = selector = None
     if folded:
         conv = Convolution(keys.integer(_TWO[0], high=MAX_TAPS), keys.integer(_TWO[1], high=hidden))
-        keys.check_divides(_TWO[1], conv.group, width, hidden)
+        keys.check_divides(_TWO[1], conv.group, "hidden_size" if json else "embedding_length", hidden)
     if two:
         selector = Selector(keys.integer(_TWO[2], high=MAX_RANK), keys.integer(_TWO[3], high=MAX_TOP_K))
     anchor = keys.flag("sample_from_anchor", "dflash.sample_from_anchor")
@@ -131,7 +118,7 @@ def _heads(
         "token_embd.weight" in have,
         # A list of tokens without a head of its own would be a head that is missing.
         "output.weight" in have or "d2t" in have,
-        embedding_scale, logit_scale, softcap,
+        _scale(keys, *embedding), _scale(keys, *logits), _scale(keys, *softcap, none=0.0),
         gated="blk.0.attn_gate.weight" in have,
         taps_normed=any(name.startswith("enc.aux_norm.") for name in have),
     )  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_core.knobs import Knobs
-from dflash_core.pair_scores import PairScores
+from dflash_core.pair_scores import PairScores, log_sum
 from dflash_core.sampling import check_finite, gumbel
 from dflash_core.tree import Candidates, candidates, largest
 
@@ -50,7 +50,7 @@ def reranked(drafts: Candidates, noise: Array | None) -> Candidates:
     if isinstance(drafts.given, PairScores):
         return replace(drafts, given=replace(drafts.given, noise=noise, _known={}))
     scores = drafts.log_probs + noise
-    scores = scores - _log_sum(scores) + _log_sum(drafts.log_probs)
+    scores = scores - log_sum(scores) + log_sum(drafts.log_probs)
     order = np.argsort(-scores, axis=-1, kind="stable")
     return Candidates(np.take_along_axis(drafts.tokens, order, -1), np.take_along_axis(scores, order, -1))
 
@@ -77,9 +77,3 @@ def likeliest(logits: npt.NDArray[np.float32], knobs: Knobs | None, position: in
     noise = draw_noise(knobs, position, ids[None])
     assert noise is not None, "a share of the noise"
     return int(ids[(logits[ids] / knobs.tree_temperature + noise[0]).argmax()])
-
-
-def _log_sum(values: Array) -> Array:
-    most = values.max(axis=-1, keepdims=True)
-    total: Array = most + np.log(np.exp(values - most).sum(axis=-1, keepdims=True))
-    return total

@@ -1,24 +1,23 @@
-"""MTP heads: the block after the trunk of some models, trained to predict the token after the next.
-
-A head drafts token by token: first from the newest token and the target's hidden state before it, as the target's head
-reads it, then from its own token and its own hidden state. The head is in the target's file or a separate one.
-"""
+"""MTP heads: the block after the trunk of some models, in their file or a separate one. A head drafts token by token:
+first from the newest token and the target's hidden state before it, as the target's head reads it, then from its own
+token and its own hidden state."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from dflash_core.arch.kinds import EMBEDDING, HEAD, NORM, NextN
 from dflash_core.arch.reading import apart
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import LayerSpec, ModelSpec
-from dflash_core.config import MtpConfig
+from dflash_core.config import MtpConfig, refuse_misfit
 from dflash_core.drafters.base import DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
-from dflash_core.errors import MismatchError, UnsupportedError
+from dflash_core.errors import UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, architecture_of, open_gguf
 from dflash_core.formats.metadata import Settings
-from dflash_core.formats.weights import RenamedWeights, WeightFile, check_tensors
+from dflash_core.formats.weights import WeightFile, check_tensors
 from dflash_core.knobs import MAX_MTP_DEPTH
 
 KIND = "mtp"
@@ -93,10 +92,7 @@ def _check_fit(source: str, spec: ModelSpec, target: ModelSpec) -> None:
     wrong = [f"{what} {found:,}, expected {expected:,}" for what, found, expected in sizes if found != expected]
     if spec.architecture != target.architecture:
         wrong.append(f"architecture {spec.architecture}, expected {target.architecture}")
-    if wrong:
-        raise MismatchError(
-            f"{source} does not fit target {target.name}: {'; '.join(wrong)}; use the MTP file made from this target"
-        )
+    refuse_misfit(source, target, wrong, "the MTP file made from this target")
 
 
 def _head(file: GGUFFile, layer: LayerSpec, target: ModelSpec) -> tuple[MtpConfig, WeightFile]:
@@ -107,4 +103,4 @@ def _head(file: GGUFFile, layer: LayerSpec, target: ModelSpec) -> tuple[MtpConfi
     hidden, vocab = target.embedding_length, target.vocab_size
     config = MtpConfig(target.name, target.block_count, layer, nextn, hidden, vocab, target.rms_eps)
     check_tensors(str(file.path), tensors, config.tensors())
-    return config, RenamedWeights(file, {name: name for name in tensors}, tensors)
+    return config, replace(file, tensors=tensors)

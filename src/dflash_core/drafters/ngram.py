@@ -43,9 +43,7 @@ class NgramDrafter:
     def __init__(self) -> None:
         self._text = Successors()
 
-    @property
-    def nbytes(self) -> Mapping[str, int]:
-        return {}  # a few bytes per token: little compared with a cache
+        self.nbytes: Mapping[str, int] = {}  # a few bytes per token: little compared with a cache
 
     def begin(self) -> None:
         self._text.cut(0)
@@ -98,22 +96,10 @@ class NgramDraft:
 
     target: DraftTarget
     notes: tuple[str, ...] = ()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return CAPABILITIES
-
-    @property
-    def config(self) -> DraftModel | None:
-        return None
-
-    @property
-    def files(self) -> tuple[WeightFile, ...]:
-        return ()
-
-    @property
-    def weight_bytes(self) -> int:
-        return 0
+    capabilities: Capabilities = CAPABILITIES
+    config: DraftModel | None = None
+    files: tuple[WeightFile, ...] = ()
+    weight_bytes: int = 0
 
     def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> NgramDraft:
         return self

@@ -1,7 +1,5 @@
 """Several drafters of one target, loaded together: the policy picks one for each step, or the `draft` knob names it.
-
-All drafters observe the sequence; only the chosen one proposes, on the host.
-"""
+All of them observe the sequence; only the chosen one proposes, on the host."""
 
 from __future__ import annotations
 
@@ -56,17 +54,12 @@ def together(parts: Sequence[Capabilities]) -> Capabilities:
     )
 
 
-def chosen(kinds: Sequence[str], knobs: Knobs) -> int:
-    """The one of `kinds` that drafts: the first, unless the knobs name another one."""
-    return kinds.index(knobs.draft) if knobs.draft in kinds else 0
-
-
 class SeveralDrafters:
     """Implements `drafters.base.Drafter`."""
 
     def __init__(self, parts: Sequence[Drafter]) -> None:
         self.capabilities = together([part.capabilities for part in parts])
-        self.parts, self._kinds = tuple(parts), [part.capabilities.kind for part in parts]
+        self.parts = tuple(parts)
 
     @property
     def nbytes(self) -> Mapping[str, int]:
@@ -92,7 +85,8 @@ class SeveralDrafters:
             part.observe(tokens, rows[:, [layers.index(layer) for layer in own]].flatten(1))
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
-        return self.parts[chosen(self._kinds, knobs)].propose(root, knobs, at)
+        chosen = (part for part in self.parts if part.capabilities.kind == knobs.draft)
+        return next(chosen, self.parts[0]).propose(root, knobs, at)
 
     def rows(self, begin: int, end: int) -> tuple[Tensor, ...]:
         return tuple(tensor for part in self.parts for tensor in part.rows(begin, end))

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from dflash_core.prefix import common_prefix
 
-LONGEST = 12
-"""Most tokens of a match."""
+LONGEST = 12  # tokens of a match
 MATCH_CLASSES = 5
 HIT_RATES = (0.33, 0.46, 0.59, 0.72, 0.85)
 """How often a copied token is right, by the class of its match: priors of chat and code, not of one model."""

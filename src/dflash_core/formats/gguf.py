@@ -6,9 +6,10 @@ next multiple of `general.alignment`. A file that opens has all its tensors insi
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from dflash_core.clean import quoted
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.quants import LISTS, SUPPORTED, SUPPORTED_NAMES, UNSUPPORTED
 from dflash_core.formats.splits import SPLIT_NAME
-from dflash_core.formats.weights import Shard, StoredWeights, check_apart, shown
+from dflash_core.formats.weights import Shard, WeightFile, check_apart, shown
 from dflash_core.formats.weights import TensorInfo as TensorInfo
 
 MetaValue = str | int | float | bool | list[Any]
@@ -40,7 +41,7 @@ IMAGE_TENSORS = ("v.", "mm.", "a.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GGUFFile(StoredWeights):
+class GGUFFile(WeightFile):
     """An open GGUF file, all shards of it. `metadata` is the first shard's."""
 
     version: int
@@ -63,23 +64,13 @@ class GGUFFile(StoredWeights):
 
 def open_gguf(path: str | Path) -> GGUFFile:
     """Open a GGUF file; for a split file any shard opens all. Raises FormatError or UnsupportedError."""
-    path = Path(path)
-    first = _read_shard(path, 0)
+    first = _read_shard(Path(path), 0)
     count = first.metadata.get("split.count", 1)
-    if not isinstance(count, int) or count <= 1:
-        return GGUFFile(path, first.tensors, (first.data,), first.version, first.metadata)
-    return _open_split(path, first, count)
+    return first if not isinstance(count, int) or count <= 1 else _open_split(first, count)
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    version: int
-    metadata: dict[str, MetaValue]
-    tensors: dict[str, TensorInfo]
-    data: Shard
-
-
-def _open_split(path: Path, opened: _Opened, count: int) -> GGUFFile:
+def _open_split(opened: GGUFFile, count: int) -> GGUFFile:
+    path = opened.path
     match = SPLIT_NAME.fullmatch(path.name)
     if match is None or int(match[3]) != count:
         raise FormatError(
@@ -110,7 +101,7 @@ def _open_split(path: Path, opened: _Opened, count: int) -> GGUFFile:
     total = shards[0].metadata.get("split.tensors.count", len(tensors))
     if total != len(tensors):
         raise FormatError(f"{path}: the {count} shards hold {len(tensors)} tensors, expected {total}")
-    return GGUFFile(path, tensors, tuple(s.data for s in shards), shards[0].version, shards[0].metadata)
+    return replace(shards[0], path=path, tensors=tensors, shards=tuple(one.shards[0] for one in shards))
 
 
 def architecture_of(path: str | Path) -> MetaValue | None:
@@ -142,14 +133,14 @@ def _read_counts(path: Path) -> tuple[_Cursor, int, int, int]:
     return cursor, version, n_tensors, n_metadata
 
 
-def _read_shard(path: Path, index: int) -> _Opened:
+def _read_shard(path: Path, index: int) -> GGUFFile:
     cursor, version, n_tensors, n_metadata = _read_counts(path)
     metadata = _read_metadata(cursor, n_metadata)
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise FormatError(f"{path}: general.alignment is {alignment!r}, expected a power of two")
     tensors = _read_tensors(cursor, n_tensors, alignment, index)
-    return _Opened(version, metadata, tensors, cursor.shard)
+    return GGUFFile(path, tensors, (cursor.shard,), version, metadata)
 
 
 class _Cursor:
@@ -305,10 +296,7 @@ def _read_tensors(cursor: _Cursor, count: int, alignment: int, shard: int) -> di
             f"{cursor.name} is truncated: tensor {shown(first)} ends {short[first]:,} bytes past the end, and"
             f" {missing:,} bytes of {size + missing:,} are missing in all; download or copy it again"
         )
-    placed = {
-        name: TensorInfo(name, info.shape, info.type, info.n_bytes, info.n_elements, shard, start + info.offset)
-        for name, info in relative.items()
-    }
+    placed = {name: replace(info, offset=start + info.offset) for name, info in relative.items()}
     check_apart(cursor.name, placed.values())
     return placed
 
@@ -349,9 +337,7 @@ def _read_tensor(cursor: _Cursor, name: str, alignment: int, shard: int) -> Tens
         )
     if offset % alignment:
         raise FormatError(f"{where} starts at offset {offset:,}, expected a multiple of the alignment {alignment}")
-    n_elements = 1
-    for size in dimensions:
-        n_elements *= size
+    n_elements = math.prod(dimensions)
     n_bytes = n_elements // kind.block * kind.size
     return TensorInfo(name, tuple(reversed(dimensions)), kind.name, n_bytes, n_elements, shard, offset)
 

@@ -15,7 +15,7 @@ from dflash_core.clean import quoted
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.quants import FLOATS, LIST_TYPES
 from dflash_core.formats.splits import INDEX
-from dflash_core.formats.weights import Shard, StoredWeights, TensorInfo, check_apart, listed, shown
+from dflash_core.formats.weights import Shard, TensorInfo, WeightFile, check_apart, listed, shown
 
 MAX_HEADER = 1 << 26  # a drafter's is some 10 KB; 100,000 tensors of experts take 15 MB
 MAX_JSON = 1 << 26
@@ -31,7 +31,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SafetensorsFile(StoredWeights):
+class SafetensorsFile(WeightFile):
     """One safetensors file, or the shards that an index names."""
 
 
@@ -159,9 +159,9 @@ def _tensor(source: str, name: str, entry: Any, start: int, shard: int, packed: 
         )
     if packed and not shape:
         shape = [1]  # one number
-    most = 5 if packed else 4  # convolutions of an image tower
-    if not 1 <= len(shape) <= most or 0 in shape:
-        raise FormatError(f"{where} has shape {shape[:8]}, expected 1 to {most} positive sizes; the file is damaged")
+    limit = 5 if packed else 4  # convolutions of an image tower
+    if not 1 <= len(shape) <= limit or 0 in shape:
+        raise FormatError(f"{where} has shape {shape[:8]}, expected 1 to {limit} positive sizes; the file is damaged")
     n_elements = math.prod(shape)
     n_bytes = n_elements * DTYPES[dtype]
     if span[1] - span[0] != n_bytes:

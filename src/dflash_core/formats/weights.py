@@ -1,4 +1,4 @@
-"""The interface of weight files of every format: named tensors in shards, read from the file as float32."""
+"""Weight files of every format: named tensors in shards, read from the file as float32."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,22 +40,6 @@ class TensorInfo:
     offset: int
     factors: tuple[float, ...] = ()
     interleaved: int = 0
-
-
-class WeightFile(Protocol):
-    """The interface that model code uses."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]: ...
-
-    def raw(self, name: str, rows: slice | None = None, out: Bytes | None = None) -> Bytes: ...
-
-    def float32(self, name: str, rows: slice | None = None) -> Float32: ...
-
-    def int64(self, name: str) -> npt.NDArray[np.int64]: ...
 
 
 class Shard:
@@ -102,8 +86,9 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StoredWeights:
-    """A WeightFile over open files. Tensors were checked against their shard's size when the file was opened.
+class WeightFile:
+    """The tensors of open files by names, which need not be those in the files. They were checked against their shard's
+    size when the file was opened.
 
     Every reading raises FormatError where the file has become shorter since.
     """
@@ -111,6 +96,14 @@ class StoredWeights:
     path: Path
     tensors: Mapping[str, TensorInfo]
     shards: tuple[Shard, ...]
+
+    def damaged(self, name: str, found: str, expected: str) -> FormatError:
+        """The refusal of a tensor."""
+        return FormatError(f"{self.path}: {shown(name)} {found}, expected {expected}; download it again")
+
+    def unread(self, name: str, found: str, expected: str, use: str = "another file of the model") -> UnsupportedError:
+        """The refusal of a tensor in a form that is not read."""
+        return UnsupportedError(f"{self.path}: {shown(name)} {found}, expected {expected}; use {use}")
 
     def raw(self, name: str, rows: slice | None = None, out: Bytes | None = None) -> Bytes:
         """The stored bytes, (rows, bytes per row), of all rows or some: a row is the last dimension.
@@ -172,28 +165,6 @@ class StoredWeights:
             return data
         out.reshape(found, width)[:] = data
         return out
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RenamedWeights:
-    """A WeightFile with other tensor names: `names` maps each name to the name in the file."""
-
-    source: WeightFile
-    names: Mapping[str, str]
-    tensors: Mapping[str, TensorInfo]
-
-    @property
-    def path(self) -> Path:
-        return self.source.path
-
-    def raw(self, name: str, rows: slice | None = None, out: Bytes | None = None) -> Bytes:
-        return self.source.raw(self.names[name], rows, out)
-
-    def float32(self, name: str, rows: slice | None = None) -> Float32:
-        return self.source.float32(self.names[name], rows)
-
-    def int64(self, name: str) -> npt.NDArray[np.int64]:
-        return self.source.int64(self.names[name])
 
 
 def in_halves(rows: Rows, head: int) -> Rows:

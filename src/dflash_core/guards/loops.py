@@ -1,9 +1,6 @@
-"""Detects whether a text repeats itself, from the ids of its tail.
-
-Three triggers, in this order: the tail repeats with a period; most of it is made of runs that occur again and again;
-it uses next to no different tokens. A passage that occurs twice may be a draft and its copy, so runs count from the
-third occurrence on.
-"""
+"""Detects whether a text repeats itself, from the ids of its tail: it repeats with a period; most of it is made of runs
+that occur again and again; it uses next to no different tokens. A passage that occurs twice may be a draft and its
+copy, so runs count from the third occurrence on."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-WINDOW = 2048
-"""Tokens of the tail that are checked."""
+WINDOW = 2048  # tokens of the tail that are checked
 COVERAGE = 768  # tokens that a loop has to fill
 MAX_PERIOD = 512
 RATES = ((8, 0.995), (64, 0.99), (MAX_PERIOD, 0.98))  # by largest period, the share of the tail that has to repeat

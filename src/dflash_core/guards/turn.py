@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dflash_core.events import GuardEvent
-from dflash_core.guards.base import LAG, Intervention
 from dflash_core.guards.loops import COVERAGE, WINDOW, find_loop
 from dflash_core.knobs import Knobs
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Detokenizer, Tokenizer
 
+LAG = 160  # tokens between a finding and its action: more than queued steps can commit
 CHECKED_EVERY = 32  # tokens
 MIN_THINKING = 1024  # tokens of reasoning before loops are searched
 TAGS, TAGS_AMONG = 16, 64  # think tags among the newest tokens of an answer that make a loop
 
 
+@dataclass(frozen=True, slots=True)
+class Intervention:
+    """The action of a guard: `tokens` are inserted in the model's place; without any, the answer ends."""
+
+    event: GuardEvent
+    tokens: tuple[int, ...] = ()
+
+
 class TurnGuard:
-    """Implements `guards.base.Guard`. Loops are checked after every 32 tokens of a part, the budget after each
-    token."""
+    """Watches one answer, token by token. Decisions depend only on the tokens: how steps group them changes nothing.
+
+    On a card, steps are queued before the results of earlier ones are known. So a limit found in mid-answer is at least
+    LAG tokens after the token that caused it. Loops are checked after every 32 tokens of a part, the budget after each.
+    """
 
     def __init__(self, tokenizer: Tokenizer, knobs: Knobs, *, opens_thinking: bool) -> None:
         """`opens_thinking`: whether the prompt ends inside a think block."""
@@ -37,6 +49,7 @@ class TurnGuard:
 
     @property
     def limit(self) -> int | None:
+        """Tokens of the answer at which decoding halts; None while there is no such point."""
         points = [self._found[0]] if self._found is not None else []
         if (left := self._budget_left()) is not None:
             points.append(self._seen + left)
@@ -44,6 +57,8 @@ class TurnGuard:
 
     @property
     def intervention(self) -> Intervention | None:
+        """The action after the last token, where decoding has halted; None to continue, because the reason for the
+        limit no longer exists."""
         if self._split.inside and self._budget_left() == 0:
             spent = f"the budget of {self._knobs.thinking_budget:,} tokens is spent"
             return self._close(GuardEvent("thinking budget", "thinking", "close", spent))
@@ -53,6 +68,8 @@ class TurnGuard:
         return self._close(event) if event.action == "close" else Intervention(event)
 
     def ended(self) -> Intervention | None:
+        """The model has drawn a stop token after what was seen. The action's tokens replace it; None: the answer
+        ends."""
         if not self._split.inside or self._continued or self._knobs.end_in_thinking == "leave":
             return None
         self._continued = True
@@ -60,11 +77,13 @@ class TurnGuard:
 
     @property
     def requested(self) -> Intervention | None:
+        """The action that the user has requested, to be taken as soon as possible; None without one."""
         if not (self._requested and self._split.inside):
             return None
         return self._close(GuardEvent("request", "thinking", "close", "an answer was requested"))
 
     def see(self, tokens: Sequence[int], *, injected: bool = False) -> None:
+        """The answer continues with `tokens`; `injected`: they are an intervention's."""
         self._closed = self._closed or injected
         self._requested = self._requested and not injected
         for token in tokens:

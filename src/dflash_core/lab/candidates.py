@@ -11,7 +11,6 @@ BUDGETS = (4, 8, 15, 22, 32, 48)
 P_MINS = (0.0, 0.1, 0.25)
 TREE_TEMPERATURES = (0.7, 1.0, 1.4)
 WINDOWS = (0, 512, 2048)
-"""The knobs in which a candidate may differ from the present setting."""
 
 
 def arms(now: Knobs, limits: Limits) -> list[Arm]:
@@ -20,7 +19,7 @@ def arms(now: Knobs, limits: Limits) -> list[Arm]:
 
     Without a drafter that is the present setting and plain decoding. Settings that the pair cannot run are left out.
     """
-    found = {now: Arm("", now, "now")}
+    found = {now: Arm(label(now), now, "now")}
     several = limits.drafter.parts if limits.drafter is not None else ()
     choice: dict[str, Value] = {"draft": "auto"} if several else {}
     _put(found, now, limits, {"drafting": "auto", **choice}, "auto")
@@ -33,7 +32,7 @@ def arms(now: Knobs, limits: Limits) -> list[Arm]:
         for budget in BUDGETS:
             for p_min in P_MINS[:2] if several else P_MINS:
                 _put(found, now, limits, {"drafting": f"tree {budget}", "p_min": p_min, **named})
-    return [_named(arm) for arm in found.values()]
+    return list(found.values())
 
 
 def around(best: Knobs, limits: Limits, positions: int) -> list[Arm]:
@@ -57,7 +56,7 @@ def around(best: Knobs, limits: Limits, positions: int) -> list[Arm]:
     for window in WINDOWS:
         if window < positions and window != best.draft_window:
             _put(found, best, limits, {"draft_window": window})
-    return [_named(arm) for arm in found.values() if arm.knobs != best]
+    return [arm for arm in found.values() if arm.knobs != best]
 
 
 def label(knobs: Knobs) -> str:
@@ -85,8 +84,4 @@ def _put(found: dict[Knobs, Arm], base: Knobs, limits: Limits, changes: dict[str
         limits.check_possible(knobs, frozenset(changes))
     except KnobError:
         return
-    found.setdefault(knobs, Arm("", knobs, role))
-
-
-def _named(arm: Arm) -> Arm:
-    return Arm(label(arm.knobs), arm.knobs, arm.role)
+    found.setdefault(knobs, Arm(label(knobs), knobs, role))

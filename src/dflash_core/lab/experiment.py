@@ -34,8 +34,7 @@ from dflash_core.turn_stats import TurnReport
 
 WARM_UP_TOKENS = 16
 PLAIN_REPEATS, PLAIN_TOKENS = 2, 64
-FINE = 4
-"""When this few arms are left, neighbours of the best one are added."""
+FINE = 4  # when this few arms are left, neighbours of the best one are added
 ENDED_AT_ONCE = "the answer ended with its first token"
 
 
@@ -106,7 +105,8 @@ class Answerer:
         """
         turn: Answer
         if isinstance(asked, Prompt):
-            turn = Answer(self.engine, self.tokenizer, asked, knobs.fixed(), _start)
+            unread = Start("", "", "", "", "", asked.ids, knobs)  # nobody reads this record
+            turn = Answer(self.engine, self.tokenizer, asked, knobs.fixed(), lambda prompt, knobs: unread)
         else:
             conversation = Conversation(self.engine, self.tokenizer, self.template)
             conversation.set_messages(asked[:-1])
@@ -135,11 +135,6 @@ class Answerer:
                 self._turn.stop()
 
 
-def _start(prompt: Prompt, knobs: Knobs) -> Start:
-    """The beginning of a record that nobody reads."""
-    return Start("", "", "", "", "", prompt.ids, knobs)
-
-
 class Experiment:
     """Iterate it once, in any one thread; `result` is the state so far, readable at any time and from any thread.
 
@@ -165,19 +160,13 @@ class Experiment:
 
     @property
     def result(self) -> Result:
-        left_out = dict(self._excluded)
+        left_out, it = dict(self._excluded), self._design
         return Result(
-            arms=tuple(self._arms),
-            axes=self._design.axes,
-            prompts=tuple(case.name for case in self._design.cases),
-            repeats=self._design.repeats,
-            trials=tuple(trial for trial in tuple(self._trials) if trial.prompt not in left_out),
-            excluded=tuple(Excluded(self._design.cases[at].name, reason) for at, reason in left_out.items()),
-            complete=self._complete,
-            about=self._about,
-            base=self._design.base,
-            left=frozenset(self._schedule.left) if self._design.halving else None,
-        )
+            tuple(self._arms), it.axes, tuple(case.name for case in it.cases), it.repeats,
+            tuple(trial for trial in tuple(self._trials) if trial.prompt not in left_out),
+            tuple(Excluded(it.cases[at].name, reason) for at, reason in left_out.items()), self._complete, self._about,
+            it.base, frozenset(self._schedule.left) if it.halving else None,
+        )  # fmt: skip
 
     def __iter__(self) -> Iterator[ExperimentProgress]:
         """Yields before every run and at the end."""
@@ -196,14 +185,12 @@ class Experiment:
         yield ExperimentProgress(done, done, 0.0, "done")
 
     def _warm_up(self) -> Iterator[ExperimentProgress]:
+        prompts = range(len(self._design.cases))
         for number, arm in enumerate(self._arms):
-            while not self._cancelled and (prompt := self._first()) is not None:
+            while not self._cancelled and (left := [one for one in prompts if one not in self._excluded]):
                 yield ExperimentProgress(number, len(self._arms), None, f"warming up: {arm.label}")
-                if self._run(prompt, arm, WARM_UP_TOKENS) is not None:
+                if self._run(left[0], arm, WARM_UP_TOKENS) is not None:
                     break
-
-    def _first(self) -> int | None:
-        return next((prompt for prompt in range(len(self._design.cases)) if prompt not in self._excluded), None)
 
     def _measure(self) -> Generator[ExperimentProgress, None, bool]:
         """Returns whether every run was made; a cancel after the last one changes nothing."""
@@ -212,32 +199,37 @@ class Experiment:
             if self._cancelled:
                 return False
             arm, case = self._arms[slot.setting], self._design.cases[slot.prompt]
-            done, waiting = len(self.result.trials), self._schedule.waiting()
+            done, waiting = len(self.result.trials), self._schedule.waiting
             total = done + len(waiting) + self._schedule.ahead()
             yield ExperimentProgress(done, total, self._left(waiting), f"{arm.label} · {case.name}")
             began = time.perf_counter()
             report = self._run(slot.prompt, arm)
             if report is not None:
                 self._seconds.setdefault(slot.setting, []).append(time.perf_counter() - began)
-                self._trials.append(Trial(slot.setting, slot.prompt, slot.repeat, report, _score(case, report)))
+                scored = case.reference and report.stop == "stop token"
+                right = is_right(report.text, case.reference) if scored else None
+                self._trials.append(Trial(slot.setting, slot.prompt, slot.repeat, report, right))
                 self._schedule.done(slot, report.stats.tokens)
         return True
 
     def _next(self) -> Slot | None:
         if time.monotonic() - self._began > self._design.limit_s:
             return None
-        slot = self._schedule.next(lambda arms: ranked(self.result, arms))
+        slot = self._schedule.next(self._ranked)
         around, left = self._design.around, self._schedule.left
         if slot is None or around is None or self._refined or len(left) > FINE or len(left) == len(self._arms):
             return slot
         self._refined = True
         longest = max(trial.report.stats.prompt_tokens for trial in self._trials)
         known = {arm.knobs for arm in self._arms}
-        best = self._arms[ranked(self.result, left)[0]]
+        best = self._arms[self._ranked(left)[0]]
         more = [arm for arm in around(best, longest) if arm.knobs not in known]
         self._arms += more
         self._schedule.extend(more)
-        return self._schedule.next(lambda arms: ranked(self.result, arms))
+        return self._schedule.next(self._ranked)
+
+    def _ranked(self, arms: Sequence[int]) -> list[int]:
+        return ranked(self.result, arms)
 
     def _run(self, prompt: int, arm: Arm, most: int | None = None) -> TurnReport | None:
         """One answer; None where it was cancelled or its prompt had to be left out."""
@@ -264,9 +256,3 @@ class Experiment:
         means = {setting: sum(times) / len(times) for setting, times in self._seconds.items()}
         rest = sum(means.get(slot.setting, mean) for slot in waiting) + self._schedule.ahead() * mean
         return max(min(rest, self._design.limit_s - (time.monotonic() - self._began)), 0.0)
-
-
-def _score(case: Case, report: TurnReport) -> bool | None:
-    if not case.reference or report.stop != "stop token":
-        return None
-    return is_right(report.text, case.reference)

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+VERSION = 2
+PICTURES = (".png", ".svg")
+ROWS = (".json", ".csv")
+ENDINGS = (*ROWS, *PICTURES)
 BLUE, ORANGE = "#1b6ca8", "#d1570a"
 LIGHT = 0.6  # of the color map: from here on white does not show
 INSTALL = 'pip install "dflash-tui[plots]", in a checkout .venv/bin/pip install -e ".[plots]"'
@@ -103,12 +107,6 @@ def _field(figure: Figure, result: Result, table: Sequence[ArmRow]) -> None:
     axes.set_ylabel(spec_of(down).label)
 
 
-VERSION = 2
-PICTURES = (".png", ".svg")
-ROWS = (".json", ".csv")
-ENDINGS = (*ROWS, *PICTURES)
-
-
 def to_json(result: Result) -> dict[str, Any]:
     """The object that `sweep --json` prints: summarised `rows`, all `trials`, no texts."""
     table = rows(result)
@@ -146,19 +144,27 @@ def to_json(result: Result) -> dict[str, Any]:
 
 def to_csv(result: Result) -> str:
     """A line per run with all parameters, for a spreadsheet."""
-    out = io.StringIO()
     figures = ("tokens", "steps", "tokens_per_second", "acceptance_length", "decode_s", "ttft_ms", "prompt_tokens")
-    write = csv.writer(out, lineterminator="\n").writerow
-    write(["label", "prompt", "repeat", "ran", "stop", "right", *figures, *(spec.name for spec in SPECS)])
+    header = ("label", "prompt", "repeat", "ran", "stop", "right", *figures, *(spec.name for spec in SPECS))
+    lines = list[Sequence[object]]()
     for trial in result.trials:
         report = trial.report
         name, right = result.prompts[trial.prompt], "" if trial.right is None else int(trial.right)
-        write(
-            [result.arms[trial.setting].label, name, trial.repeat, report.mode, report.stop, right]
-            + [getattr(report.stats, figure) for figure in figures]
-            + list(report.knobs.to_dict().values())
-        )
+        lines.append([
+            result.arms[trial.setting].label, name, trial.repeat, report.mode, report.stop, right,
+            *(getattr(report.stats, figure) for figure in figures), *report.knobs.to_dict().values(),
+        ])  # fmt: skip
+    return _csv(header, lines)
+
+
+def _csv(header: Iterable[str], lines: Iterable[Iterable[object]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([header, *lines])
     return out.getvalue()
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1) + "\n"
 
 
 def check_path(path: Path, endings: Sequence[str] = ENDINGS) -> Path:
@@ -176,25 +182,16 @@ def check_path(path: Path, endings: Sequence[str] = ENDINGS) -> Path:
 def write(result: Result, path: Path) -> None:
     """Write `result` to a file, completely or not at all. Raises DFlashError."""
     ending = check_path(path).suffix.lower()
-    if ending == ".json":
-        data = (json.dumps(to_json(result), ensure_ascii=False, indent=1) + "\n").encode()
-    elif ending == ".csv":
-        data = to_csv(result).encode()
+    if ending in PICTURES:
+        _put(path, draw(result, ending.removeprefix(".")))
     else:
-        data = draw(result, ending.removeprefix("."))
-    _put(path, data)
+        _put(path, (_json(to_json(result)) if ending == ".json" else to_csv(result)).encode())
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write rows of equal fields: JSON or CSV. Raises DFlashError."""
-    if check_path(path, ROWS).suffix.lower() == ".json":
-        _put(path, (json.dumps(list(rows), ensure_ascii=False, indent=1) + "\n").encode())
-        return
-    out = io.StringIO()
-    writer = csv.DictWriter(out, rows[0] if rows else (), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    _put(path, out.getvalue().encode())
+    ending, table = check_path(path, ROWS).suffix.lower(), [list(row.values()) for row in rows]
+    _put(path, (_json(list(rows)) if ending == ".json" else _csv(rows[0] if rows else (), table)).encode())
 
 
 def _put(path: Path, data: bytes) -> None:

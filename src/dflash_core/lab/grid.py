@@ -19,10 +19,10 @@ from dflash_core.knobs import Knobs, Spec, Value, described, parse_settings, spe
 from dflash_core.limits import Limits
 from dflash_core.policy.base import FixedPolicy
 
-MAX_VALUES = 12
-"""A range without a step gets at most this many values."""
+MAX_VALUES = 12  # of a range without a step
 MAX_SETTINGS = 256
 NICE = (1, 2, 4, 5, 8)
+TREE_OR_CHAIN = "drafting=chain | drafting=tree"  # the preset of a comparison
 ONLY_IN_TREES = frozenset({"tree_width", "chain_seed"})
 
 
@@ -96,9 +96,7 @@ def settings(axes: Sequence[Axis], base: Knobs, limits: Limits) -> tuple[Arm, ..
         changes = {axis.name: value for axis, value in zip(axes, values)}
         label = ", ".join(f"{axis.spec.label} {show(axis.spec, value)}" for axis, value in zip(axes, values))
         arm = Arm(label, base.replace(**changes))
-        if (arm.knobs.mode, arm.knobs.budget) != tuple(
-            changes.get(n, getattr(arm.knobs, n)) for n in ("mode", "budget")
-        ):
+        if any(changes.get(name, getattr(arm.knobs, name)) != getattr(arm.knobs, name) for name in ("mode", "budget")):
             raise KnobError(f"{label}: {changes['mode']} has no size; sweep sizes with mode=tree or mode=chain")
         check(arm, frozenset(changes), limits)
         out.append(arm)
@@ -139,7 +137,13 @@ def _range(spec: Spec, text: str) -> list[Value]:
     assert not isinstance(high, str)
     if low > high:
         raise KnobError(f"{spec.name}={text}: the range runs backwards; write {high_text}..{low_text}")
-    step = _step(spec, step_text) if step_text else _nice_step(spec, high - low)
+    try:
+        step = (int if spec.kind == "int" else float)(step_text) if step_text else _nice_step(spec, high - low)
+    except ValueError:
+        step = 0
+    if not (0 < step < math.inf):
+        kind = "a whole number" if spec.kind == "int" else "a number"
+        raise KnobError(f"{spec.name}: the step {step_text!r} is not {kind} above 0; for example {spec.name}=1..9:2")
     count = math.floor((high - low) / step + 1e-9) + 1
     if count > MAX_SETTINGS:
         raise KnobError(f"{spec.name}={text}: {count:,} values, at most {MAX_SETTINGS} are run; give a larger step")
@@ -147,30 +151,11 @@ def _range(spec: Spec, text: str) -> list[Value]:
     return [*(spec.check(round(low + place * step, 9)) for place in range(count)), high]
 
 
-def _step(spec: Spec, text: str) -> float:
-    try:
-        step = int(text) if spec.kind == "int" else float(text)
-    except ValueError:
-        step = 0
-    if not (0 < step < math.inf):
-        kind = "a whole number" if spec.kind == "int" else "a number"
-        raise KnobError(f"{spec.name}: the step {text!r} is not {kind} above 0; for example {spec.name}=1..9:2")
-    return step
-
-
 def _nice_step(spec: Spec, span: float) -> float:
     """The smallest of 1, 2, 4, 5, 8, 10, 20, ... times the parameter's own step that gives few enough values."""
     unit = 1 if spec.kind == "int" else spec.step
-    for power in itertools.count():
-        for nice in NICE:
-            step = unit * nice * 10.0**power
-            if span / step <= MAX_VALUES - 1:
-                return step
-    raise AssertionError("unreachable")
-
-
-TREE_OR_CHAIN = "drafting=chain | drafting=tree"
-"""The preset: the tree against the chain."""
+    steps = (unit * nice * 10.0**power for power in itertools.count() for nice in NICE)
+    return next(step for step in steps if span / step <= MAX_VALUES - 1)
 
 
 def parse_pair(text: str, base: Knobs, limits: Limits) -> tuple[Arm, Arm]:
@@ -193,12 +178,9 @@ def parse_pair(text: str, base: Knobs, limits: Limits) -> tuple[Arm, Arm]:
 
 
 def _setting(words: list[str], base: Knobs, limits: Limits) -> Arm:
-    changes: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise KnobError(f"{word}: expected NAME=VALUE, for example {TREE_OR_CHAIN}")
-        changes[name] = value
+    if wrong := [word for word in words if "=" not in word]:
+        raise KnobError(f"{wrong[0]}: expected NAME=VALUE, for example {TREE_OR_CHAIN}")
+    changes = dict(word.split("=", 1) for word in words)
     arm = Arm(" ".join(words) or "now", base.replace(**parse_settings(changes)))
     check(arm, frozenset(changes), limits)
     return arm

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dflash_core.events import StepEvent
     from dflash_core.lab.results import Result
     from dflash_core.record import TurnRecord
 
@@ -38,19 +37,12 @@ def of_result(result: Result, how: str) -> PlainSpeed | None:
     return PlainSpeed(tok_s, steps, positions, datetime.now(UTC).isoformat(timespec="seconds"), how)
 
 
-def plain_speed(steps: list[StepEvent], positions: int, how: str) -> PlainSpeed | None:
-    """The speed of `steps`, by their wall time; None for too few steps, or if no time was measured."""
-    seconds = sum(step.stages.total for step in steps) / 1e3
-    if len(steps) < MIN_STEPS or seconds <= 0:
-        return None
-    taken = datetime.now(UTC).isoformat(timespec="seconds")
-    return PlainSpeed(sum(len(step.tokens) for step in steps) / seconds, len(steps), positions, taken, how)
-
-
 def of_turn(record: TurnRecord) -> PlainSpeed | None:
-    """The speed of a turn that ran without drafts from its first step to its last; None for any other."""
-    steps = list(record.steps)
-    if any(step.mode != "plain" for step in steps):
+    """The speed of a turn that ran without drafts from its first step to its last, by its wall time; None for any
+    other, for too few steps, or if no time was measured."""
+    steps, start = record.steps, record.start
+    seconds = sum(step.stages.total for step in steps) / 1e3
+    if any(step.mode != "plain" for step in steps) or len(steps) < MIN_STEPS or seconds <= 0:
         return None
-    speed = plain_speed(steps, len(record.start.prompt_ids), "a plain turn")
-    return speed and PlainSpeed(speed.tokens_per_second, speed.steps, speed.positions, record.start.created, speed.how)
+    tok_s = sum(len(step.tokens) for step in steps) / seconds
+    return PlainSpeed(tok_s, len(steps), len(start.prompt_ids), start.created, "a plain turn")

@@ -26,6 +26,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
+    """A prompt that could not be measured."""
+
     name: str
     reason: str
 

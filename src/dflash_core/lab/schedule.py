@@ -1,13 +1,8 @@
 """Which run of an experiment comes next: every arm on every prompt, or sequential halving of the arms.
 
-Runs are interleaved (`lab/schedule.py`), so any two arms that are left have the same prompts.
-
-    grid        every arm has every pair (prompt and repeat)
-    halving     the same, but after each round the slower half of the arms is out (Karnin, Koren and Somekh, 2013)
-
-A round of halving is every prompt at least once, `ROUND_PAIRS` pairs and `ROUND_TOKENS` tokens at least, so the first
-decision already rests on the same prompts for all. The present setting and `auto` stay to the end, as the table shows
-them. Nothing here depends on a model or a screen.
+Runs are interleaved, so any two arms that are left have the same prompts. With halving the slower half of the arms is
+out after each round (Karnin, Koren and Somekh, 2013). A round is every prompt at least once, `ROUND_PAIRS` pairs and
+`ROUND_TOKENS` tokens at least. The present setting and `auto` stay to the end, as the table shows them.
 """
 
 from __future__ import annotations
@@ -54,18 +49,18 @@ class Schedule:
     """`next` gives a run, `done` takes the number of its tokens. `repeats`: of a grid."""
 
     def __init__(self, arms: Sequence[Arm], prompts: int, repeats: int = 1, *, halving: bool = False) -> None:
-        self._arms, self._prompts, self.halving = list(arms), prompts, halving
+        self._arms, self._prompts, self._halving = list(arms), prompts, halving
         self.left = list(range(len(arms)))  # arms that are still measured
         self.excluded: set[int] = set()  # prompts that say nothing
         self._rounds = 0  # of halving, complete
         self._ran: dict[Slot, int] = {}
         self._repeats = self._round() if halving else repeats  # of each prompt, at the end of this round
-        self._waiting: list[Slot] = []
+        self.waiting: list[Slot] = []  # what is still to run in this round
         self._fill()
 
     def next(self, rank: Rank) -> Slot | None:
         """The next run; None at the end. Ends rounds of halving by `rank`."""
-        while not self._waiting and self.halving and self._rounds < ROUNDS and len(self.left) > 1:
+        while not self.waiting and self._halving and self._rounds < ROUNDS and len(self.left) > 1:
             if self._brief():
                 self._repeats += 1
             else:
@@ -75,20 +70,16 @@ class Schedule:
                     return None
                 self._repeats += self._round()
             self._fill()
-        return self._waiting[0] if self._waiting else None
-
-    def waiting(self) -> Sequence[Slot]:
-        """What is still to run in this round."""
-        return self._waiting
+        return self.waiting[0] if self.waiting else None
 
     def done(self, slot: Slot, tokens: int) -> None:
         self._ran[slot] = tokens
-        self._waiting.remove(slot)
+        self.waiting.remove(slot)
 
     def exclude(self, prompt: int) -> None:
         """A prompt cannot be measured: it is left out for all arms."""
         self.excluded.add(prompt)
-        if self.halving:
+        if self._halving:
             self._repeats = max(self._repeats, self._round())
         self._fill()
 
@@ -100,7 +91,7 @@ class Schedule:
 
     def ahead(self) -> int:
         """The most runs that later rounds of halving can need."""
-        if not self.halving:
+        if not self._halving:
             return 0
         field, runs = len(self.left), 0
         for _ in range(self._rounds + 1, ROUNDS):
@@ -111,7 +102,7 @@ class Schedule:
     def _fill(self) -> None:
         slots = interleave(len(self.left), self._prompts, self._repeats)
         found = (Slot(self.left[slot.setting], slot.prompt, slot.repeat) for slot in slots)
-        self._waiting = [slot for slot in found if slot.prompt not in self.excluded and slot not in self._ran]
+        self.waiting = [slot for slot in found if slot.prompt not in self.excluded and slot not in self._ran]
 
     def _round(self) -> int:
         """Repeats of each prompt in a round."""

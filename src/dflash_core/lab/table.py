@@ -9,14 +9,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from dflash_core.bench.statistics import MIN_PAIRS, Comparison, Summary, compare, summary
+from dflash_core.knobs import SPECS
 from dflash_core.lab.grid import Arm
 from dflash_core.lab.results import Result, Trial
-from dflash_core.turn_stats import TurnReport
 
 Pairs = Mapping[tuple[int, int], Trial]
-Figure = Callable[[TurnReport], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,9 @@ def rows(result: Result) -> tuple[ArmRow, ...]:
         by_arm.setdefault(trial.setting, {})[trial.pair] = trial
     level = _level(result, by_arm)
     shared = [pair for pair in by_arm.get(level[0], {}) if all(pair in by_arm.get(at, {}) for at in level)]
-    out = []
-    texts = _texts(result)
+    out, texts = [], dict[tuple[object, ...], tuple[int, ...]]()
+    for trial in result.trials:  # the tokens of the first run of every prompt with given parameters of drawing
+        texts.setdefault(_drawn(result.arms[trial.setting], trial), trial.report.tokens)
     for at, its in sorted(by_arm.items()):
         base = by_arm.get(result.base if result.base is not None else at, its)
         paired = [pair for pair in its if pair in shared] if at in level else [pair for pair in its if pair in base]
@@ -94,13 +95,8 @@ def ranked(result: Result, arms: Sequence[int]) -> list[int]:
     return [row.index for row in sorted(its, key=lambda row: (-row.gain, row.index != result.base))]
 
 
-def speed(report: TurnReport) -> float:
-    """tok/s of a run."""
-    return report.stats.tokens_per_second
-
-
-def against(a: Pairs, b: Pairs, pairs: Sequence[tuple[int, int]], figure: Figure = speed) -> Comparison | None:
-    """How a figure of `b` differs from that of `a` over the `pairs` that both have; None where a clock gave none.
+def against(a: Pairs, b: Pairs, pairs: Sequence[tuple[int, int]]) -> Comparison | None:
+    """How the speed of `b` differs from that of `a` over the `pairs` that both have; None where a clock gave none.
 
     Repeats are not prompts: what they show is how sure the clock is, not what other prompts would give. So a prompt is
     one pair, by the medians of its repeats. Only where there are too few prompts to say anything of others is every run
@@ -112,7 +108,8 @@ def against(a: Pairs, b: Pairs, pairs: Sequence[tuple[int, int]], figure: Figure
     if len(prompts) >= MIN_PAIRS:
         groups = [[pair for pair in ordered if pair[0] == prompt] for prompt in prompts]
     left, right = (
-        [statistics.median(figure(side[pair].report) for pair in group) for group in groups] for side in (a, b)
+        [statistics.median(side[pair].report.stats.tokens_per_second for pair in group) for group in groups]
+        for side in (a, b)
     )
     return compare(left, right) if min(left) > 0 else None
 
@@ -128,33 +125,24 @@ def _level(result: Result, by_arm: Mapping[int, Pairs]) -> list[int]:
 def _leader(level: Sequence[int], base: int | None, versus: Callable[[int, int], Comparison | None]) -> int:
     """The arm that is most ahead of the base; without a base the one that no other is ahead of."""
 
-    def ahead(at: int, of: int) -> float:
-        it = versus(at, of)
-        return it.difference if it is not None else 0.0
+    def leader(of: int) -> int:
+        return max(level, key=lambda at: (it.difference if (it := versus(at, of)) else 0.0, at == of))
 
     if base is not None:
-        return max(level, key=lambda at: (ahead(at, base), at == base))
+        return leader(base)
     found, seen = level[0], set[int]()
     while found not in seen:  # medians need not be transitive
         seen.add(found)
-        found = max(level, key=lambda at: (ahead(at, found), at == found))
+        found = leader(found)
     return found
-
-
-def _texts(result: Result) -> dict[tuple[object, ...], tuple[int, ...]]:
-    """The tokens of the first run of every prompt with given parameters of drawing."""
-    texts: dict[tuple[object, ...], tuple[int, ...]] = {}
-    for trial in result.trials:
-        texts.setdefault(_drawn(result.arms[trial.setting], trial), trial.report.tokens)
-    return texts
 
 
 def _drawn(arm: Arm, trial: Trial) -> tuple[object, ...]:
     """What an answer depends on. Speculation is not part of it."""
-    k = arm.knobs
-    penalties = (k.repetition_penalty, k.frequency_penalty, k.presence_penalty)
-    chain = (k.temperature, k.top_k, k.top_p, k.min_p, k.seed, *penalties)
-    return (trial.prompt, k.thinking, k.max_tokens, k.ignore_eos, *chain)
+    names = [spec.name for spec in SPECS if spec.group == "sampling"]
+    return trial.prompt, *(
+        getattr(arm.knobs, name) for name in (*names, "seed", "thinking", "max_tokens", "ignore_eos")
+    )
 
 
 def _row(
@@ -163,22 +151,15 @@ def _row(
     stats = [trial.report.stats for trial in trials]
     steps = sum(one.steps for one in stats)
     scored = [trial.right for trial in trials if trial.right is not None]
-    deepest = max(len(one.drafted_by_depth) for one in stats)
-    drafted, reached = [0] * deepest, [0.0] * deepest
-    for one in stats:
-        for depth, (count, rate) in enumerate(zip(one.drafted_by_depth, one.accept_rate_by_depth)):
-            drafted[depth] += count
-            reached[depth] += count * rate
+    drafted, reached = [], []
+    for rates in zip_longest(*(zip(one.drafted_by_depth, one.accept_rate_by_depth) for one in stats), fillvalue=(0, 0)):
+        drafted.append(sum(count for count, _ in rates))
+        reached.append(sum(count * rate for count, rate in rates))
     return ArmRow(
-        index=index,
-        arm=arm,
-        runs=len(trials),
-        mode=trials[0].report.mode,
-        tok_s=summary([one.tokens_per_second for one in stats]),
+        index, arm, len(trials), trials[0].report.mode, summary([one.tokens_per_second for one in stats]),
         acceptance=sum(one.acceptance_length * one.steps for one in stats) / steps,
         step_ms=sum(one.decode_s for one in stats) / steps * 1e3,
         accepted=tuple(hits / count if count else 0.0 for hits, count in zip(reached, drafted)),
         right=(sum(scored), len(scored)),
-        other_text=sum(trial.report.tokens != texts[_drawn(arm, trial)] for trial in trials),
-        left=left,
-    )
+        other_text=sum(trial.report.tokens != texts[_drawn(arm, trial)] for trial in trials), left=left,
+    )  # fmt: skip

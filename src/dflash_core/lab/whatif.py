@@ -9,8 +9,7 @@ the largest budget gives the walks of all smaller ones.
     exact       the drafter runs again from every step start that a budget would have had. Equals a real run, but for
                 near-ties in the drafter's order.
 
-Each of several drafters has curves of its own: an estimate uses the steps that it drafted, an exact curve what it
-would have drafted by itself.
+Each of several drafters has curves of its own.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from dflash_core.knobs import Knobs
 from dflash_core.lab.results import ExperimentProgress
 from dflash_core.tree import Candidates, build, deepest_draft, walk
 
-MIN_STEPS = 5
-"""The smallest number of steps with the same count of nodes whose median counts as measured."""
+MIN_STEPS = 5  # with the same count of nodes, whose median counts as measured
 
 Source = Literal["measured", "interpolated", "extrapolated"]
+Kind = Literal["estimate", "exact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class StepTimes:
             self.add(step)
 
     def add(self, step: StepEvent) -> None:
-        """Count one step; it drafts whatever its tree then holds, so only steps without a drafter are others."""
+        """Count one step."""
         if step.mode != "plain":
             self._times.setdefault(len(step.tree.tokens) - 1, []).append(step.stages.total)
 
@@ -70,21 +69,13 @@ class StepTimes:
             return Cost(measured[int(nodes)], "measured")
         if len(measured) < 2:
             return None
-        below = max((n for n in measured if n < nodes), default=None)
-        above = min((n for n in measured if n > nodes), default=None)
-        if below is not None and above is not None:
-            share = (nodes - below) / (above - below)
-            return Cost(measured[below] + share * (measured[above] - measured[below]), "interpolated")
         low, high = min(measured), max(measured)
+        if low < nodes < high:
+            return Cost(float(np.interp(nodes, list(measured), list(measured.values()))), "interpolated")
         near = nodes * high >= low * low and nodes * low <= high * high
         slope, start = statistics.linear_regression(list(measured), list(measured.values()))
         ms = start + slope * nodes
         return Cost(ms, "extrapolated") if near and slope > 0 and ms > 0 and math.isfinite(ms) else None
-
-
-Kind = Literal["estimate", "exact"]
-Propose = Callable[[Sequence[int], int, Knobs], Candidates]
-"""(tokens before the root, root, knobs) -> the drafter's candidates there: `Runner.propose`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,25 +152,11 @@ class AutoTurn:
 
 def auto_turn(steps: Sequence[StepEvent]) -> AutoTurn | None:
     """The turn's own row, where `auto` chose its trees from the first step to the last; None for any other."""
-    if not steps or not all(step.knobs.mode == "auto" for step in steps):
-        return None
-    if not any(step.choice is not None for step in steps):
+    if not all(step.knobs.mode == "auto" for step in steps) or all(step.choice is None for step in steps):
         return None
     seconds = sum(step.stages.total - step.stages.host for step in steps) / 1e3
     nodes = sum(len(step.tree.tokens) - 1 for step in steps) / len(steps)
     return AutoTurn(len(steps), sum(len(step.tokens) for step in steps), nodes, seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reach:
-    """For one start: the indices of the tree's nodes on the text's path, and the number of nodes of the tree."""
-
-    path: tuple[int, ...]
-    nodes: int
-
-    def accepted(self, budget: int) -> int:
-        """The number of draft tokens on the text's path in the tree of that budget."""
-        return sum(node <= budget for node in self.path)
 
 
 def drafted_by(knobs: Knobs, drafter: str) -> Knobs:
@@ -192,6 +169,47 @@ def of_drafter(steps: Sequence[StepEvent], drafter: str) -> list[StepEvent]:
     return [step for step in steps if step.drafts.tokens and drafter in ("", step.drafter)]
 
 
+def own_ms(steps: Sequence[StepEvent], drafter: str = "") -> float | None:
+    """Milliseconds of a step of the turn itself, of a drafter's alone where one is named, by its wall time; None where
+    no time was taken."""
+    times = [step.stages.total for step in of_drafter(steps, drafter)]
+    return sum(times) / len(times) if sum(times) > 0 else None
+
+
+def curve(
+    kind: Kind, acceptance: Sequence[Acceptance], costs: StepTimes, current: int, own: float | None = None
+) -> Curve:
+    """Add a cost to every acceptance length. `own`: ms per step of the turn itself, which had the budget `current`:
+    that one was measured, however few of its steps were of one size."""
+    points = []
+    for one in acceptance:
+        cost = Cost(own, "measured") if own is not None and one.budget == current else costs.at(one.nodes)
+        points.append(Point(one, cost.ms, cost.source) if cost else Point(one))
+    return Curve(kind, tuple(points), current, tuple(costs.measured))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """For one start: the indices of the tree's nodes on the text's path, and the number of nodes of the tree."""
+
+    path: tuple[int, ...]
+    nodes: int
+
+    @staticmethod
+    def of(root: int, drafts: Candidates, knobs: Knobs, text: Sequence[int], budget: int,
+           stops: Collection[int], *, chain: bool) -> _Reach:  # fmt: skip
+        """`text`: the tokens that followed `root`."""
+        if chain:
+            drafts = drafts.cut(len(drafts.tokens), 1)
+        tree = build(root, drafts, budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed, stops=stops)
+        path = walk(tree, lambda _, path: text[len(path)] if len(path) < len(text) else -1).path
+        return _Reach(path[1:], len(tree) - 1)
+
+    def committed(self, budget: int, left: int) -> int:
+        """The tokens of a step with a tree of that budget, where `left` are left."""
+        return min(sum(node <= budget for node in self.path) + 1, left)
+
+
 def estimate(
     steps: Sequence[StepEvent], budgets: Sequence[int], drafter: str = "", p_min: float | None = None
 ) -> tuple[Acceptance, ...]:
@@ -201,34 +219,44 @@ def estimate(
     For the budget that the turn ran with it is what was measured. `p_min`: another than the turn's.
     """
     text = [token for step in steps for token in step.tokens]
-    starts = [0, *itertools.accumulate(len(step.tokens) for step in steps)]
-    drafted = [(step, start) for step, start in zip(steps, starts) if of_drafter([step], drafter)]
-    if not drafted:
+    # Below the token that ended the answer nothing is drafted; other tokens that would have are not recorded.
+    stops = {text[-1]} if steps and steps[-1].stop == "stop token" else ()
+    reaches = list[tuple[_Reach, int]]()
+    for step, at in zip(steps, itertools.accumulate((len(step.tokens) for step in steps), initial=0)):
+        if not of_drafter([step], drafter):
+            continue
+        drafts = Candidates(np.array(step.drafts.tokens, np.int64), np.array(step.drafts.log_probs))
+        drafts = drafts.cut(deepest_draft(step.knobs.max_tokens - at - 1))
+        knobs = step.knobs if p_min is None else replace(step.knobs, p_min=p_min)
+        reach = _Reach.of(
+            step.tree.tokens[0], drafts, knobs, text[at:], max(budgets), stops, chain=step.mode == "chain"
+        )
+        reaches.append((reach, len(text) - at))
+    if not reaches:
         by = f"{drafter} drafted nothing in this turn" if drafter else "this turn drafted nothing"
         raise DFlashError(f"{by}, so there is nothing to go by; answer again with drafting=tree")
-    largest = max(budgets)
-    # Below the token that ended the answer nothing is drafted; other tokens that would have are not recorded.
-    stops = {text[-1]} if steps[-1].stop == "stop token" else ()
-    reaches = [(_reach(step, start, text[start:], largest, stops, p_min), len(text) - start) for step, start in drafted]
-    out = []
-    for budget in budgets:
-        committed = sum(min(reach.accepted(budget) + 1, rest) for reach, rest in reaches)
-        nodes = sum(min(reach.nodes, budget) for reach, _ in reaches)
-        out.append(Acceptance(budget, committed / len(reaches), nodes / len(reaches), len(reaches)))
-    return tuple(out)
+    count = len(reaches)
+    return tuple(
+        Acceptance(
+            budget, sum(reach.committed(budget, left) for reach, left in reaches) / count,
+            sum(min(reach.nodes, budget) for reach, _ in reaches) / count, count,
+        )
+        for budget in budgets
+    )  # fmt: skip
 
 
 class ExactReplay:
     """Runs the drafter again over one turn: iterate it once for progress, then read `acceptance`.
 
-    `prompt` and `answer` are the turn's ids, `knobs` what every budget is tried with, `context_length` the positions
-    that both may fill, `stops` the tokens that end answers; each position is drafted at most once, whatever the number
-    of budgets. Raises what `propose` raises, and DFlashError for a turn without a step.
+    `propose` (tokens before the root, root, knobs) gives the drafter's candidates there: `Runner.propose`. `prompt` and
+    `answer` are the turn's ids, `knobs` what every budget is tried with, `context_length` the positions that both may
+    fill, `stops` the tokens that end answers; each position is drafted at most once, whatever the number of budgets.
+    Raises what `propose` raises, and DFlashError for a turn without a step.
     """
 
     def __init__(
         self,
-        propose: Propose,
+        propose: Callable[[Sequence[int], int, Knobs], Candidates],
         prompt: Sequence[int],
         answer: Sequence[int],
         knobs: Knobs,
@@ -248,18 +276,16 @@ class ExactReplay:
     def __iter__(self) -> Iterator[ExperimentProgress]:
         """Yields before every draft; stop iterating to cancel."""
         last = len(self._answer) - 1
-        starts = dict.fromkeys(self._budgets, 0)
+        starts, nodes = dict.fromkeys(self._budgets, 0), dict.fromkeys(self._budgets, 0)
         taken: dict[int, list[int]] = {budget: [] for budget in self._budgets}
-        nodes = dict.fromkeys(self._budgets, 0)
         # All budgets advance together: progress is that of the slowest, and every draft is used at once.
         while (at := min(starts.values())) < last:
             yield ExperimentProgress(at, last, None, "drafting again")
             reach = self._reach(at)
             for budget in (budget for budget, start in starts.items() if start == at):
-                committed = min(reach.accepted(budget) + 1, last - at)
-                taken[budget].append(committed)
+                taken[budget].append(reach.committed(budget, last - at))
                 nodes[budget] += min(reach.nodes, budget)
-                starts[budget] += committed
+                starts[budget] += taken[budget][-1]
         self.steps = {budget: tuple(lengths) for budget, lengths in taken.items()}
         self.acceptance = tuple(
             Acceptance(budget, last / len(lengths), nodes[budget] / len(lengths), len(lengths))
@@ -267,55 +293,8 @@ class ExactReplay:
         )
 
     def _reach(self, at: int) -> _Reach:
-        root = self._answer[at]
-        drafts = self._propose(self._prompt + self._answer[:at], root, self._knobs)
+        answer, knobs = self._answer, self._knobs
+        drafts = self._propose(self._prompt + answer[:at], answer[at], knobs)
         drafts = drafts.cut(deepest_draft(self._longest - at - 1))
-        return _walked(root, drafts, self._knobs, self._answer[at + 1 :], max(self._budgets), stops=self._stops)
-
-
-def own_ms(steps: Sequence[StepEvent], drafter: str = "") -> float | None:
-    """Milliseconds of a step of the turn itself, of a drafter's alone where one is named, by its wall time; None where
-    no time was taken."""
-    drafted = of_drafter(steps, drafter)
-    total = sum(step.stages.total for step in drafted)
-    return total / len(drafted) if drafted and total > 0 else None
-
-
-def curve(
-    kind: Kind, acceptance: Sequence[Acceptance], costs: StepTimes, current: int, own: float | None = None
-) -> Curve:
-    """Add a cost to every acceptance length. `own`: ms per step of the turn itself, which had the budget `current`:
-    that one was measured, however few of its steps were of one size."""
-    points = []
-    for one in acceptance:
-        cost = Cost(own, "measured") if own is not None and one.budget == current else costs.at(one.nodes)
-        points.append(Point(one, cost.ms, cost.source) if cost else Point(one))
-    return Curve(kind, tuple(points), current, tuple(costs.measured))
-
-
-def _reach(
-    step: StepEvent, at: int, text: Sequence[int], budget: int, stops: Collection[int], p_min: float | None
-) -> _Reach:
-    """The reach of one recorded step, whose root is token `at` of the answer; `text` are the tokens that followed."""
-    log_probs = np.array(step.drafts.log_probs)
-    drafts = Candidates(np.array(step.drafts.tokens, np.int64), log_probs)
-    drafts = drafts.cut(deepest_draft(step.knobs.max_tokens - at - 1))
-    knobs = step.knobs if p_min is None else replace(step.knobs, p_min=p_min)
-    return _walked(step.tree.tokens[0], drafts, knobs, text, budget, chain=step.mode == "chain", stops=stops)
-
-
-def _walked(
-    root: int,
-    drafts: Candidates,
-    knobs: Knobs,
-    text: Sequence[int],
-    budget: int,
-    *,
-    chain: bool | None = None,
-    stops: Collection[int] = (),
-) -> _Reach:
-    if knobs.mode == "chain" if chain is None else chain:
-        drafts = drafts.cut(len(drafts.tokens), 1)
-    tree = build(root, drafts, budget, p_min=knobs.p_min, chain_seed=knobs.chain_seed, stops=stops)
-    path = walk(tree, lambda _, path: text[len(path)] if len(path) < len(text) else -1).path
-    return _Reach(path[1:], len(tree) - 1)
+        most, chain = max(self._budgets), knobs.mode == "chain"
+        return _Reach.of(answer[at], drafts, knobs, answer[at + 1 :], most, self._stops, chain=chain)

@@ -14,7 +14,7 @@ from dflash_core.cache_types import CachePair
 from dflash_core.models.kv_cache import KVCache, RecentCache
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import Rotary, rms_norm
-from dflash_core.models.rows import Inputs, LayerState, NoState
+from dflash_core.models.rows import Inputs, LayerState
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, sinks: Tensor | None = None) -> Tensor:
@@ -62,7 +62,7 @@ class Attention:
         self.rotary = Rotary(spec.rotary, spec.rope_base, weights.dtype, spec.scaling, factors)
 
     def new_state(self, kv: CachePair | None = None) -> LayerState:
-        return self.new_cache(kv) if self.spec.kv_from is None else NoState()
+        return self.new_cache(kv) if self.spec.kv_from is None else LayerState()
 
     def new_cache(self, kv: CachePair | None = None) -> KVCache:
         """An empty cache of keys and values of the type `kv`; None: floats of the weights' own type."""

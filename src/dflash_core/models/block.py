@@ -11,8 +11,7 @@ from dflash_core.arch import kinds, spec
 from dflash_core.cache_types import CachePair
 from dflash_core.models.attention import Attention
 from dflash_core.models.delta_net import GatedDeltaNet
-from dflash_core.models.experts import Experts
-from dflash_core.models.feed_forward import PerLayerInput, SwiGLU
+from dflash_core.models.feed_forward import Experts, PerLayerInput, SwiGLU
 from dflash_core.models.matrix import Weights
 from dflash_core.models.norm import rms_norm
 from dflash_core.models.rows import Inputs, LayerState, Rows

@@ -8,7 +8,6 @@ groups share, the first of them in the lowest bits; of each plane it has bit e o
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,21 +18,6 @@ from dflash_core.cache_types import GROUP, TYPES, CacheType
 BITS = 8
 
 
-class Codec(Protocol):
-    """How rows are stored."""
-
-    dtype: torch.dtype
-
-    def elements(self, numbers: int) -> int:
-        """Stored elements of a row of `numbers` numbers."""
-
-    def pack(self, rows: Tensor) -> Tensor:
-        """Rows (..., numbers) as they are stored, (..., elements)."""
-
-    def unpack(self, stored: Tensor, numbers: int, dtype: torch.dtype) -> Tensor:
-        """Stored rows (..., elements) as floats (..., numbers)."""
-
-
 class Floats:
     """Rows as floats of a type of their own."""
 
@@ -41,17 +25,20 @@ class Floats:
         self.dtype = dtype
 
     def elements(self, numbers: int) -> int:
+        """Stored elements of a row of `numbers` numbers."""
         return numbers
 
     def pack(self, rows: Tensor) -> Tensor:
+        """Rows (..., numbers) as they are stored, (..., elements)."""
         return rows.to(self.dtype)
 
     def unpack(self, stored: Tensor, numbers: int, dtype: torch.dtype) -> Tensor:
+        """Stored rows (..., elements) as floats (..., numbers)."""
         return stored.to(dtype)
 
 
 class Packed:
-    """Codes 0..2^bits - 1 under a scale per group.
+    """As `Floats`: codes 0..2^bits - 1 under a scale per group.
 
     A number is (code - `zero`) * scale. `centred`: zero is between the two middle codes, else the upper one of them.
     `reach`: how many scales the largest magnitude of a group is; without, the number that has it becomes code 0.
@@ -111,6 +98,7 @@ class Packed:
         return torch.arange(0, count * bits, bits, dtype=torch.uint8, device=device)
 
 
+Codec = Floats | Packed
 CODECS: dict[str, Codec] = {
     "f16": Floats(torch.float16),
     "bf16": Floats(torch.bfloat16),

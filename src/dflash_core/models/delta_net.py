@@ -17,7 +17,7 @@ from dflash_core.cache_types import CachePair
 from dflash_core.models.kv_cache import is_spine
 from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.models.norm import rms_norm
-from dflash_core.models.rows import Inputs, Rows
+from dflash_core.models.rows import Inputs, LayerState, Rows
 
 L2_EPS = 1e-6
 
@@ -34,23 +34,17 @@ class DeltaRows:
     log_decay: Tensor
 
 
-@dataclass(slots=True)
-class DeltaState:
+@dataclass
+class DeltaState(LayerState):
     """Recurrent state S (v_heads, dk, dv) and the last conv_kernel - 1 inputs (kernel - 1, channels), oldest first."""
 
     s: Tensor
     conv: Tensor
     rows: DeltaRows | None = None
-    component: str = "states"
+    component = "states"
 
     def reaches(self, length: int) -> bool:
         return False
-
-    def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        return ()  # no tensors by position
-
-    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
-        pass
 
     def tensors(self, length: int) -> tuple[Tensor, ...]:
         return self.s.clone(), self.conv.clone()

@@ -19,7 +19,7 @@ from dflash_core.arch import kinds
 from dflash_core.cache_types import CachePair
 from dflash_core.config import DraftConfig, draft_tokens
 from dflash_core.models.attention import Attention, attend
-from dflash_core.models.draft_heads import Around, Convolution, MarkovHead, Selector, best
+from dflash_core.models.draft_heads import Convolution, MarkovHead, Selector, best
 from dflash_core.models.feed_forward import SwiGLU
 from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Matrix, Weights
@@ -59,17 +59,22 @@ class DraftBlock:
 
     def __call__(self, h: Tensor, length: int, cache: KVCache, window: int) -> Tensor:
         """Noise rows `h` (block, hidden) at positions length.. over the cached context; `window` 0 sees all of it."""
-        x, around = _input(rms_norm(h, self.attn_norm, self.eps), self.attn_conv)
         positions = torch.arange(length, length + len(h))
-        q, gate = self.mixer.queries(x, self.mixer.rotary.angles(positions))
-        cache.store(length, *self.keys_values(x, positions))
-        # Rows that no query sees need not be read: the first query sees the furthest back.
-        first = max(0, length - window if window else 0, length - self.window + 1 if self.window else 0)
-        k, v = cache.read([slice(first, length + len(h))])
-        mixed = attend(cache.queries(q), k, v, self._visible(positions, first, length), self.mixer.scale)
-        h = h + _output(self.mixer.output(mixed, gate), around)
-        x, around = _input(rms_norm(h, self.ffn_norm, self.eps), self.ffn_conv)
-        return h + _output(self.ffn(x), around)
+
+        def attention(x: Tensor) -> Tensor:
+            q, gate = self.mixer.queries(x, self.mixer.rotary.angles(positions))
+            cache.store(length, *self.keys_values(x, positions))
+            # Rows that no query sees need not be read: the first query sees the furthest back.
+            first = max(0, length - window if window else 0, length - self.window + 1 if self.window else 0)
+            k, v = cache.read([slice(first, length + len(h))])
+            mixed = attend(cache.queries(q), k, v, self._visible(positions, first, length), self.mixer.scale)
+            return self.mixer.output(mixed, gate)
+
+        parts = (self.attn_norm, self.attn_conv, attention), (self.ffn_norm, self.ffn_conv, self.ffn)
+        for norm, conv, part in parts:
+            x = rms_norm(h, norm, self.eps)
+            h = h + (part(x) if conv is None else conv(x, part))
+        return h
 
     def _visible(self, queries: Tensor, first: int, length: int) -> Tensor | None:
         if not (self.causal or self.window):
@@ -82,18 +87,6 @@ class DraftBlock:
         if self.window:
             visible &= distance.abs() < self.window
         return visible
-
-
-def _input(x: Tensor, conv: Convolution | None) -> tuple[Tensor, Around | None]:
-    """A sub-layer's input, and the convolution of its output, if there is one."""
-    if conv is None:
-        return x, None
-    around = conv(x)
-    return around.before(x), around
-
-
-def _output(x: Tensor, around: Around | None) -> Tensor:
-    return x if around is None else around.after(x)
 
 
 class DFlash:
@@ -201,5 +194,4 @@ class DFlash:
         if self.d2t is None:
             return ids
         order = self.d2t.numpy().argsort()
-        found: npt.NDArray[np.int64] = order[np.searchsorted(self.d2t.numpy(), ids, sorter=order)]
-        return found
+        return order[np.searchsorted(self.d2t.numpy(), ids, sorter=order)]

@@ -7,7 +7,7 @@ group of channels that is computed from the input. Rows before the block are zer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -20,21 +20,6 @@ from dflash_core.models.matrix import Matrix, Weights
 from dflash_core.pair_scores import Array, Factors
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
-    """The coefficients of both sides for one block: (2, taps, block, hidden)."""
-
-    coefficients: Tensor
-
-    def before(self, x: Tensor) -> Tensor:
-        """A sub-layer's normed input (block, hidden)."""
-        return _convolve(x, self.coefficients[0])
-
-    def after(self, x: Tensor) -> Tensor:
-        """A sub-layer's output (block, hidden)."""
-        return _convolve(x, self.coefficients[1])
-
-
 class Convolution:
     """The pair around one sub-layer. `name`: its prefix, as blk.0.attn."""
 
@@ -43,10 +28,11 @@ class Convolution:
         self.base = weights.vector(name + "_conv_base")
         self.proj: Matrix = weights.matrix(name + "_conv_proj.weight")
 
-    def __call__(self, x: Tensor) -> Around:
-        """The normed input (block, hidden) of the sub-layer."""
+    def __call__(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """The output of a sub-layer `part` for its normed input (block, hidden), both convolved."""
         given = self.proj(x).view(len(x), 2, self.kernel, -1).permute(1, 2, 0, 3)
-        return Around(self.base[:, :, None] + given.repeat_interleave(self.group, dim=-1))
+        before, after = self.base[:, :, None] + given.repeat_interleave(self.group, dim=-1)
+        return _convolve(part(_convolve(x, before)), after)
 
 
 def _convolve(x: Tensor, coefficients: Tensor) -> Tensor:
@@ -128,5 +114,4 @@ def best(scores: Tensor, position: int) -> int:
 
 
 def _numbers(values: Tensor) -> Array:
-    found: Array = values.double().numpy()
-    return found
+    return values.double().numpy()

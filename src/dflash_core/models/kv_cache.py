@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dflash_core.cache_types import EXACT, F16, RECENT_STEP, CachePair
 from dflash_core.models.cache_rows import CODECS, Codec, Floats, hadamard
-from dflash_core.models.rows import Truncated
+from dflash_core.models.rows import LayerState
 
 
 def is_spine(path: Sequence[int]) -> bool:
@@ -25,15 +25,13 @@ def grown(old: Tensor, length: int, end: int) -> Tensor:
     return new
 
 
-class KVCache(Truncated):
+class KVCache(LayerState):
     """Keys and values of one layer's committed positions, followed by the uncommitted rows of the running pass.
 
     `kv`: the cache type; rows are packed when written and unpacked when read. None and EXACT store floats of the
     model's own type. Where `rotated`, keys are stored as their Hadamard transform: callers transform the queries with
     `queries`.
     """
-
-    component = "target KV"
 
     def __init__(self, kv_heads: int, head_dim: int, dtype: torch.dtype, kv: CachePair | None = None) -> None:
         self.dtype, self.head_dim, self.kv = dtype, head_dim, kv
@@ -45,11 +43,8 @@ class KVCache(Truncated):
 
     def store(self, length: int, k: Tensor, v: Tensor) -> None:
         """Write rows (kv_heads, n, head_dim) after `length` committed ones."""
-        end = length + k.shape[1]
-        if end > self.k.shape[1]:
-            self.k, self.v = grown(self.k, length, end), grown(self.v, length, end)
         keys, values = self._codecs
-        self.k[:, length:end], self.v[:, length:end] = keys.pack(self.queries(k)), values.pack(v)
+        self._write(length, keys.pack(self.queries(k)), values.pack(v))
 
     def read(self, runs: Sequence[slice]) -> tuple[Tensor, Tensor]:
         """Keys and values (kv_heads, positions, head_dim) of runs of positions, one after the other."""
@@ -64,9 +59,8 @@ class KVCache(Truncated):
         return hadamard(q) if self.rotated else q
 
     def commit(self, length: int, path: Sequence[int]) -> None:
-        """Commit the rows `path` of the last `store`: they move up to directly after `length`."""
         if is_spine(path):
-            return  # they are in place already
+            return  # the rows of the last `store` are in place already
         index, end = length + torch.tensor(path), length + len(path)
         self.k[:, length:end] = self.k[:, index]
         self.v[:, length:end] = self.v[:, index]
@@ -83,16 +77,18 @@ class KVCache(Truncated):
         yield slice(None), *self.read(runs)
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """Copies of the rows of positions begin..end: keys and values (kv_heads, positions, row)."""
+        """Keys and values (kv_heads, positions, row)."""
         return self.k[:, begin:end].clone(), self.v[:, begin:end].clone()
 
     def put(self, begin: int, rows: Iterator[Tensor]) -> None:
-        """Restore rows of positions from `begin` on, after the `begin` ones in the cache."""
-        k, v = next(rows), next(rows)
-        end = begin + k.shape[1]
+        self._write(begin, next(rows), next(rows))
+
+    def _write(self, length: int, k: Tensor, v: Tensor) -> None:
+        """Stored rows after `length` others."""
+        end = length + k.shape[1]
         if end > self.k.shape[1]:
-            self.k, self.v = grown(self.k, begin, end), grown(self.v, begin, end)
-        self.k[:, begin:end], self.v[:, begin:end] = k, v
+            self.k, self.v = grown(self.k, length, end), grown(self.v, length, end)
+        self.k[:, length:end], self.v[:, length:end] = k, v
 
     @property
     def nbytes(self) -> int:

@@ -19,12 +19,7 @@ class Rotary:
     slowed down where positions are scaled, and divided by `factors` (dims/2,) where there are any."""
 
     def __init__(
-        self,
-        dims: int,
-        base: float,
-        dtype: torch.dtype,
-        scaling: Scaling | None = None,
-        factors: Tensor | None = None,
+        self, dims: int, base: float, dtype: torch.dtype, scaling: Scaling | None = None, factors: Tensor | None = None
     ) -> None:
         self.dims, self.scaling = dims, scaling
         frequencies = base ** (-torch.arange(0, dims, 2, dtype=torch.float64) / dims)

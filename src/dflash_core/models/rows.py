@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -74,57 +73,34 @@ class Inputs:
     given: Tensor | None = None
 
 
-class LayerState(Protocol):
-    """The state of one layer over one sequence. `component`: its name in the memory breakdown."""
+class LayerState:
+    """The state of one layer over one sequence; as it stands here, of a layer that stores nothing. What lies after the
+    committed length is never read: to go back, a state is only truncated, unless it says otherwise."""
 
-    component: str
+    component = "target KV"
+    """Its name in the memory breakdown."""
+
+    @property
+    def nbytes(self) -> int:
+        return 0
 
     def commit(self, length: int, path: Sequence[int]) -> None:
         """Commit the rows `path` of the last pass after `length` committed positions."""
 
     def reaches(self, length: int) -> bool:
         """Whether the state can return to its first `length` positions without a checkpoint."""
+        return True
 
     def tensors(self, length: int) -> tuple[Tensor, ...]:
         """Copies of what cannot be rewound of the state after `length` committed positions, in its stored form."""
+        return ()
 
     def load(self, length: int, tensors: Iterator[Tensor]) -> None:
         """Return to `length` positions: `tensors` as the method of that name returned them."""
 
     def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
         """Copies of the state of the committed positions begin..end."""
+        return ()
 
     def put(self, begin: int, rows: Iterator[Tensor]) -> None:
         """Restore the tensors that `positions` returned, from position `begin` on."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-
-class Truncated:
-    """Of a `LayerState` whose positions after the committed length are never read: to go back, it is only truncated."""
-
-    def reaches(self, length: int) -> bool:
-        return True
-
-    def tensors(self, length: int) -> tuple[Tensor, ...]:
-        return ()
-
-    def load(self, length: int, tensors: Iterator[Tensor]) -> None:
-        pass
-
-
-class NoState(Truncated):
-    """The state of a layer that stores nothing: implements `LayerState`."""
-
-    component = "target KV"
-    nbytes = 0
-
-    def commit(self, length: int, path: Sequence[int]) -> None:
-        pass
-
-    def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        return ()
-
-    def put(self, begin: int, rows: Iterator[Tensor]) -> None:
-        pass

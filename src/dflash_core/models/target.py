@@ -38,12 +38,7 @@ class PerLayerEmbedding:
 class TargetModel:
     """The whole target. Weights only; the state of a conversation is in the list of layer states."""
 
-    def __init__(
-        self,
-        weights: Weights,
-        spec: ModelSpec,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
+    def __init__(self, weights: Weights, spec: ModelSpec, progress: Callable[[int, int], None] | None = None) -> None:
         self.spec = spec
         self.token_embd: Matrix = weights.matrix("token_embd.weight")
         self.per_layer = PerLayerEmbedding(weights, spec) if spec.per_layer_input else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,10 +36,6 @@ class Pace:
     units: float = 1.0
     steps: int = 0
 
-    def rate(self, unit_ms: float) -> float:
-        """Tokens per millisecond. `unit_ms`: what START_ROWS rows cost now."""
-        return self.tokens / (self.units * unit_ms)
-
     def add(self, tokens: int, ms: float, unit_ms: float, *, drafted: bool = True, steps: int = 1) -> None:
         """Count a step that drafted, or `steps` alike that did not."""
         self.steps += drafted
@@ -47,27 +43,22 @@ class Pace:
         self.tokens += weight * (tokens - self.tokens)
         self.units += weight * (ms / unit_ms - self.units)
 
+    def rate(self, unit_ms: float) -> float:
+        """Tokens per millisecond. `unit_ms`: what START_ROWS rows cost now."""
+        return self.tokens / (self.units * unit_ms)
+
 
 @dataclass(slots=True)
 class Depths:
-    """Counts for depths 1, 2, ..: `trials` of each and `hits` of them; `pass_ms`: mean time of a pass of the drafter, 0
-    until it is known."""
+    """By depth from 1 on: `trials`, and `hits` of them. `pass_ms`: mean time of a pass of the drafter."""
 
     trials: list[float] = field(default_factory=lambda: [0.0] * MAX_MTP_DEPTH)
     hits: list[float] = field(default_factory=lambda: [0.0] * MAX_MTP_DEPTH)
     pass_ms: float = 0.0
     steps: int = 0
 
-    def chances(self) -> Sequence[float]:
-        """By depth: the chance that it is accepted, given that the depth above it is."""
-        chances, above = list[float](), START_CHANCE
-        for hits, trials in zip(self.hits, self.trials, strict=True):
-            above = (hits + PRIOR_TRIALS * above) / (trials + PRIOR_TRIALS)
-            chances.append(above)
-        return chances
-
     def add(self, drafted: int, accepted: int, ms: float) -> None:
-        """Count a step that drafted `drafted` tokens in `ms` milliseconds, of which the first `accepted` were kept."""
+        """Count a step that drafted `drafted` tokens in `ms` milliseconds."""
         if not drafted:
             return
         for at in range(min(accepted + 1, drafted)):
@@ -83,21 +74,14 @@ class Depths:
         """The tokens to draft at `rate` tokens per millisecond."""
         if self.steps < FIRST_STEPS:
             return int(START_DEPTH)
-        depth, reach = 0, 1.0
-        for chance in self.chances():
+        depth, reach, chance = 0, 1.0, START_CHANCE
+        for hits, trials in zip(self.hits, self.trials, strict=True):
+            chance = (hits + PRIOR_TRIALS * chance) / (trials + PRIOR_TRIALS)  # given that the depth above is accepted
             reach *= chance
             if reach < rate * self.pass_ms:
                 break
             depth += 1
         return min(max(depth, 1) + (self.steps % PROBE_EVERY == 0), MAX_MTP_DEPTH)
-
-
-def max_depth(knobs: Knobs) -> int:
-    """The greatest depth that the program may choose; 0 where the user has set one, which is then used as it is. Under
-    `auto up to N` the knob is an upper limit. Its default applies to trees and chains only."""
-    if knobs.cap is not None:
-        return knobs.mtp_depth
-    return MAX_MTP_DEPTH if knobs.mtp_depth == START_DEPTH else 0
 
 
 @dataclass(slots=True)
@@ -130,17 +114,17 @@ KINDS = (
 
 @dataclass(eq=False, slots=True)
 class Arm:
-    """A drafter that a policy may choose. `keep` is called after an answer from which something was learned."""
+    """A drafter that a policy may choose. `save` is called after an answer that changed `state`. `copies_only`: it has
+    no model, and copies text."""
 
     drafter: Capabilities
     state: PairState
     costs: StepCosts
-    keep: Callable[[PairState], None] | None = None
+    save: Callable[[PairState], None] | None = None
     depths: dict[Part, Depths] = field(default_factory=lambda: {part: Depths() for part in PARTS})
-    news: bool = False
+    changed: bool = False
     kind: str = field(init=False)
     copies_only: bool = field(init=False)
-    """Whether the drafter only copies text."""
 
     def __post_init__(self) -> None:
         self.kind = self.drafter.kind
@@ -157,9 +141,11 @@ class Arm:
         return self.state.pace.rate(self.unit)
 
     def depth(self, knobs: Knobs, part: Part) -> int:
-        """Tokens to draft where each costs a pass; 0 for the knobs' value."""
-        most = max_depth(knobs) if self.drafter.depth_knob else 0
-        return min(self.depths[part].best(self.rate), most) if most else 0
+        """Tokens to draft where each costs a pass; 0 for the knobs' value, which a user may have set. Under `auto up
+        to N` that is an upper limit."""
+        if not self.drafter.depth_knob or (knobs.cap is None and knobs.mtp_depth != START_DEPTH):
+            return 0
+        return min(self.depths[part].best(self.rate), MAX_MTP_DEPTH if knobs.cap is None else knobs.mtp_depth)
 
     def count_depth(self, step: StepEvent, part: Part, *, anew: bool) -> None:
         """Count a draft. `anew`: drafts may have become better, so earlier ones no longer count."""
@@ -171,24 +157,17 @@ class Arm:
 
     def end(self) -> None:
         """An answer is over."""
-        if self.news and self.keep is not None:
-            self.keep(self.state)
-        self.news = False
+        if self.changed and self.save is not None:
+            self.save(self.state)
+        self.changed = False
 
     def found(self) -> tuple[FoundRow, ...]:
         """What was learned so far, reasoning and answers together, a row per kind of candidate that was tried."""
         parts = [part.learned for part in self.state.parts.values()]
+        columns = [[getattr(one, name) for one in parts] for name in ("trials", "stated", "expected", "found")]
         rows = []
         for name, first, last in KINDS:
-            kind = slice(first, last + 1)
-            trials = sum(int(one.trials[kind].sum()) for one in parts)
+            trials, *sums = (sum(float(one[first : last + 1].sum()) for one in column) for column in columns)
             if trials:
-                sums = ([one.stated for one in parts], [one.expected for one in parts], [one.found for one in parts])
-                means = [sum(float(each[kind].sum()) for each in several) / trials for several in sums]
-                rows.append(FoundRow(name, trials, *means))
+                rows.append(FoundRow(name, int(trials), *(one / trials for one in sums)))
         return tuple(rows)
-
-
-def copies(arms: Iterable[Arm]) -> Arm | None:
-    """The one of them that only copies text."""
-    return next((arm for arm in arms if arm.copies_only), None)

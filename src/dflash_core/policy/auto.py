@@ -15,11 +15,11 @@ from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.drafters.successors import Successors
 from dflash_core.events import Choice, StepEvent, brings
 from dflash_core.knobs import Knobs
-from dflash_core.policy.arm import Arm, Pace, PairState, Part, PartState, copies
+from dflash_core.policy.arm import Arm, Pace, PairState, Part, PartState
 from dflash_core.policy.base import Decision, Policy, StepPlan, as_set
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.choosing import ALL, Chooser, Drafts, Expected, Picked
-from dflash_core.policy.copying import Rest, chain
+from dflash_core.policy.copying import Chain, chain
 from dflash_core.policy.costs import MAX_ROWS, min_slopes, paying
 from dflash_core.policy.values import Stated
 from dflash_core.tree import Candidates
@@ -42,7 +42,7 @@ class Step:
     decision: Decision
     arm: Arm
     picked: Picked | None = None
-    rest: Rest | None = None
+    copied: Chain | None = None
     tree: ValueTree | None = None
     stated: Stated | None = None
     why: str = ""  # before its reason: why it has this drafter
@@ -60,7 +60,7 @@ class AutoPolicy(Policy):
         self._think_ids, self._pausing = think_ids, pausing
         self._drafting = [arm for arm in self.arms if not arm.copies_only]
         # A step without a draft is decided by the values of the drafter that copies text, or of the first.
-        self._home = copies(self.arms) or self.arms[0]
+        self._home = next((arm for arm in self.arms if arm.copies_only), self.arms[0])
         self._chooser = Chooser([arm.kind for arm in self._drafting])
         blocks = [arm.drafter.block for arm in self._drafting]
         self._furthest = blocks.index(max(blocks)) if len(set(blocks)) > 1 else None
@@ -71,9 +71,9 @@ class AutoPolicy(Policy):
         self._thought = False  # the answer has reasoned
         self.arm = self.arms[0]  # of the newest step
         self._step: Step | None = None
-        self._rest: tuple[Knobs, Arm, Rest] | None = None
-        self._resting: Step | None = None
-        self._pause = 0  # steps for which `_resting` is repeated
+        self._copied: tuple[Knobs, Arm, Chain] | None = None  # of the step under way
+        self._repeated: Step | None = None
+        self._repeats = 0  # steps for which `_repeated` is decided again
 
     # ---- Policy ----------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class AutoPolicy(Policy):
         self._follow(ids)
         self._text.become(ids)
         self._chooser.begin()
-        self._step = self._rest = self._resting = None
+        self._step = self._copied = self._repeated = None
 
     def _next(self, knobs: Knobs) -> Decision:
         if self._step is None or not _same(self._step.knobs, knobs):
@@ -93,34 +93,29 @@ class AutoPolicy(Policy):
     def plan(self, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan | None:
         self.next(knobs)
         step = self._step
-        if step is None:
-            return None
-        if step.rest is not None:
-            return step.rest.plan(step.decision, root, deepest)
-        if step.decision.mode == "plain" or not free(knobs):
+        if step is not None and step.copied is not None:
+            return step.copied.plan(step.decision, root, deepest)
+        if step is None or step.decision.mode == "plain" or not free(knobs):
             return None
         return self._valued(step, knobs, root, drafts, deepest)
 
     def asks_certain(self, knobs: Knobs) -> bool:
         """True where steps may run without drafts: there, the target's certainty tells most about how many tokens a
         draft would yield, unless none was ever right."""
-        return (
-            self._pausing
-            and free(knobs)
-            and not self.watch.none_left
-            and not all(self._dead(arm) for arm in self._drafting)
-        )
+        if not self._pausing or not free(knobs) or self.watch.none_left:
+            return False
+        return not all(self._dead(arm) for arm in self._drafting)
 
     def _observe(self, step: StepEvent, certain: Sequence[float]) -> None:
-        done, self._step, self._rest = self._step, None, None
+        done, self._step, self._copied = self._step, None, None
         if done is not None:
             if free(done.knobs):
-                self._chooser.said(certain)
+                self._chooser.certain(certain)
             self._learn(done, step)
         self._extend(step.tokens)
 
-    def said(self, tokens: Sequence[int]) -> None:
-        self._step = self._rest = None
+    def injected(self, tokens: Sequence[int]) -> None:
+        self._step = self._copied = None
         self._extend(tokens)
 
     def end(self) -> None:
@@ -158,7 +153,7 @@ class AutoPolicy(Policy):
 
     @property
     def place(self) -> str:
-        """The part of the text by which drafters' results are kept. An answer after reasoning repeats it, so another
+        """The part of the text by which drafters' results are stored. An answer after reasoning repeats it, so another
         drafter may be best there than in other answers."""
         return AFTER if self._thought and self._part == "answer" else self._part
 
@@ -171,8 +166,8 @@ class AutoPolicy(Policy):
         return self._of(arm).after if self.place == AFTER else self._of(arm).drafts
 
     def _expected(self, arm: Arm) -> Expected:
-        """The expectation for the next step, if this drafter drafts it."""
-        return self._chooser.expected(self._drafting.index(arm), self._drafts(arm), _start(arm))
+        start = arm.costs.curve()[_TRIED_ROWS] / arm.costs.plain
+        return self._chooser.expected(self._drafting.index(arm), self._drafts(arm), start)
 
     def _dead(self, arm: Arm) -> bool:
         """Whether none of the drafter's drafts was right."""
@@ -193,24 +188,22 @@ class AutoPolicy(Policy):
             picked = self._pick(knobs, arm, [arm] if arm in drafting else []) if free(knobs) else Picked(None)
             step = self._drafted(knobs, arm, picked)
             return step if len(self.arms) == 1 else _named(step, "")
-        plain = self._home.costs.plain
-        rate = max(self._pace.rate(self._home.unit), 1 / plain)
+        rate = max(self._pace.rate(self._home.unit), 1 / self._home.costs.plain)
         picked = self._pick(knobs, self._home, drafting, rate)
         step = self._drafted(knobs, self._home if picked.at is None else self._drafting[picked.at], picked)
-        return _named(step, self._said(step, picked))
+        return _named(step, self._why_drafter(step, picked))
 
     def _pick(self, knobs: Knobs, home: Arm, arms: Sequence[Arm], rate: float | None = None) -> Picked:
         """The drafter of the next step, or none. `home` decides a step without a draft."""
         if not arms:
             return Picked(None)
-        at = {self._drafting.index(arm): arm for arm in arms}
         if not self._pausing:
-            return Picked(next(iter(at)))
+            return Picked(self._drafting.index(arms[0]))
         # Alone, a drafter has to be faster than plain decoding here. At the present rate time would be worth more, but
         # a hard place in the text is as hard after a plain step: what is saved there does not come at that rate.
         rate = rate or 1 / home.costs.plain
-        none = -math.inf if knobs.mode == "tree" else self._without(knobs, home, rate).brings
-        expected = {one: self._expected(arm) for one, arm in at.items()}
+        none = -math.inf if knobs.mode == "tree" else self._chain(knobs, home, rate).brings
+        expected = {self._drafting.index(arm): self._expected(arm) for arm in arms}
         furthest = self._furthest if len(arms) > 1 and self.place == "answer" else None
         return self._chooser.pick(
             expected, none, rate * home.costs.plain, sure=home.costs.knows_plain, furthest=furthest, part=self.place
@@ -219,75 +212,72 @@ class AutoPolicy(Policy):
     def _drafted(self, knobs: Knobs, arm: Arm, picked: Picked) -> Step:
         """A step with the drafter of `arm`, or without a draft."""
         if not free(knobs):
-            return self._set(knobs, arm, picked if picked.at is not None else None)
+            return Step(knobs, as_set(knobs, arm.drafter), arm, picked if picked.at is not None else None)
         if picked.at is None:
-            return self._without_draft(knobs, arm, picked)
+            return self._undrafted(knobs, arm, picked)
         why = "as many candidates as pay"
         if picked.tries:
             why = f"drafts are tried again; {picked.lost:.1f} plain steps may be lost"
         return Step(knobs, Decision("tree", max_nodes(knobs), why, depth=arm.depth(knobs, self._part)), arm, picked)
 
-    def _set(self, knobs: Knobs, arm: Arm, picked: Picked | None = None) -> Step:
-        """A step that the knobs decide."""
-        return Step(knobs, as_set(knobs, arm.drafter), arm, picked)
-
-    def _without(self, knobs: Knobs, arm: Arm, rate: float) -> Rest:
+    def _chain(self, knobs: Knobs, arm: Arm, rate: float) -> Chain:
         """The next step without a draft, at `rate` tokens per millisecond."""
-        if self._rest is None or self._rest[1] is not arm or not _same(self._rest[0], knobs):
+        if self._copied is None or self._copied[1] is not arm or not _same(self._copied[0], knobs):
             known = self._text if knobs.from_text or arm.copies_only else Successors()
             found = chain(known, self._of(arm).copies, self._stops, max_nodes(knobs))
-            self._rest = knobs, arm, Rest.of(found, arm.costs.copying(len(found.values)), rate)
-        return self._rest[2]
+            self._copied = knobs, arm, found.paying(arm.costs.copying(len(found.values)), rate)
+        return self._copied[2]
 
-    def _without_draft(self, knobs: Knobs, arm: Arm, picked: Picked) -> Step:
+    def _undrafted(self, knobs: Knobs, arm: Arm, picked: Picked) -> Step:
         rate = self._rate(arm)
-        rest, pause = self._without(knobs, arm, rate), 0
-        if rest.nodes:
-            why = f"{rest.nodes} row{'s' if rest.nodes > 1 else ''} copied from the text"
+        copied = self._chain(knobs, arm, rate)
+        self._repeated, self._repeats = None, 0
+        if copied.nodes:
+            why = f"{copied.nodes} row{'s' if copied.nodes > 1 else ''} copied from the text"
         elif arm.copies_only:
             why = "nothing to copy that pays"
         elif picked.tries:
             why = "a plain step, to see what it costs"
         else:
-            draft = self._expected(arm)
-            at = self._drafting.index(arm)
-            soon = self._chooser.wait(at, draft, rest.brings, rate * arm.costs.plain, self.place)
+            draft, at = self._expected(arm), self._drafting.index(arm)
+            soon = self._chooser.wait(at, draft, copied.brings, rate * arm.costs.plain, self.place)
             why = f"a draft would bring {draft.tokens:.1f} tokens and take {draft.plain:.1f} plain steps; next try in "
             why += f"{soon} steps" if soon > 1 else "a step"
             if self._dead(arm):
                 why = "no draft has been right so far; one is tried from time to time"
-                pause = soon if not rest.copied.found and len(self.arms) == 1 else 0
-        decision = Decision("chain" if rest.nodes else "plain", rest.nodes, why, drafts=False)
-        step = Step(knobs, decision, arm, picked, rest)
-        self._resting, self._pause = (step if pause else None), pause
+                self._repeats = soon if not copied.found and len(self.arms) == 1 else 0
+        decision = Decision("chain" if copied.nodes else "plain", copied.nodes, why, drafts=False)
+        step = Step(knobs, decision, arm, picked, copied)
+        self._repeated = step if self._repeats else None
         return step
 
     def _again(self, knobs: Knobs) -> Step | None:
         """The plain step before this one again, where a dead drafter's next try is not due and nothing can be copied:
         deciding anew takes a share of a small model's step."""
-        it = self._resting
-        if it is None or self._pause < 2 or it.knobs is not knobs or it.picked is None:
+        it = self._repeated
+        if it is None or self._repeats < 2 or it.knobs is not knobs or it.picked is None:
             return None
         if it.picked.place[0] != self.place or (knobs.from_text and self._text.after(self._text.tail()) is not None):
             return None
-        self._pause -= 1
+        self._repeats -= 1
         return it
 
-    def _said(self, step: Step, picked: Picked) -> str:
+    def _why_drafter(self, step: Step, picked: Picked) -> str:
         """Why this drafter: a try, a start, or each drafter's tokens and time of a step, the picked one first."""
         if picked.tries:
             return "no draft is tried" if picked.at is None else f"{step.arm.kind} is tried"
         if picked.lost > 0:
             return f"{step.arm.kind} begins: its block reaches furthest"
-        parts = []
-        for arm in sorted(self._drafting, key=lambda arm: arm is not step.arm):
-            expected = self._expected(arm)
-            parts.append(f"{arm.kind} {expected.tokens:.1f} in {expected.plain:.1f}")
+        arms = sorted(self._drafting, key=lambda arm: arm is not step.arm)
+        parts = [
+            # A plain step writes one token.
+            f"{arm.kind} writes {one.tokens:.1f} tokens while plain decoding writes {one.plain:.1f}"
+            for arm in arms for one in [self._expected(arm)]
+        ]  # fmt: skip
         who = "plain decoding" if picked.at is None else step.arm.kind
-        return f"{who} is fastest here (tokens in plain steps: {', '.join(parts)})"
+        return f"{who} is fastest here ({'; '.join(parts)})"
 
     def _valued(self, step: Step, knobs: Knobs, root: int, drafts: Candidates, deepest: int) -> StepPlan:
-        """The tree of as many nodes as pay."""
         arm, rate = step.arm, self._rate(step.arm)
         curve = arm.costs.curve()
         slopes = min_slopes(curve)
@@ -308,19 +298,22 @@ class AutoPolicy(Policy):
 
     def _learn(self, done: Step, step: StepEvent) -> None:
         arm, drafted = done.arm, done.decision.drafts and done.decision.mode != "plain"
-        spent = self._spent(arm, step, drafted)
+        for other in () if drafted else self.arms:  # a step without a draft counts for all drafters
+            if other is not arm:
+                other.costs.add(step, drafted=False)
+        spent = arm.costs.add(step, drafted)
         if free(done.knobs):
-            arm.news = True
+            arm.changed = True
             arm.state.pace.add(len(step.tokens), spent, arm.unit, drafted=drafted)
         part = self._of(arm)
         if spent > 0 and done.picked is not None:
             if len(self.arms) > 1:
                 self._pace.add(len(step.tokens), spent, self._home.unit, drafted=done.picked.at is not None)
             self._weigh(arm, done.picked, step)
-        if done.rest is not None:
-            if done.rest.nodes:
-                part.copies.weigh(done.rest.copied, done.rest.nodes, step.accepted_depth)
-            for one, token in zip(done.rest.copied.found, step.tokens):
+        if (copied := done.copied) is not None:
+            if copied.nodes:
+                part.copies.weigh(copied, copied.nodes, step.accepted_depth)
+            for one, token in zip(copied.found, step.tokens):
                 part.copies.add(one.match, one.token == token)
                 if one.token != token:
                     break
@@ -333,23 +326,16 @@ class AutoPolicy(Policy):
         if done.knobs.learn:
             part.learned.learn(*trials(done.tree, done.stated, path, step.tokens, self._stops))
 
-    def _spent(self, arm: Arm, step: StepEvent, drafted: bool) -> float:
-        """Count a step's time, that of one without a draft for all drafters, and return it."""
-        for other in () if drafted else self.arms:
-            if other is not arm:
-                other.costs.add(step, drafted=False)
-        return arm.costs.add(step, drafted)
-
     def _weigh(self, arm: Arm, picked: Picked, step: StepEvent) -> None:
         """Learn whether drafts pay. The usual time of such steps is used: a single step may have been delayed."""
-        rows, costs = min(len(step.tree.tokens), MAX_ROWS), arm.costs
+        rows, costs, tokens = min(len(step.tree.tokens), MAX_ROWS), arm.costs, step.accepted_depth + 1
         plain = (costs.copying(rows)[rows] if picked.at is None else costs.typical(rows)) / costs.plain
         if picked.at is None:
-            self._chooser.rested()
+            self._chooser.undrafted()
         else:
-            arm.count_depth(step, self._part, anew=picked.tries and step.accepted_depth > 0)
-            self._chooser.drafted(picked.at, step.accepted_depth + 1, plain, self._drafts(arm), _start(arm))
-        self._chooser.spent(plain, picked, step.accepted_depth + 1)
+            arm.count_depth(step, self._part, anew=picked.tries and tokens > 1)
+            self._chooser.drafted(picked.at, tokens, plain, self._drafts(arm))
+        self._chooser.spent(plain, picked, tokens)
 
 
 def free(knobs: Knobs) -> bool:
@@ -360,11 +346,6 @@ def free(knobs: Knobs) -> bool:
 def _same(one: Knobs, other: Knobs) -> bool:
     """Whether they are equal; in the usual case at once, as comparing all fields takes as long as a decision."""
     return one is other or one == other
-
-
-def _start(arm: Arm) -> float:
-    """The assumed time of a drafter's step before any was measured, in plain steps."""
-    return arm.costs.curve()[_TRIED_ROWS] / arm.costs.plain
 
 
 def _named(step: Step, why: str) -> Step:

@@ -21,15 +21,12 @@ if TYPE_CHECKING:
     from dflash_core.drafters.ngram_table import NgramTable
     from dflash_core.tree import Candidates, Tree
 
-
-LATELY = 16
-"""The number of newest tokens by which the target's certainty is measured: about the length of a block."""
+LATELY = 16  # newest tokens by which the target's certainty is measured: about the length of a block
 MISSES = 10
-"""Drafts without one accepted token after which a drafter is said not to fit; the first accepted one takes it back. One
-that is right every other time misses its first 10 drafts once in 1,000 times, one that is right one time in three once
-in 60. More would be late: `auto` may take some hundred tokens for each draft that is never right."""
-COPIES = "ngram"
-"""The drafter that copies text and has no model: that nothing repeats itself says nothing about it."""
+"""Drafts without one accepted token after which a drafter is reported as a misfit; the first accepted one takes it
+back. One that is right every other time misses its first 10 drafts once in 1,000 times, one that is right one time in
+three once in 60. More would be late: `auto` may take some hundred tokens for each draft that is never right."""
+COPIES = "ngram"  # copies text and has no model: that nothing repeats itself says nothing about it
 SET = "drafting is set"
 
 
@@ -37,7 +34,7 @@ SET = "drafting is set"
 class Decision:
     """What a step really runs, and the reason. `budget`: the most nodes below the root; `drafts`: whether a drafter is
     used; `drafter`: which one of several; `depth`: tokens to draft where each costs a pass, 0 for the knobs' value;
-    `alone`: the next step is decided by its result, so none is queued behind it."""
+    `blocking`: the next step is decided by its result, so none is queued behind it."""
 
     mode: EffectiveMode
     budget: int
@@ -45,7 +42,7 @@ class Decision:
     drafts: bool = True
     drafter: str = ""
     depth: int = 0
-    alone: bool = False
+    blocking: bool = False
 
     def drafting(self, knobs: Knobs) -> Knobs:
         """The knobs with which it drafts."""
@@ -65,15 +62,14 @@ class StepPlan:
 
 
 class Watch:
-    """What steps have shown of drafters. `kinds`: of those that are loaded."""
+    """What steps have shown of drafters. `kinds`: of the loaded ones; `left_out`: by kind, why one is not used."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
         self._kinds = tuple(kinds)
         self._drafts = Counter[str]()
         self._right = set[str]()
-        self._said: str | None = None  # what is wrong with drafters, for reasons; None: not put into words yet
+        self._prefix: str | None = None  # of reasons, made once: steps of a small model are short
         self.left_out: dict[str, str] = {}
-        """By kind why a drafter is left out."""
 
     @property
     def none_left(self) -> bool:
@@ -83,33 +79,29 @@ class Watch:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of the drafters, a line each."""
-        misfits = [
-            f"{_misfit(kind, self._drafts[kind])}; load the drafter that was made for it, or none"
-            for kind in self._misfits
-        ]
-        return (*(f"{kind} is left out: {error}" for kind, error in self.left_out.items()), *misfits)
+        left_out = (f"{kind} is left out: {error}" for kind, error in self.left_out.items())
+        return (*left_out, *(f"{one}; load the drafter that was made for it, or none" for one in self._misfits()))
 
-    @property
     def _misfits(self) -> list[str]:
         return [
-            kind for kind, drafts in self._drafts.items()
+            f"{kind} does not fit this target: none of its {drafts} drafts was accepted"
+            for kind, drafts in self._drafts.items()
             if drafts >= MISSES and kind not in self._right and kind not in self.left_out
-        ]  # fmt: skip
+        ]
 
     def reason(self, step: StepEvent) -> str:
         """A step's reason, with what is wrong with a drafter before it, where the user wants drafts."""
         if step.knobs.mode == "plain":
             return step.reason
-        if self._said is None:  # kept: plain steps of a small model are short
-            said = [f"{kind} is left out, its numbers are not finite; " for kind in self.left_out]
-            said += [f"{_misfit(kind, self._drafts[kind])}; " for kind in self._misfits]
-            self._said = "".join(said)
-        return self._said + step.reason
+        if self._prefix is None:
+            left_out = (f"{kind} is left out, its numbers are not finite" for kind in self.left_out)
+            self._prefix = "".join(f"{one}; " for one in (*left_out, *self._misfits()))
+        return self._prefix + step.reason
 
     def leave_out(self, kind: str, error: NumericsError) -> None:
         """Leave a drafter out."""
-        if kind not in self.left_out:
-            self.left_out[kind], self._said = str(error), None
+        self.left_out.setdefault(kind, str(error))
+        self._prefix = None
 
     def count(self, step: StepEvent) -> None:
         """Count a step."""
@@ -117,14 +109,10 @@ class Watch:
         if not kind or kind == COPIES or kind in self._right or not step.drafts.tokens:
             return
         self._drafts[kind] += 1
-        self._said = None
+        self._prefix = None
         # Where no candidate was worth verifying, the target's token shows whether the best was right.
         if step.drafts.tokens[0][0] == step.tokens[0] or set(step.tree.accepted[1:]) - set(step.tree.copied):
             self._right.add(kind)
-
-
-def _misfit(kind: str, drafts: int) -> str:
-    return f"{kind} does not fit this target: none of its {drafts} drafts was accepted"
 
 
 class Policy:
@@ -180,9 +168,9 @@ class Policy:
     def failed(self, kind: str, error: NumericsError) -> None:
         """Leave a drafter out from the next decision on; the step under way is decided again."""
         self.watch.leave_out(kind, error)
-        self.said(())
+        self.injected(())
 
-    def said(self, tokens: Sequence[int]) -> None:
+    def injected(self, tokens: Sequence[int]) -> None:
         """Tokens were appended to the answer without a step."""
 
     def end(self) -> None:
@@ -206,10 +194,10 @@ class FixedPolicy(Policy):
 
 def as_set(knobs: Knobs, drafter: Capabilities | None) -> Decision:
     """What the knobs ask for."""
-    if drafter is None:
-        return Decision("plain", 0, SET if knobs.mode == "plain" else "no drafter is loaded")
     if knobs.mode == "plain":
         return Decision("plain", 0, SET)
+    if drafter is None:
+        return Decision("plain", 0, "no drafter is loaded")
     if knobs.mode == "chain":
         return Decision("chain", min(knobs.budget, drafter.drafted(knobs)), SET)
     return Decision("tree", knobs.budget, SET if knobs.mode == "tree" else "a drafter is loaded")

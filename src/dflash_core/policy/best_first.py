@@ -14,24 +14,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dflash_core.drafters.successors import LONGEST, Successor
-from dflash_core.policy.values import (
-    BEYOND,
-    CHILD,
-    COPIED,
-    DEEPER,
-    MIN_COPIED,
-    SPINE,
-    Features,
-    Learned,
-    Stated,
-    copied_features,
-)
+from dflash_core.policy.values import BEYOND, COPIED, MIN_COPIED, Features, Learned, Stated, class_of, copied_features
 from dflash_core.tree import Tree
 
 Trials = tuple[list[int], list[Features], list[bool]]
 """Classes, features, and whether each was the target's token."""
-DEEPEST = 40
-"""Greatest depth of copied text."""
+DEEPEST = 40  # depth of copied text
 
 
 @dataclass(slots=True)
@@ -80,10 +68,6 @@ class Text(Protocol):
     def after(self, tail: Sequence[int]) -> Successor | None: ...
 
 
-def _none_pays(value: float, nodes: int) -> bool:
-    return False
-
-
 def build(
     stated: Stated,
     learned: Learned,
@@ -92,7 +76,7 @@ def build(
     stops: Collection[int],
     most: int,
     deepest: int = DEEPEST,
-    ends: Callable[[float, int], bool] = _none_pays,
+    ends: Callable[[float, int], bool] = lambda value, nodes: False,
 ) -> ValueTree:
     """Build a tree of at most `most` nodes below `root`, none deeper than `deepest`. `text` ends with the root; None:
     copy nothing.
@@ -104,13 +88,13 @@ def build(
     tokens, parents, depths, values = tree.tokens, tree.parents, tree.depths, tree.values
     log_probs, offs, copied = tree.log_probs, tree.off, tree.copied
     found, trial = tree.found, tree.trial
-    on_spine, rows = [] if stated.conditional else stated.spine_values(learned.weights), learned.rows
+    on_spine = [] if stated.conditional else stated.spine_values(learned.weights)
     heap: list[tuple[float, int, int, int, int, int, float]] = []  # -value, order, parent, token, rank, off, log-prob
     tails: list[tuple[int, ...]] = [text.tail() if text is not None else ()]
     taken: set[tuple[int, int]] = set()
     drafted = min(stated.depths, deepest)
     order = 0
-    exp, push = math.exp, heapq.heappush
+    push = heapq.heappush
 
     def offer(parent: int, rank: int) -> None:
         nonlocal order
@@ -126,9 +110,7 @@ def build(
             value = on_spine[depth][rank]
         else:
             x = stated.off_spine(depth, rank, log_probs[parent], row) if off else stated.on_spine(depth, rank, row)
-            w = rows[(SPINE if off == 0 else CHILD if off == 1 else DEEPER) + (rank if rank < 2 else 2)]
-            z = w[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3] + w[4] * x[4]
-            value = 1 / (1 + exp(-z)) if z > -500 else 0.0
+            value = learned.value(class_of(off, rank), x)
         push(heap, (-values[parent] * value, order, parent, row.tokens[rank], rank, below, row.log_probs[rank]))
         order += 1
 
@@ -142,11 +124,10 @@ def build(
             return
         token, match = successor
         given = copied_trial(stated, depth, tokens[node], token, copied=copied[node], off=offs[node])
+        trial.append(given[0] if given else None)
         if given is None:
-            trial.append(None)
             return
         x, p = given
-        trial.append(x)
         if depth < deepest:
             value = values[node] * learned.value(COPIED + match, x)
             push(heap, (-value, order, node, token, -1, offs[node] + 1, math.log(max(p, MIN_COPIED))))
@@ -199,24 +180,21 @@ def copied_trial(
 
 
 def trials(
-    tree: ValueTree, stated: Stated, path: Collection[int], said: Collection[int], stops: Collection[int]
+    tree: ValueTree, stated: Stated, path: Collection[int], drawn: Collection[int], stops: Collection[int]
 ) -> Trials:
     """The trials of a verified step.
 
-    `path`: the accepted nodes, the root first; `said`: the target's own token after each of them, as far as the answer
+    `path`: the accepted nodes, the root first; `drawn`: the target's own token after each of them, as far as the answer
     went. Candidates below a rejected node are no trials: the text before them is wrong.
     """
-    classes: list[int] = []
-    features: list[Features] = []
-    outcomes: list[bool] = []
+    classes, features, outcomes = list[int](), list[Features](), list[bool]()
     drafting = True
-    for node, token in zip(path, said):
+    for node, token in zip(path, drawn):
         depth, off = tree.depths[node], tree.off[node]
         if drafting and depth < stated.depths and not (node and tree.tokens[node] in stops):
-            kind = SPINE if off == 0 else CHILD if off == 1 else DEEPER
             row, above = stated.below(depth, tree.tokens[node]), tree.log_probs[node]
             for rank, candidate in enumerate(row.tokens):
-                classes.append(kind + min(rank, 2))
+                classes.append(class_of(off, rank))
                 features.append(stated.off_spine(depth, rank, above, row) if off else stated.on_spine(depth, rank, row))
                 outcomes.append(candidate == token)
         else:

@@ -2,14 +2,13 @@
 
 The result of a step without a draft is known beforehand: one token, or the tokens that the text offers to copy. For
 each drafter, tokens and time of its steps are averaged by circumstance, which is the result of the previous step:
-after a block that was right to a great depth the next one tends to be right too; after a wrong one a plain step is
-better. If steps of the present answer yield more or fewer tokens than expected, the expectations of all drafters are
-scaled. Only means decide, without a margin for their noise: with one, a drafter that nearly pays would be used forever.
+after a block that was right to a great depth the next one tends to be right too. If steps of the present answer yield
+more or fewer tokens than expected, the expectations of all drafters are scaled. Only means decide, without a margin for
+their noise: with one, a drafter that nearly pays would be used forever.
 
-A drafter that is expected to lose time is still tried, when its allowance of time covers the expected
-loss. So small losses are tried often and large ones rarely. The allowance does not start at zero: most steps yield few
-tokens and some yield many, so one or two steps are not enough to judge. Once what drafts really lost has used it up,
-none runs until time has earned more, whatever is expected of it.
+A drafter that is expected to lose time is still tried, when its allowance of time covers the expected loss. So small
+losses are tried often and large ones rarely. The allowance does not start at zero: one or two steps are not enough to
+judge. Once what drafts really lost has used it up, none runs until time has earned more, whatever is expected of it.
 """
 
 from __future__ import annotations
@@ -17,21 +16,19 @@ from __future__ import annotations
 import bisect
 import math
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from dflash_core.policy.base import LATELY
 
-KEEP = 0.99  # factor of a sum of steps at each further step
+DECAY = 0.99  # factor of a sum of steps at each further step
 WIDER = 2.0  # steps that the mean over all circumstances counts for, added to the steps of this one
 SHRINK = 32.0  # weight, in tokens, of the prior that an answer is as expected
 START_TOKENS, START_STEPS = 3.0, 2.0  # prior of a drafter: tokens per step, and its weight in steps
 TELLING = 3.0  # most plain steps to lose by starting an answer with the drafter of the longest block
-LENGTHS = (1, 2, 4, 8)
-"""Upper bounds of classes for the tokens of a step, and for the number of steps without a draft."""
+LENGTHS = (1, 2, 4, 8)  # upper bounds of classes for the tokens of a step, and for the number of steps without a draft
 NOBODY, FIRST, ALL, QUEUED = "nobody", "first", "all", "queued"
-DOUBTS = (0.03, 0.1, 0.3)
-"""Upper bounds of classes for the mean of -log of the target's probability of its newest tokens."""
+DOUBTS = (0.03, 0.1, 0.3)  # upper bounds of classes for the mean of -log of the target's probability of newest tokens
 MIN_CERTAINTY = 1e-4
 SHARE = 0.01  # of the time, for drafts that may lose some
 START_SPARE = 2.0  # plain steps: a turn that thinks and answers starts three allowances, and may lose 5 % of 256 tokens
@@ -40,6 +37,8 @@ MAX_CREDIT = 12.0  # the most that gains add up to, so that a drafter which was 
 Circumstance = str
 """The class of the previous step: its drafter and tokens; without a draft, how certain the target was of its newest
 tokens, or how many steps had no draft."""
+Place = tuple[str, bool]
+"""The part of the text, and whether an answer begins."""
 
 
 @dataclass(slots=True)
@@ -51,9 +50,8 @@ class Found:
     steps: float = 0.0
 
     def add(self, tokens: float, plain: float) -> None:
-        """Count a step."""
-        self.tokens, self.plain = KEEP * self.tokens + tokens, KEEP * self.plain + plain
-        self.steps = KEEP * self.steps + 1
+        self.tokens, self.plain = DECAY * self.tokens + tokens, DECAY * self.plain + plain
+        self.steps = DECAY * self.steps + 1
 
 
 Drafts = dict[Circumstance, Found]
@@ -67,29 +65,6 @@ class Expected:
 
     tokens: float
     plain: float
-
-
-@dataclass(slots=True)
-class Answer:
-    """Found and expected tokens of the present answer's steps, by drafter.
-
-    A step is weighted by how well its drafter is known: the result of an unknown drafter says more about the drafter
-    than about the answer, and nothing about other drafters.
-    """
-
-    brought: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    expected: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-    def add(self, kind: str, tokens: int, expected: float, known: float) -> None:
-        """Count a step of a drafter; `known`: the steps that its expectation is based on."""
-        weight = known / (known + START_STEPS)
-        self.brought[kind] += weight * tokens
-        self.expected[kind] += weight * expected
-
-    def factor(self, kind: str) -> float:
-        """Factor on the tokens expected elsewhere; that of all drafters where this one has few steps here."""
-        here = (sum(self.brought.values()) + SHRINK) / (sum(self.expected.values()) + SHRINK)
-        return (self.brought[kind] + SHRINK * here) / (self.expected[kind] + SHRINK)
 
 
 @dataclass(slots=True)
@@ -122,18 +97,6 @@ class Allowance:
         return self.spare + self.credit
 
 
-def further(others: Collection[Allowance], start: float = START_SPARE) -> Allowance:
-    """That of a drafter in a further part of the text: it starts with nothing where the drafter has used up what it had
-    in one of `others`, and gained nothing in any. `start`: what it starts with elsewhere, in plain steps."""
-    used = any(one.spare < start / 2 for one in others)
-    gained = any(one.credit for one in others)
-    return Allowance(0.0 if used and not gained else start)
-
-
-Place = tuple[str, bool]
-"""The part of the text, and whether an answer begins."""
-
-
 @dataclass(frozen=True, slots=True)
 class Picked:
     """The chosen drafter, None for none, and the place. `lost`: expected loss in plain steps against the best choice;
@@ -146,11 +109,11 @@ class Picked:
 
 
 class Chooser:
-    """`kinds`: of the drafters, in order. The sums of each drafter are stored elsewhere; this holds the answer's state.
+    """`kinds`: of the drafters, in order. The sums of each drafter are stored elsewhere; this has the answer's state.
 
-    Every drafter has its own allowance in each place, because its sums are kept by place too. So a drafter with small
-    losses does not use up what another may lose, none spends in one part of the text what was saved in another, and
-    tries after the first step do not use up what first steps may lose.
+    Every drafter has its own allowance in each place, because its sums are by place too. So a drafter with small losses
+    does not use up what another may lose, none spends in one part of the text what was saved in another, and tries
+    after the first step do not use up what first steps may lose.
 
     `start`: what an allowance starts with, in plain steps. `queued`: steps are decided before the previous one's result
     is known, so there are no circumstances.
@@ -169,17 +132,30 @@ class Chooser:
 
     def begin(self) -> None:
         """An answer begins."""
-        self._answer = Answer()
+        # Found and expected tokens of this answer's steps, by drafter.
+        self._brought, self._expected = defaultdict[str, float](float), defaultdict[str, float](float)
         self._doubts = deque[float](maxlen=LATELY)  # of the target at its newest tokens: -log of their probability
         self._circumstance: Circumstance = self._first
         self._last = ("", 0)  # the drafter of the previous step, and its tokens
-        self._without = 0
+        self._undrafted = 0
 
     def expected(self, at: int, drafts: Drafts, start: float) -> Expected:
         """The expectation for the next step with drafter `at`. `start`: its assumed time in plain steps, before any was
         measured."""
-        tokens, plain = self._known(at, drafts, start)
-        return Expected(tokens * self._answer.factor(self._kinds[at]), plain)
+        kind, known = self._kinds[at], drafts.get(self._all, Found())
+        # What this answer's steps brought, over what was expected; that of all drafters where this one has few.
+        factor = (sum(self._brought.values()) + SHRINK) / (sum(self._expected.values()) + SHRINK)
+        factor = (self._brought[kind] + SHRINK * factor) / (self._expected[kind] + SHRINK)
+        return Expected(self._tokens(kind, drafts) * factor, known.plain / known.steps if known.steps else start)
+
+    def _tokens(self, kind: str, drafts: Drafts) -> float:
+        """Tokens of a step: the mean of this circumstance, with a few steps of the mean over all circumstances, or of
+        the drafter's own previous step, as a prior."""
+        known, here = drafts.get(self._all, Found()), drafts.get(self._circumstance, Found())
+        tokens = (known.tokens + START_STEPS * START_TOKENS) / (known.steps + START_STEPS)
+        if self._last[0] == kind:
+            tokens = (tokens + self._last[1]) / 2
+        return (here.tokens + WIDER * tokens) / (here.steps + WIDER)
 
     def pick(
         self,
@@ -193,13 +169,14 @@ class Chooser:
     ) -> Picked:
         """Choose among the drafters in `expected`. `none`: tokens of a step without a draft, minus the value of its
         time at `rate` tokens per plain step; `sure`: whether that time was measured. `furthest`: the drafter with the
-        longest block. `part`: of the text; sums are kept by part."""
+        longest block. `part`: of the text."""
         begins = self._circumstance == FIRST
         place = part, begins
         nets = {
             at: one.tokens - rate * one.plain
             for at, one in expected.items()
-            if none == -math.inf or self._open(part, self._kinds[at])  # one of them runs where there is no other choice
+            if none == -math.inf  # one of them runs where there is no other choice
+            or sum(self.allowance((part, first), self._kinds[at]).left for first in (True, False)) > 0
         }
         if not nets:
             return Picked(None, place)
@@ -220,16 +197,14 @@ class Chooser:
         return Picked(best, place)
 
     def allowance(self, place: Place, kind: str) -> Allowance:
-        """What a drafter may lose there."""
+        """What a drafter may lose there. In a further part of the text it starts with nothing where the drafter has
+        used up what it had in another one, and gained nothing in any."""
         if (place, kind) not in self._allowances:
             others = [one for ((part, begins), its), one in self._allowances.items()
                       if its == kind and part != place[0] and not begins]  # fmt: skip
-            self._allowances[place, kind] = further(others, self._start)
+            used = any(one.spare < self._start / 2 for one in others) and not any(one.credit for one in others)
+            self._allowances[place, kind] = Allowance(0.0 if used else self._start)
         return self._allowances[place, kind]
-
-    def _open(self, part: str, kind: str) -> bool:
-        """Whether a drafter may draft in this part of the text where that is expected to pay."""
-        return sum(self.allowance((part, begins), kind).left for begins in (True, False)) > 0
 
     def wait(self, at: int, expected: Expected, none: float, rate: float, part: str = "") -> int:
         """Plain steps until drafter `at`, which does not pay, is tried again."""
@@ -237,57 +212,44 @@ class Chooser:
         spare = self.allowance((part, False), self._kinds[at]).spare
         return max(math.ceil((max(lost, 0.0) - spare) * len(self._kinds) / SHARE), 1)
 
-    def drafted(self, at: int, tokens: int, plain: float, drafts: Drafts, start: float) -> None:
+    def drafted(self, at: int, tokens: int, plain: float, drafts: Drafts) -> None:
         """Count a step of drafter `at`, `plain` its time in plain steps, into `drafts` too."""
-        kind = self._kinds[at]
-        known = drafts.get(self._all, Found()).steps
-        self._answer.add(kind, tokens, self._known(at, drafts, start)[0], known)
+        kind, known = self._kinds[at], drafts.get(self._all, Found()).steps
+        # The result of an unknown drafter shows more about the drafter than about the answer.
+        weight = known / (known + START_STEPS)
+        self._brought[kind] += weight * tokens
+        self._expected[kind] += weight * self._tokens(kind, drafts)
         for circumstance in dict.fromkeys((self._all, self._circumstance)):
             drafts.setdefault(circumstance, Found()).add(tokens, plain)
         if self._all == ALL:
-            self._circumstance, self._last, self._without = f"{kind} {_alike(tokens)}", (kind, tokens), 0
+            self._circumstance, self._last, self._undrafted = f"{kind} {_class_of(tokens)}", (kind, tokens), 0
 
-    def said(self, certain: Sequence[float]) -> None:
+    def certain(self, chances: Sequence[float]) -> None:
         """The target's own probability of each of the newest tokens; empty where unknown, which clears older ones.
         Called before the step is counted."""
-        if not certain:
+        if not chances:
             self._doubts.clear()
-        self._doubts.extend(-math.log(max(p, MIN_CERTAINTY)) for p in certain)
+        self._doubts.extend(-math.log(max(p, MIN_CERTAINTY)) for p in chances)
 
-    def rested(self) -> None:
+    def undrafted(self) -> None:
         """Count a step without a draft."""
-        self._without += 1
-        self._circumstance, self._last = f"{NOBODY} {self._resting_at()}", ("", 0)
-
-    def _resting_at(self) -> str:
-        """The circumstance after steps without a draft: how certain the target was of its newest tokens, or, where
-        that is unknown, how many such steps there were."""
-        if not self._doubts:
-            return str(_alike(self._without))
-        return f"doubt {bisect.bisect(DOUBTS, sum(self._doubts) / len(self._doubts))}"
+        self._undrafted, self._last = self._undrafted + 1, ("", 0)
+        known = str(_class_of(self._undrafted))
+        if self._doubts:
+            known = f"doubt {bisect.bisect(DOUBTS, sum(self._doubts) / len(self._doubts))}"
+        self._circumstance = f"{NOBODY} {known}"
 
     def spent(self, plain: float, picked: Picked, tokens: int) -> None:
         """Account for a step's time in plain steps, and for what its draft gained or lost."""
         self._plainly.earn(plain)
         for kind in self._kinds:
             self.allowance(picked.place, kind).earn(plain, SHARE / len(self._kinds))
+        lost = picked.lost if picked.tries else 0.0
         if picked.at is not None:
-            self.allowance(picked.place, self._kinds[picked.at]).settle(
-                tokens - plain, picked.lost if picked.tries else 0.0
-            )
+            self.allowance(picked.place, self._kinds[picked.at]).settle(tokens - plain, lost)
         elif picked.tries:
-            self._plainly.settle(-picked.lost, picked.lost)
-
-    def _known(self, at: int, drafts: Drafts, start: float) -> tuple[float, float]:
-        """Tokens and time of a step: the mean of this circumstance, with a few steps of the mean over all
-        circumstances, or of the drafter's own previous step, as a prior."""
-        known, here = drafts.get(self._all, Found()), drafts.get(self._circumstance, Found())
-        tokens = (known.tokens + START_STEPS * START_TOKENS) / (known.steps + START_STEPS)
-        plain = known.plain / known.steps if known.steps else start
-        if self._last[0] == self._kinds[at]:
-            tokens = (tokens + self._last[1]) / 2
-        return (here.tokens + WIDER * tokens) / (here.steps + WIDER), plain
+            self._plainly.settle(-lost, lost)
 
 
-def _alike(steps: int) -> int:
-    return sum(steps > length for length in LENGTHS)
+def _class_of(count: int) -> int:
+    return sum(count > length for length in LENGTHS)

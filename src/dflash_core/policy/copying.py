@@ -15,17 +15,14 @@ from dflash_core.policy.costs import paying
 from dflash_core.tree import Tree
 
 FORGET_AT = 200.0
-KEEP, PRIOR_TOKENS = (
-    0.98,
-    8.0,
-)  # of sums over chains at each further one, and the prior that they bring what is expected
+DECAY, PRIOR_TOKENS = 0.98, 8.0  # of sums over chains at each further one; the prior that they bring what is expected
 MIN_VALUE = 0.01  # least value of a node in a chain of copied text
 _PRIOR_TRIALS = 4.0
 
 
 @dataclass(slots=True)
 class Copies:
-    """How often a successor was right, by the class of its match."""
+    """How often a successor was right, by the class of its match. `brought`, `expected`: tokens of chains."""
 
     trials: list[float] = field(default_factory=lambda: [_PRIOR_TRIALS] * MATCH_CLASSES)
     hits: list[float] = field(default_factory=lambda: [_PRIOR_TRIALS * rate for rate in HIT_RATES])
@@ -52,59 +49,49 @@ class Copies:
     def weigh(self, copied: Chain, nodes: int, accepted: int) -> None:
         """Count a step that verified the first `nodes` of a chain, of which `accepted` were right."""
         promised = sum(copied.values[1 : nodes + 1]) / self.trust
-        self.brought = KEEP * self.brought + (1 - KEEP) * PRIOR_TOKENS + accepted
-        self.expected = KEEP * self.expected + (1 - KEEP) * PRIOR_TOKENS + promised
+        self.brought = DECAY * self.brought + (1 - DECAY) * PRIOR_TOKENS + accepted
+        self.expected = DECAY * self.expected + (1 - DECAY) * PRIOR_TOKENS + promised
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Chain:
-    """Copied text after the root, without a drafter. `values`: the chance that the chain is accepted up to each node,
-    the root's 1 first."""
+    """Copied text after the root. `values`: the chance that the chain is accepted up to each node, the root's 1 first.
+    `nodes`: how many of them pay, `brings`: the tokens of the step with these, minus the value of its time."""
 
     found: tuple[Successor, ...]
     values: tuple[float, ...]
+    nodes: int = 0
+    brings: float = 0.0
+
+    def paying(self, copying: Sequence[float], rate: float) -> Chain:
+        """This with the nodes that pay. `copying`: milliseconds of such steps by rows; `rate`: tokens per ms."""
+        self.nodes = paying(self.values, copying, rate)
+        self.brings = sum(self.values[: self.nodes + 1]) - rate * copying[self.nodes + 1]
+        return self
+
+    def plan(self, decision: Decision, root: int, deepest: int) -> StepPlan:
+        """The chain below `root`, at most `deepest` deep."""
+        nodes = min(self.nodes, deepest)
+        values = self.values[: nodes + 1]
+        paths = tuple(math.log(value) for value in values)
+        tree = Tree(
+            (root, *(one.token for one in self.found[:nodes])), tuple(range(-1, nodes)), tuple(range(nodes + 1)),
+            (0.0, *(after - before for before, after in itertools.pairwise(paths))), paths, values,
+            tuple(range(1, nodes + 1)),
+        )  # fmt: skip
+        return StepPlan(tree, decision, Choice(brings(self.values), nodes + 1))
 
 
 def chain(text: Text, copies: Copies, stops: frozenset[int], most: int) -> Chain:
     """The tokens that followed earlier in the text, one after the other, while they are likely enough."""
-    tail, found, values = list(text.tail()), list[Successor](), [1.0]
-    while len(found) < most:
-        successor = text.after(tail)
-        if successor is None:
-            break
+    tail, found, values = text.tail(), list[Successor](), [1.0]
+    while len(found) < most and (successor := text.after(tail)) is not None:
         value = values[-1] * copies.rate(successor.match) * (1.0 if found else copies.trust)
         if value < MIN_VALUE:
             break
         found.append(successor)
         values.append(value)
-        tail = [*tail[1 - LONGEST :], successor.token]
+        tail = (*tail[1 - LONGEST :], successor.token)
         if successor.token in stops:
             break
     return Chain(tuple(found), tuple(values))
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """A step without a draft: the copied nodes, if they pay, and its tokens minus the value of its time."""
-
-    copied: Chain
-    nodes: int
-    brings: float
-
-    @staticmethod
-    def of(copied: Chain, copying: Sequence[float], rate: float) -> Rest:
-        """`copying`: the milliseconds of such steps by rows; `rate`: tokens per millisecond."""
-        nodes = paying(copied.values, copying, rate)
-        return Rest(copied, nodes, sum(copied.values[: nodes + 1]) - rate * copying[nodes + 1])
-
-    def plan(self, decision: Decision, root: int, deepest: int) -> StepPlan:
-        """The chain below `root`, at most `deepest` deep."""
-        nodes = min(self.nodes, deepest)
-        tokens = [one.token for one in self.copied.found[:nodes]]
-        values = self.copied.values[: nodes + 1]
-        count = len(tokens) + 1
-        paths = tuple(math.log(value) for value in values)
-        steps = (0.0, *(after - before for before, after in itertools.pairwise(paths)))
-        tree = Tree((root, *tokens), tuple(range(-1, count - 1)), tuple(range(count)), steps, paths,
-                    tuple(values), tuple(range(1, count)))  # fmt: skip
-        return StepPlan(tree, decision, Choice(brings(self.copied.values), count))

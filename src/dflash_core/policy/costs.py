@@ -16,10 +16,9 @@ import numpy as np
 
 from dflash_core.events import StepEvent
 
-MIN_STEPS = 5
-"""Least number of steps of one kind and size whose median is used."""
+MIN_STEPS = 5  # of one kind and size, whose median is used
 MIN_PLAIN = 2  # the same for steps without drafts: a loss is judged by them from the first draft on
-KEPT = 33  # newest times per kind and size: the context grows, and the time of a step with it
+NEWEST = 33  # newest times per kind and size: the context grows, and the time of a step with it
 SAME = 1e-3  # relative change of a median; below it the curve is not computed again
 MAX_ROWS = 64
 
@@ -71,15 +70,15 @@ class StepCosts:
 
     def __init__(self, shape: CostTable) -> None:
         self._shape, self._shape_curve = shape, shape.curve()
-        self._drafted: dict[int, deque[float]] = {}
+        self._drafted: dict[int, deque[float]] = {}  # by rows
         self._verified: dict[int, deque[float]] = {}  # without drafting; 1 row is plain decoding
-        self._drafts: deque[float] = deque(maxlen=KEPT)
-        self._any: deque[float] = deque(maxlen=KEPT)  # measured times divided by the shape's
-        self._any_drafted: deque[float] = deque(maxlen=KEPT)  # of these, the steps that drafted
-        self._whole = deque[float](maxlen=KEPT)  # of plain steps, with the time before them
-        self._curve: list[float] | None = None
-        self._by_shape = True  # no point of the curve was measured
+        self._drafts, self._whole = _times(), _times()  # of drafting alone; of plain steps with the time before them
+        self._any, self._any_drafted = (
+            _times(),
+            _times(),
+        )  # times divided by the shape's; of steps that drafted
         self._made_of: dict[int, float] = {}  # the medians that the curve was computed from
+        self._curve: list[float] | None = None
         self._plain: float | None = None
         self._draft: float | None = None
 
@@ -89,31 +88,35 @@ class StepCosts:
         if ms <= 0:
             return 0.0
         self._plain = self._draft = None
-        times = (self._drafted if drafted else self._verified).setdefault(rows, deque(maxlen=KEPT))
+        times = (self._drafted if drafted else self._verified).setdefault(rows, _times())
         times.append(ms)
-        if rows == 1 and not drafted:
-            self._whole.append(step.stages.total)
         shape = self._shape_curve[min(rows, MAX_ROWS)]
         if drafted:
             self._drafts.append(step.stages.draft)
             self._any_drafted.append(ms / shape)
-        self._any.append(ms / (shape if drafted else shape - self._shape.draft if rows > 1 else self._shape.plain))
+        elif rows == 1:
+            self._whole.append(step.stages.total)
+            shape = self._shape.plain
+        else:
+            shape -= self._shape.draft
+        self._any.append(ms / shape)
         # A step without drafts does not change a measured curve; one of many similar steps hardly moves their median.
-        if self._by_shape or (drafted and self._moved(rows, times)):
+        if not self._made_of or (drafted and self._moved(rows, times)):
             self._curve = None
         return ms
 
     def _moved(self, rows: int, times: deque[float]) -> bool:
-        """Whether the curve is out of date: fewer than KEPT times are known, or their median has changed."""
+        """Whether the curve is out of date: fewer than NEWEST times are known, or their median has changed."""
         before = self._made_of.get(rows)
-        if before is None or len(times) < KEPT:
+        if before is None or len(times) < NEWEST:
             return True
         return abs(statistics.median(times) - before) > SAME * before
 
     @property
     def measured(self) -> dict[int, float]:
         """Median milliseconds of drafted steps by rows, where there are enough; ascending."""
-        return _medians(self._drafted)
+        enough = ((rows, times) for rows, times in sorted(self._drafted.items()) if len(times) >= MIN_STEPS)
+        return {rows: statistics.median(times) for rows, times in enough}
 
     @property
     def scale(self) -> float:
@@ -123,13 +126,12 @@ class StepCosts:
     def curve(self) -> list[float]:
         """Milliseconds of a step that drafts, by rows 0..MAX_ROWS + 1; non-decreasing."""
         if self._curve is None:
+            self._made_of = self.measured
             self._curve = self._scaled()
         return self._curve
 
     def _scaled(self) -> list[float]:
-        self._made_of = self.measured
         ratios = {rows: ms / self._shape_curve[min(rows, MAX_ROWS)] for rows, ms in self._made_of.items()}
-        self._by_shape = not ratios
         if not ratios:
             # A drafter may be slower or faster here, beside its target, than on the machine of the shape.
             scale = statistics.median(self._any_drafted) if self._any_drafted else self.scale
@@ -178,12 +180,11 @@ class StepCosts:
         plain = self.plain
         if rows < 2:  # the usual case needs no curve
             return [plain] * (rows + 1)
-        draft = self.draft
-        return [plain, plain, *(max(ms - draft, plain) for ms in self.curve()[2 : rows + 1])]
+        return [plain, plain, *(max(ms - self.draft, plain) for ms in self.curve()[2 : rows + 1])]
 
 
-def _medians(times: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    return {rows: statistics.median(some) for rows, some in sorted(times.items()) if len(some) >= MIN_STEPS}
+def _times() -> deque[float]:
+    return deque(maxlen=NEWEST)
 
 
 def rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:

@@ -19,7 +19,7 @@ from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.arm import PARTS, Arm, PairState, Part
 from dflash_core.policy.auto import AutoPolicy, Step, free, max_nodes
-from dflash_core.policy.base import Decision
+from dflash_core.policy.base import Decision, as_set
 from dflash_core.policy.best_first import Trials
 from dflash_core.policy.choosing import QUEUED, SHARE, START_TOKENS, Allowance, Chooser, Found
 from dflash_core.policy.costs import MIN_STEPS
@@ -54,10 +54,9 @@ class QueuedPolicy(AutoPolicy):
         self._untaught: dict[Part, list[Trials]] = {part: [] for part in PARTS}
         self._tags = frozenset(think_ids or ())
         self._forget()
-        self._restart()
+        self._begin_answer()
 
-    def _restart(self) -> None:
-        """An answer begins."""
+    def _begin_answer(self) -> None:
         self._batch = 1  # results of plain steps for which the decision stands
         self._plain: list[StepEvent] = []  # those of them that are not counted yet
         self._begun = False  # a step of the present answer was counted
@@ -73,7 +72,7 @@ class QueuedPolicy(AutoPolicy):
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         super().begin(ids, stops)
-        self._restart()
+        self._begin_answer()
 
     def reset(self, states: Sequence[PairState]) -> None:
         super().reset(states)
@@ -96,9 +95,9 @@ class QueuedPolicy(AutoPolicy):
     def asks_certain(self, knobs: Knobs) -> bool:
         return False
 
-    def said(self, tokens: Sequence[int]) -> None:
+    def injected(self, tokens: Sequence[int]) -> None:
         self._count_plain()
-        super().said(tokens)
+        super().injected(tokens)
 
     def _observe(self, step: StepEvent, certain: Sequence[float]) -> None:
         if step.mode == "plain" and free(step.knobs):
@@ -120,7 +119,8 @@ class QueuedPolicy(AutoPolicy):
 
     def _decide(self, knobs: Knobs) -> Step:
         self._count_plain()
-        return Step(knobs, self._free(knobs), self.arm) if free(knobs) else self._set(knobs, self.arm)
+        decision = self._free(knobs) if free(knobs) else as_set(knobs, self.arm.drafter)
+        return Step(knobs, decision, self.arm)
 
     def _free(self, knobs: Knobs) -> Decision:
         arm, costs, most = self.arm, self.arm.costs, max_nodes(knobs) + 1
@@ -148,7 +148,7 @@ class QueuedPolicy(AutoPolicy):
         if missing <= 0:
             self._waited = 0.0
             why = decision.reason if pays else f"drafts are tried again; {risk:.1f} plain steps may be lost"
-            return replace(decision, reason=why, alone=True)
+            return replace(decision, reason=why, blocking=True)
         self._batch = min(max(math.floor(missing / SHARE), 1), MAX_PLAIN_BATCH)
         brought = f"{tokens:.1f} tokens for {takes:.1f} plain steps"
         return Decision("plain", 0, f"drafts bring {brought}; they are tried again")
@@ -158,10 +158,8 @@ class QueuedPolicy(AutoPolicy):
         if more is None:
             return f"{rows} rows pay"
         ms, brings = curve[more] - curve[rows], self._brings(more) - self._brings(rows)
-        return (
-            f"{rows} rows pay; the next {more - rows} cost {ms:.2f} ms = {rate * ms:.2f} tokens, "
-            f"would bring {brings:.2f}"
-        )
+        cost = f"the next {more - rows} cost {ms:.2f} ms = {rate * ms:.2f} tokens"
+        return f"{rows} rows pay; {cost}, would bring {brings:.2f}"
 
     def _brings(self, rows: int) -> float:
         """Tokens expected from a tree of `rows` rows."""
@@ -202,14 +200,15 @@ class QueuedPolicy(AutoPolicy):
         better = self._since > 0 and brought > 1  # what earlier drafts brought no longer counts
         if better:
             drafts.pop(QUEUED, None)
-        arm.news = self._begun = True
+        arm.changed = self._begun = True
         self._since = 0
         arm.count_depth(step, self._part, anew=better)
         usual, unit = costs.typical(len(step.tree.tokens)) if spent else 0.0, costs.unit
         wait = self._before.usual(_wait(step, usual) / unit)
         self._waited += wait
-        self._chooser.drafted(0, brought, usual / unit + wait, drafts, START_TOKENS)
-        self._allowance.earn(usual / unit + wait)
+        took = usual / unit + wait
+        self._chooser.drafted(0, brought, took, drafts)
+        self._allowance.earn(took)
         self._allowance.settle(brought - usual / unit - wait)
         if step.choice is None:
             return
@@ -232,14 +231,11 @@ class QueuedPolicy(AutoPolicy):
 
     def _teach(self, part: Part) -> None:
         """Learn from the collected steps."""
-        waiting = self._untaught[part]
-        columns = (list(itertools.chain.from_iterable(column)) for column in zip(*waiting))
-        if waiting:
-            self.arm.state.parts[part].learned.learn(*columns)
-        waiting.clear()
+        if waiting := self._untaught[part]:
+            self.arm.state.parts[part].learned.learn(*(list(itertools.chain(*column)) for column in zip(*waiting)))
+            waiting.clear()
 
     def _trials(self, step: StepEvent) -> Trials:
-        """The trials of a step's candidates."""
         if step.knobs.by_parent and "by_parent" in self.arm.drafter.knobs:
             return shown(step, self._stops)
         text = self._table if step.knobs.from_text else None

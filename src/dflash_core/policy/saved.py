@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from dflash_core.damaged import DAMAGED
 from dflash_core.drafters.successors import MATCH_CLASSES
@@ -25,25 +27,66 @@ from dflash_core.policy.values import CLASSES, FEATURES, Learned
 
 VERSION = 1  # another one where a number or a name of a circumstance (`choosing.py`) comes to mean something else
 MAX_BYTES = 1 << 20
-LARGEST_WEIGHT = 1e3
 # Fewer drafts are not saved: a single slow one would keep later starts from drafting for hundreds of steps.
 MIN_SAVED_STEPS = 4.0
 MAX_OLD_STEPS = 20  # that older files' drafts on a card count for
 SUFFIX = ".policy.json"
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 16
+_FEATURES, _CLASSES = Meta(min_length=FEATURES, max_length=FEATURES), Meta(min_length=CLASSES, max_length=CLASSES)
+Weights = Annotated[list[Annotated[list[Annotated[float, Meta(ge=-1e3, le=1e3)]], _FEATURES]], _CLASSES]
+Matrix = Annotated[list[Annotated[list[Annotated[float, Meta(ge=-1, le=1)]], _FEATURES]], _FEATURES]
+Counts = Annotated[list[Annotated[float, Meta(ge=-1e15, le=1e15)]], _CLASSES]
+Sum = Annotated[float, Meta(ge=0, lt=1e6)]
+Positive = Annotated[float, Meta(gt=0, lt=1e6)]
+Mean = Annotated[float, Meta(gt=0, lt=1e3)]
+Count = Annotated[int, Meta(ge=0)]
+Sums = dict[str, Annotated[tuple[Sum, ...], Meta(min_length=3)]]
+"""By circumstance the fields of `Found`; older files have a fourth sum."""
 
 
 class SavedPart(msgspec.Struct, frozen=True):
     """`PartState` as numbers. A shipped file has the weights only."""
 
-    weights: list[list[float]]
-    covariance: list[list[list[float]]] = []
-    counts: list[list[float]] = []  # trials, stated, expected, found: sums by class
-    copies: tuple[list[float], list[float]] = ([], [])
-    chains: tuple[float, float] = (PRIOR_TOKENS, PRIOR_TOKENS)  # `Copies.brought`, `Copies.expected`
-    worth: tuple[float, float, float, float, int] = (0.0, 4.0, 0.0, 0.0, 0)  # of older files: drafts on a card
-    drafts: dict[str, tuple[float, ...]] = {}  # by circumstance: the fields of `Found`; older files have a fourth sum
-    after: dict[str, tuple[float, ...]] = {}
+    weights: Weights
+    covariance: Annotated[list[Matrix], _CLASSES] | None = None
+    counts: tuple[Counts, Counts, Counts, Counts] | None = None  # trials, stated, expected, found: sums by class
+    copies: tuple[list[Sum], list[Sum]] = ([], [])
+    chains: tuple[Positive, Positive] = (PRIOR_TOKENS, PRIOR_TOKENS)  # `Copies.brought`, `Copies.expected`
+    worth: tuple[float, float, Sum, float, Count] = (0, 4, 0, 0, 0)  # of older files, on a card
+    drafts: Sums = {}
+    after: Sums = {}
+
+    def state(self) -> PartState:
+        """Raises ValueError for numbers that do not fit together."""
+        covariance = None if self.covariance is None else np.array(self.covariance)
+        part = PartState(Learned(np.array(self.weights), covariance))
+        if not (np.linalg.eigvalsh(part.learned.covariance) > 0).all():
+            raise ValueError("a covariance is not positive definite")
+        if self.counts:
+            part.learned.trials = np.array(self.counts[0]).astype(np.int64)
+            part.learned.stated, part.learned.expected, part.learned.found = map(np.array, self.counts[1:])
+        trials, hits = self.copies
+        if trials or hits:
+            if not len(trials) == len(hits) == MATCH_CLASSES or any(hit > count for count, hit in zip(trials, hits)):
+                raise ValueError("its counts of copies are impossible")
+            part.copies = Copies(trials, hits, *self.chains)
+        *_, tokens, _, steps = self.worth
+        if steps:
+            steps = min(steps, MAX_OLD_STEPS)
+            part.drafts[QUEUED] = Found(tokens * steps, float(steps), float(steps))
+        part.drafts |= {circumstance: Found(*sums[:3]) for circumstance, sums in self.drafts.items()}
+        part.after = {circumstance: Found(*sums[:3]) for circumstance, sums in self.after.items()}
+        return part
+
+    @staticmethod
+    def of(part: PartState) -> SavedPart:
+        learned, copies = part.learned, part.copies
+        counts = np.stack([learned.trials, learned.stated, learned.expected, learned.found]).tolist()
+        return SavedPart(
+            learned.weights.tolist(), learned.covariance.tolist(), (counts[0], counts[1], counts[2], counts[3]),
+            (copies.trials, copies.hits), (copies.brought, copies.expected),
+            drafts=_sums(part.drafts), after=_sums(part.after),
+        )  # fmt: skip
 
 
 class SavedPair(msgspec.Struct, frozen=True):
@@ -52,7 +95,7 @@ class SavedPair(msgspec.Struct, frozen=True):
     version: int
     pair: str
     parts: dict[str, SavedPart]
-    pace: tuple[float, float, int] = (3.0, 1.0, 0)
+    pace: tuple[Mean, Mean, Count] = (3.0, 1.0, 0)
 
 
 class NotSavedError(DFlashError):
@@ -119,7 +162,7 @@ class SavedValues:
             if self.path is not None:
                 write(self.path, self.pair, state)
         except OSError as error:
-            self.note = f"learned values cannot be kept in {self.folder} ({error.strerror or error})"
+            self.note = f"learned values cannot be saved in {self.folder} ({error.strerror or error})"
 
     def forget(self) -> PairState:
         """Delete what was learned from the disk, and return start values."""
@@ -136,97 +179,26 @@ def shipped_beside(draft: Path) -> Path:
 
 def read(path: Path, pair: str | None) -> PairState:
     """Values of `pair`, or of any where it is None. Raises NotSavedError, OSError."""
-    data = read_input(path, MAX_BYTES)
     try:
-        kept = msgspec.json.decode(data, type=SavedPair)
-    except DAMAGED as error:
+        saved = msgspec.json.decode(read_input(path, MAX_BYTES), type=SavedPair)
+        if saved.version != VERSION:
+            raise NotSavedError(f"{path} is of version {saved.version}, expected {VERSION}")
+        if pair is not None and saved.pair != pair:
+            raise NotSavedError(f"{path} was learned with another pair of models")
+        state = PairState(pace=Pace(*saved.pace))
+        state.parts |= {part: saved.parts[part].state() for part in PARTS if part in saved.parts}
+    except (*DAMAGED, ValueError) as error:
         raise NotSavedError(f"{path} is damaged: {error}") from None
-    if kept.version != VERSION:
-        raise NotSavedError(f"{path} is of version {kept.version}, expected {VERSION}")
-    if pair is not None and kept.pair != pair:
-        raise NotSavedError(f"{path} was learned with another pair of models")
-    state = PairState()
-    for part in PARTS:
-        if part in kept.parts:
-            state.parts[part] = _part(path, kept.parts[part])
-    tokens, units, steps = kept.pace
-    if not (0 < tokens < 1e3 and 0 < units < 1e3 and steps >= 0):
-        raise NotSavedError(f"{path} is damaged: a pace of {tokens:g} tokens in {units:g}")
-    state.pace = Pace(tokens, units, steps)
     return state
 
 
-def _part(path: Path, kept: SavedPart) -> PartState:
-    weights = _array(path, "weights", kept.weights, (CLASSES, FEATURES), LARGEST_WEIGHT)
-    covariance = None
-    if kept.covariance:
-        covariance = _array(path, "covariance", kept.covariance, (CLASSES, FEATURES, FEATURES), 1.0)
-        if not (np.linalg.eigvalsh(covariance) > 0).all():
-            raise NotSavedError(f"{path} is damaged: a covariance is not positive definite")
-    part = PartState(Learned(weights, covariance))
-    if kept.counts:
-        counts = _array(path, "counts", kept.counts, (4, CLASSES), 1e15)
-        part.learned.trials = counts[0].astype(np.int64)
-        part.learned.stated, part.learned.expected, part.learned.found = counts[1:].copy()
-    trials, hits = kept.copies
-    if trials or hits:
-        counted = len(trials) == len(hits) == MATCH_CLASSES
-        if not counted or not all(0 <= hit <= count < 1e6 for count, hit in zip(trials, hits)):
-            raise NotSavedError(f"{path} is damaged: its counts of copies are impossible")
-        if not all(0 < one < 1e6 for one in kept.chains):
-            raise NotSavedError(f"{path} is damaged: its sums of copied chains are impossible")
-        part.copies = Copies(list(trials), list(hits), *kept.chains)
-    drafts = kept.drafts
-    *_, tokens, _, steps = kept.worth
-    if steps:
-        steps = min(steps, MAX_OLD_STEPS)
-        drafts = {QUEUED: (tokens * steps, float(steps), float(steps)), **drafts}
-    part.drafts, part.after = _drafts(path, drafts), _drafts(path, kept.after)
-    return part
-
-
-def _drafts(path: Path, kept: dict[str, tuple[float, ...]]) -> Drafts:
-    for circumstance, sums in kept.items():
-        if len(sums) < 3 or not all(0 <= one < 1e6 for one in sums):
-            raise NotSavedError(f"{path} is damaged: its sums of drafts after {circumstance[:20]!r} are impossible")
-    return {circumstance: Found(*sums[:3]) for circumstance, sums in kept.items()}
-
-
-def _array(path: Path, name: str, values: object, shape: tuple[int, ...], largest: float) -> np.ndarray:
-    try:
-        array = np.array(values, np.float64)
-    except ValueError:
-        array = np.zeros(0)
-    if array.shape != shape or not (np.abs(array) <= largest).all():
-        raise NotSavedError(
-            f"{path} is damaged: {name} of shape {array.shape}, expected {shape} of at most {largest:g}"
-        )
-    return array
-
-
-def packed(pair: str, state: PairState) -> SavedPair:
-    """`state` as it is written."""
-    parts = {}
-    for name, part in state.parts.items():
-        learned = part.learned
-        counts = np.stack([learned.trials.astype(np.float64), learned.stated, learned.expected, learned.found])
-        parts[str(name)] = SavedPart(
-            learned.weights.tolist(), learned.covariance.tolist(), counts.tolist(),
-            (part.copies.trials, part.copies.hits), (part.copies.brought, part.copies.expected),
-            drafts=_sums(part.drafts), after=_sums(part.after),
-        )  # fmt: skip
-    pace = state.pace
-    return SavedPair(VERSION, pair, parts, (pace.tokens, pace.units, pace.steps))
-
-
-def _sums(drafts: Drafts) -> dict[str, tuple[float, ...]]:
-    return {
-        circumstance: (found.tokens, found.plain, found.steps)
-        for circumstance, found in drafts.items()
-        if found.steps >= MIN_SAVED_STEPS
-    }
+def _sums(drafts: Drafts) -> Sums:
+    return {name: astuple(found) for name, found in drafts.items() if found.steps >= MIN_SAVED_STEPS}
 
 
 def write(path: Path, pair: str, state: PairState) -> None:
     """Replace the file completely or not at all. Raises OSError."""
-    write_whole(path, msgspec.json.encode(packed(pair, state)))
+    parts = {str(name): SavedPart.of(part) for name, part in state.parts.items()}
+    pace = state.pace
+    saved = SavedPair(VERSION, pair, parts, (pace.tokens, pace.units, pace.steps))
+    write_whole(path, msgspec.json.encode(saved))

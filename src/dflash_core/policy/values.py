@@ -25,7 +25,7 @@ SPINE, CHILD, DEEPER, COPIED = 0, 3, 6, 11
 """First class of a kind: below a node of the spine, below one that has just left it, deeper; + 0, 1, 2 for rank 0, 1
 and above. From COPIED on successors from the text, by the length of their match."""
 BLOCK = 15.0  # the divisor of depths
-SMALLEST = 1e-4  # probabilities are kept this far from 0 and 1
+SMALLEST = 1e-4  # probabilities are clipped this far from 0 and 1
 MIN_COPIED = 1e-3  # the assumed probability of a token that is not among the drafter's candidates
 BEYOND = (0.05, 0.5)  # below the last drafted depth: the successor's and the best candidate's stated probability
 VARIANCE = (0.1, 0.05, 0.02, 0.1, 0.1)
@@ -43,20 +43,15 @@ def start_weights() -> Array:
     return weights
 
 
-def start_covariance() -> Array:
-    """(16, 5, 5): the prior covariance of the weights."""
-    return np.stack([np.diag(VARIANCE)] * CLASSES)
+def class_of(off: int, rank: int) -> int:
+    """The class of a drafter's candidate of that rank below a node. `off`: as in `best_first.ValueTree`."""
+    return (SPINE if off == 0 else CHILD if off == 1 else DEEPER) + (rank if rank < 2 else 2)
 
 
 def logit(p: float) -> float:
-    """The log of the odds of `p`, kept finite."""
+    """The log of the odds of `p`, clipped to be finite."""
     p = min(max(p, SMALLEST), 1 - SMALLEST)
     return math.log(p / (1 - p))
-
-
-def sigmoid(z: float) -> float:
-    """The probability with the log odds `z`, which is clipped at 500."""
-    return 1 / (1 + math.exp(-z)) if z > -500 else 0.0
 
 
 class Below(NamedTuple):
@@ -71,7 +66,7 @@ class Below(NamedTuple):
 class Stated:
     """A drafter's candidates by depth and rank, as features; lists, because trees are built one node at a time.
 
-    `p`, `logits`: (depths, ranks). `before[d]`: minus the log-probability of the spine above depth d, at most 8.
+    `before[d]`: minus the log-probability of the spine above depth d, at most 8.
     `drafts`: of a drafter that scores by parent token; then every node has its own candidates, and the spine follows
     the best candidate from `root`.
     """
@@ -82,29 +77,18 @@ class Stated:
         self.depths, self.width = log_probs.shape
         self._drafts = drafts
         p = np.exp(log_probs)
-        kept = np.minimum(np.maximum(p, SMALLEST), 1 - SMALLEST)  # np.clip would take as long as all the rest
-        odds = np.log(kept / (1 - kept))
-        self.tokens: list[list[int]] = tokens.tolist()
-        self.log_probs: list[list[float]] = log_probs.tolist()
-        self.p: list[list[float]] = p.tolist()
-        self.logits: list[list[float]] = odds.tolist()
-        self.before: list[float] = []
-        path = 0.0
-        for row in self.log_probs:
-            self.before.append(min(max(-path, 0.0), 8.0))
-            path += row[0]
+        clipped = np.minimum(np.maximum(p, SMALLEST), 1 - SMALLEST)  # np.clip would take as long as all the rest
+        odds = np.log(clipped / (1 - clipped))
         self._arrays = odds, p[:, :1]
-        self._rows = [Below(*row) for row in zip(self.tokens, self.log_probs, self.p, self.logits)]
+        self._rows = [Below(*row) for row in zip(tokens.tolist(), log_probs.tolist(), p.tolist(), odds.tolist())]
         self._given: dict[tuple[int, int], Below] = {}
-        if drafts is not None:
-            self.before = [0.0] * self.depths
-            token, path = root, 0.0
-            for depth in range(self.depths):
-                self.before[depth] = min(max(-path, 0.0), 8.0)
-                row = self.below(depth, token)
-                if not row.tokens:
-                    break
-                token, path = row.tokens[0], path + row.log_probs[0]
+        self.before, token, path = [0.0] * self.depths, root, 0.0
+        for depth in range(self.depths):
+            self.before[depth] = min(max(-path, 0.0), 8.0)
+            row = self.below(depth, token)
+            if not row.tokens:
+                break
+            token, path = row.tokens[0], path + row.log_probs[0]
 
     @property
     def conditional(self) -> bool:
@@ -142,9 +126,9 @@ class Stated:
         if self._drafts is not None and row is not None:
             above = min(max(parent_log_prob, -8.0), 0.0)
             return 1.0, row.logits[rank], self.before[depth], above, row.p[0]
-        m = math.exp(parent_log_prob)
-        shared = min(max((self.p[depth][rank] - (1 - m)) / (m + 1e-9), 0.0), 1.0)
-        return 1.0, self.logits[depth][rank], self.before[depth], min(max(parent_log_prob, -8.0), 0.0), shared
+        m, row = math.exp(parent_log_prob), self._rows[depth]
+        shared = min(max((row.p[rank] - (1 - m)) / (m + 1e-9), 0.0), 1.0)
+        return 1.0, row.logits[rank], self.before[depth], min(max(parent_log_prob, -8.0), 0.0), shared
 
 
 def copied_features(p: float, best: float, kind: int) -> Features:
@@ -158,16 +142,16 @@ class Learned:
 
     def __init__(self, weights: Array | None = None, covariance: Array | None = None) -> None:
         self.weights = start_weights() if weights is None else weights.copy()
-        self.covariance = start_covariance() if covariance is None else covariance.copy()
+        self.covariance = np.stack([np.diag(VARIANCE)] * CLASSES) if covariance is None else covariance.copy()
         self.trials = np.zeros(CLASSES, np.int64)
-        self.stated = np.zeros(CLASSES)
-        self.expected = np.zeros(CLASSES)
-        self.found = np.zeros(CLASSES)
+        self.stated, self.expected, self.found = np.zeros((3, CLASSES))
         self.rows: list[list[float]] = self.weights.tolist()
 
     def value(self, cls: int, x: Features) -> float:
+        """The chance of a candidate of that class."""
         w = self.rows[cls]
-        return sigmoid(w[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3] + w[4] * x[4])
+        z = w[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3] + w[4] * x[4]
+        return 1 / (1 + math.exp(-z)) if z > -500 else 0.0
 
     def learn(self, classes: Sequence[int], features: Sequence[Features], outcomes: Sequence[bool]) -> None:
         """Learn from all trials of a step: one Newton step of the posterior per class, without forgetting."""

@@ -11,7 +11,7 @@ from dflash_core.drafters.successors import LONGEST
 from dflash_core.events import StepEvent
 from dflash_core.policy.best_first import Text, Trials, ValueTree, copied_trial, trials
 from dflash_core.policy.copying import Copies
-from dflash_core.policy.values import BLOCK, CHILD, DEEPER, SMALLEST, SPINE, Features, Stated, logit
+from dflash_core.policy.values import BLOCK, SMALLEST, Features, Stated, class_of, logit
 
 
 def walk_trials(step: StepEvent, stops: Collection[int], text: Text | None, copies: Copies) -> Trials:
@@ -66,7 +66,7 @@ def shown(step: StepEvent, stops: Collection[int]) -> Trials:
         depth, below = it.depths[node], children[node]
         third = max(log_probs[node], -8.0) if off[node] else depth / BLOCK
         for rank, child in enumerate(below):
-            classes.append((SPINE if off[node] == 0 else CHILD if off[node] == 1 else DEEPER) + min(rank, 2))
+            classes.append(class_of(off[node], rank))
             above = before[min(depth, len(before) - 1)]
             features.append((1.0, logit(it.probs[child]), above, third, it.probs[below[0]]))
             outcomes.append(it.tokens[child] == token)

@@ -23,15 +23,15 @@ class SnapshotError(DFlashError):
 
 
 class State(Protocol):
-    """The state at `length` that truncating cannot restore: recurrent states, and a drafter's ring buffers."""
+    """The state at `length` that truncating cannot restore: recurrent states, and a drafter's ring buffers. `tensors`
+    are in host memory."""
 
     @property
     def length(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Its tensors, in host memory."""
+    def tensors(self) -> tuple[Tensor, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,8 @@ class Resumable(Protocol):
 
 
 def check_rows(pages: Sequence[Rows], like: Sequence[Tensor], length: int) -> None:
-    """Refuse pages that are not `length` positions with the layout of `like`, which has rows of no position.
-
-    The dimension of positions is the one that has none in `like`. Raises SnapshotError.
-    """
+    """Refuse pages that are not `length` positions with the layout of `like`, where the dimension of positions has
+    none. Raises SnapshotError."""
     at = 0
     for page in pages:
         if page.begin != at or not page.begin < page.end <= length:

@@ -28,6 +28,7 @@ from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError, State, Tok
 if TYPE_CHECKING:
     from torch import Tensor
 
+LOG = logging.getLogger(__name__)
 VERSION = "2"
 SUFFIX = ".safetensors"
 # safetensors' names of the types that states have, by torch's.
@@ -133,13 +134,11 @@ def files(folder: Path) -> list[Path]:
 
 def same_conversation(a: Tokens, b: Tokens) -> bool:
     """Whether one of two states is a continuation of the other."""
-    count = min(len(a), len(b))
-    return bool(np.array_equal(a[:count], b[:count]))
+    return common(a, b) == min(len(a), len(b))
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The file, with its tensors on the CPU."""
     open_input(path).close()  # refuses what is no regular file
     try:
         file = safe_open(path, "pt")
@@ -171,7 +170,6 @@ def _listed(tokens: Tokens) -> str:
 
 
 def _digest(space: str, tokens: Tokens, named: Iterable[tuple[str, Tensor]]) -> str:
-    """A sum of everything that a file says."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(f"{VERSION}\n{space}\n{_listed(tokens)}\n".encode())
     for name, tensor in named:
@@ -190,14 +188,11 @@ def _bytes(tensor: Tensor) -> npt.NDArray[np.uint8]:
     return tensor.contiguous().view(-1).view(torch.uint8).numpy()
 
 
-LOG = logging.getLogger(__name__)
-
-
 class StateFolder:
-    """Keeps the newest `keep` conversations; with 0 nothing is written, but existing files are still read."""
+    """Stores the newest `count` conversations; with 0 nothing is written, but existing files are still read."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        self.folder, self.keep = folder, keep
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder, self.count = folder, count
         self._stored: dict[str, list[Stored]] = {}
 
     def find(self, space: str, ids: Tokens, beyond: int, *, cut: bool) -> Snapshot | None:
@@ -218,13 +213,13 @@ class StateFolder:
 
     def save(self, space: str, snapshots: Iterable[Snapshot]) -> None:
         """Write the newest states of the last conversations; `snapshots` come the newest first. Never raises."""
-        if not self.keep:
+        if not self.count:
             return
         newest = list[Snapshot]()
         for snapshot in snapshots:
             if not any(same_conversation(snapshot.tokens, one.tokens) for one in newest):
                 newest.append(snapshot)
-            if len(newest) == self.keep:
+            if len(newest) == self.count:
                 break
         there = {one.tokens.tobytes() for one in self._index(space)}
         try:
@@ -233,13 +228,13 @@ class StateFolder:
                     write(self.folder, space, snapshot)
         except OSError as error:
             LOG.warning("the state of a conversation is not stored: %s: %s", self.folder, error.strerror or error)
-            self._stored.pop(space, None)  # some may have been written
             return
+        finally:
+            self._stored.pop(space, None)  # some may have been written
         stored = [snapshot.tokens for snapshot in newest]
-        self._stored.pop(space, None)
         older = [one for one in self._index(space) if not any(np.array_equal(one.tokens, new) for new in stored)]
         gone = [one.path for one in older if any(same_conversation(one.tokens, new) for new in stored)]
-        gone += [path for path in files(self.folder) if path not in gone][self.keep :]
+        gone += [path for path in files(self.folder) if path not in gone][self.count :]
         for path in gone:
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,20 +26,18 @@ if TYPE_CHECKING:
 
     from dflash_core.snapshots.folder import StateFolder
 
+LOG = logging.getLogger(__name__)
 PAGE = 512  # positions
+MIN_GAIN = 64  # a snapshot is used if it saves processing more than this share of it
 MAX_BYTES, SHARE = 8 << 30, 4  # by default a quarter of what is free, 8 GiB at most
 Key = tuple[str, bytes]
+CopyRows = Callable[[int, int], "tuple[Tensor, ...]"]
+"""The state of the positions from the first number up to the second."""
 
 
 def default_cap() -> int:
     """Bytes that snapshots may take by default."""
     return min(MAX_BYTES, host_memory().free // SHARE)
-
-
-@dataclass(slots=True)
-class _Page:
-    rows: Rows
-    owners: set[Key] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +54,19 @@ class SnapshotStore:
     def __init__(self, max_bytes: int, page: int = PAGE, folder: StateFolder | None = None) -> None:
         self.max_bytes, self._page, self.folder = max_bytes, page, folder
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()  # in order of use, the least recent first
-        self._pages: dict[Key, _Page] = {}
+        self._pages: dict[Key, Rows] = {}
+        self._owners = defaultdict[Key, set[Key]](set)  # by page: the snapshots that have it
         self.nbytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(
-        self, space: str, tokens: Sequence[int], state: State, rows: Callable[[int, int], tuple[Tensor, ...]]
-    ) -> bool:
+    def put(self, space: str, tokens: Sequence[int], state: State, rows: CopyRows) -> bool:
         """Store a sequence. `rows` copies the state of some of its positions. False if it does not fit."""
         ids = np.asarray(tokens, np.int32)
         if not len(ids) or self.max_bytes <= 0:
             return False
-        return self._keep(space, ids, state, rows, sum(tensor.nbytes for tensor in rows(0, 1)))
+        return self._store(space, ids, state, rows, sum(tensor.nbytes for tensor in rows(0, 1)))
 
     def add(self, space: str, snapshot: Snapshot) -> bool:
         """Store a snapshot that was made elsewhere, in pages of this store. False if it does not fit."""
@@ -76,37 +74,27 @@ class SnapshotStore:
         if [(begin, end) for _, begin, end in self._spans(space, snapshot.tokens)] != list(pages):
             return False
         per_position = -(-sum(page.nbytes for page in snapshot.pages) // snapshot.length)
-        return self._keep(space, snapshot.tokens, snapshot.state, lambda begin, end: pages[begin, end], per_position)
+        return self._store(space, snapshot.tokens, snapshot.state, lambda begin, end: pages[begin, end], per_position)
 
-    def _keep(
-        self,
-        space: str,
-        ids: Tokens,
-        state: State,
-        rows: Callable[[int, int], tuple[Tensor, ...]],
-        per_position: int,
-    ) -> bool:
-        key = (space, _hash(ids))
-        if key in self._entries:
-            self._entries.move_to_end(key)
+    def _store(self, space: str, ids: Tokens, state: State, rows: CopyRows, per_position: int) -> bool:
+        if self.has(space, ids):
             return True
-        spans = list(self._spans(space, ids))
-        in_use = {name for name, _, _ in spans}
+        key, spans = (space, _hash(ids)), list(self._spans(space, ids))
+        pages = tuple(name for name, _, _ in spans)
         new = [span for span in spans if span[0] not in self._pages]
-        if not self._drop_oldest(
-            state.nbytes + per_position * sum(end - begin for _, begin, end in new), key, ids, in_use
-        ):
+        need = state.nbytes + per_position * sum(end - begin for _, begin, end in new)
+        if not self._make_free(need, space, ids, set(pages)):
             return False
         for name, begin, end in new:
-            self._pages[name] = _Page(Rows(begin, end, rows(begin, end)))
-            self.nbytes += self._pages[name].rows.nbytes
-        for name in in_use:
-            self._pages[name].owners.add(key)
-        self._entries[key] = _Entry(ids, tuple(name for name, _, _ in spans), state)
+            self._pages[name] = Rows(begin, end, rows(begin, end))
+            self.nbytes += self._pages[name].nbytes
+        for name in pages:
+            self._owners[name].add(key)
+        self._entries[key] = _Entry(ids, pages, state)
         self.nbytes += state.nbytes
         return True
 
-    def has(self, space: str, tokens: Sequence[int]) -> bool:
+    def has(self, space: str, tokens: Sequence[int] | Tokens) -> bool:
         """Whether exactly this sequence is stored; it then counts as used."""
         key = (space, _hash(np.asarray(tokens, np.int32)))
         if key in self._entries:
@@ -142,6 +130,7 @@ class SnapshotStore:
     def clear(self) -> None:
         self._entries.clear()
         self._pages.clear()
+        self._owners.clear()
         self.nbytes = 0
 
     def snapshots(self, space: str) -> Iterator[Snapshot]:
@@ -150,7 +139,7 @@ class SnapshotStore:
 
     def _snapshot(self, key: Key) -> Snapshot:
         entry = self._entries[key]
-        return Snapshot(entry.tokens, tuple(self._pages[name].rows for name in entry.pages), entry.state)
+        return Snapshot(entry.tokens, tuple(self._pages[name] for name in entry.pages), entry.state)
 
     def _beginning(self, space: str, ids: Tokens) -> tuple[Key, int] | None:
         """The longest snapshot that is a prefix of `ids`."""
@@ -172,7 +161,7 @@ class SnapshotStore:
             if name not in self._pages:
                 break
             if end % self._page == 0:
-                owners = self._pages[name].owners
+                owners = self._owners[name]
         return owners or {key for key in self._entries if key[0] == space}
 
     def _spans(self, space: str, ids: Tokens) -> Iterator[tuple[Key, int, int]]:
@@ -183,17 +172,15 @@ class SnapshotStore:
             digest.update(ids[begin:end].tobytes())
             yield (space, digest.digest()), begin, end
 
-    def _drop_oldest(self, need: int, coming: Key, ids: Tokens, in_use: Collection[Key]) -> bool:
-        """Drop snapshots until `need` bytes fit for the sequence `ids`, which will be `coming`; pages named in `in_use`
-        stay."""
+    def _make_free(self, need: int, space: str, ids: Tokens, pages: Collection[Key]) -> bool:
+        """Drop snapshots until `need` bytes fit for the sequence `ids` with these pages, which stay."""
         if need > self.max_bytes:
             return False
         while self.nbytes + need > self.max_bytes:
             if not self._entries:
-                for name in in_use:
-                    self._let_go(name)
+                self._drop_unused(pages)
                 return False
-            self._remove(self._expendable(coming[0], ids), in_use)
+            self._remove(self._expendable(space, ids), pages)
         return True
 
     def _expendable(self, space: str, ids: Tokens) -> Key:
@@ -208,21 +195,19 @@ class SnapshotStore:
                 return key
         return next(iter(self._entries))
 
-    def _remove(self, key: Key, in_use: Collection[Key] = ()) -> None:
+    def _remove(self, key: Key, stay: Collection[Key] = ()) -> None:
         entry = self._entries.pop(key, None)
-        if entry is None:
-            return
-        self.nbytes -= entry.state.nbytes
-        for name in entry.pages:
-            self._pages[name].owners.discard(key)
-            if name not in in_use:
-                self._let_go(name)
+        if entry is not None:
+            self.nbytes -= entry.state.nbytes
+            for name in entry.pages:
+                self._owners[name].discard(key)
+            self._drop_unused(name for name in entry.pages if name not in stay)
 
-    def _let_go(self, name: Key) -> None:
-        page = self._pages.get(name)
-        if page is not None and not page.owners:
-            self.nbytes -= page.rows.nbytes
-            del self._pages[name]
+    def _drop_unused(self, pages: Iterable[Key]) -> None:
+        for name in pages:
+            if name in self._pages and not self._owners[name]:
+                self.nbytes -= self._pages.pop(name).nbytes
+                del self._owners[name]
 
 
 def _begins(tokens: Tokens, longer: Tokens) -> bool:
@@ -230,18 +215,11 @@ def _begins(tokens: Tokens, longer: Tokens) -> bool:
     return len(tokens) < len(longer) and np.array_equal(tokens, longer[: len(tokens)])
 
 
-def _new_hash() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=16)
+_new_hash = partial(hashlib.blake2b, digest_size=16)
 
 
 def _hash(ids: Tokens) -> bytes:
-    digest = _new_hash()
-    digest.update(ids.tobytes())
-    return digest.digest()
-
-
-LOG = logging.getLogger(__name__)
-MIN_GAIN = 64  # a snapshot is used if it saves processing more than this share of it
+    return _new_hash(ids.tobytes()).digest()
 
 
 class Snapshots:
@@ -262,7 +240,7 @@ class Snapshots:
             for space in self._spaces:
                 folder.save(space, self.store.snapshots(space))
 
-    def keep(
+    def save(
         self, session: Resumable, tokens: Sequence[int], state: State, window: AttentionWindow = EVERYTHING
     ) -> None:
         """Store the first positions of the session, with `state` after them."""

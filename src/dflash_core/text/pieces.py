@@ -6,10 +6,11 @@ are merged into pieces in which U+2581 stands for a space; bytes of characters w
 
 from __future__ import annotations
 
+import abc
 import re
 import threading
 from collections.abc import Container, Iterator, Mapping
-from typing import Protocol, cast
+from typing import ClassVar, cast
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
@@ -35,14 +36,46 @@ up to two a character; beyond that the library ends the program's thread."""
 _LONG = re.compile(rf"\s{{{LONGEST_RUN + 1},}}|[^\W\d_]{{{LONGEST_RUN + 1},}}")
 
 
-class ByteLevel:
-    """Implements `pieces.Pieces`. Raises FormatError for a byte that text needs and no token has, and UnsupportedError
+class Pieces(abc.ABC):
+    """Turns text without special tokens into ids.
+
+    text_is_cut: user-defined tokens are ordinary text, which is cut out of every text before merging. adds_bos: whether
+    prompts begin with the BOS token where the file does not say.
+    """
+
+    text_is_cut: ClassVar[bool]
+    adds_bos: bool
+
+    @abc.abstractmethod
+    def __init__(self, vocabulary: Vocabulary, ordinary: Mapping[str, int]) -> None:
+        """`ordinary`: the tokens that text is merged into (name -> id)."""
+
+    def prepare(self) -> None:  # noqa: B027 - most have nothing to do
+        """Build now what the first `encode` would build; any thread may call. Raises FormatError."""
+
+    @abc.abstractmethod
+    def encode(self, text: str) -> list[int]: ...
+
+    def composed(self, text: str) -> str:
+        """The text that is merged: composed where the model composes it."""
+        return text
+
+    @abc.abstractmethod
+    def bytes_of(self, token: str) -> bytes: ...
+
+    @staticmethod
+    @abc.abstractmethod
+    def is_byte(token: str) -> bool:
+        """Whether a token spells a single byte: text needs it, whatever else it is."""
+
+
+class ByteLevel(Pieces):
+    """Raises FormatError for a byte that text needs and no token has, and UnsupportedError
     for an unknown pre-tokenizer. Merges that do not fit the tokens are refused by `prepare` or the first `encode`."""
 
     text_is_cut = False
 
     def __init__(self, vocabulary: Vocabulary, ordinary: Mapping[str, int]) -> None:
-        """`ordinary`: the tokens that text is merged into."""
         if vocabulary.pre not in PRE_TOKENIZERS:
             raise UnsupportedError(
                 f"pre-tokenizer {vocabulary.pre!r:.40} is not supported; supported: {', '.join(PRE_TOKENIZERS)}; use a"
@@ -126,14 +159,13 @@ LINES = r"[^\n]+|[\n]+"
 _BYTE_NAME = re.compile(r"<0x([0-9A-F]{2})>")
 
 
-class SentencePieces:
-    """Implements `pieces.Pieces`. Merges follow from the scores of the pieces (`scored`), or are the file's own. Raises
+class SentencePieces(Pieces):
+    """Merges follow from the scores of the pieces (`scored`), or are the file's own. Raises
     FormatError for a vocabulary without a token for each byte."""
 
     text_is_cut, adds_bos = True, True
 
     def __init__(self, vocabulary: Vocabulary, ordinary: Mapping[str, int]) -> None:
-        """`ordinary`: the tokens that text is merged into."""
         absent = next((byte for byte in range(256) if f"<0x{byte:02X}>" not in ordinary), None)
         if absent is not None:
             raise FormatError(f"the vocabulary has no token <0x{absent:02X}>; text in any language needs all bytes")
@@ -148,15 +180,9 @@ class SentencePieces:
         if vocabulary.model == "gemma4":
             self._bpe.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(LINES), behavior="isolated")
 
-    def prepare(self) -> None:
-        """Nothing is left to do."""
-
     def encode(self, text: str) -> list[int]:
         spaced = self._prefix + text.replace(" ", SPACE)
         return self._bpe.encode(spaced, add_special_tokens=False).ids
-
-    def composed(self, text: str) -> str:
-        return text
 
     def bytes_of(self, token: str) -> bytes:
         if byte := _BYTE_NAME.fullmatch(token):
@@ -183,37 +209,7 @@ def _by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     return [pair for id in ranked for pair in splits(tokens[id])]
 
 
-class Pieces(Protocol):
-    """Turns text without special tokens into ids.
-
-    text_is_cut: user-defined tokens are ordinary text, which is cut out of every text before merging. adds_bos: whether
-    prompts begin with the BOS token where the file does not say.
-    """
-
-    text_is_cut: bool
-    adds_bos: bool
-
-    def prepare(self) -> None:
-        """Build now what the first `encode` would build; any thread may call. Raises FormatError."""
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def composed(self, text: str) -> str:
-        """The text that is merged: composed where the model composes it."""
-
-    def bytes_of(self, token: str) -> bytes: ...
-
-
-class Kind(Protocol):
-    """Makes pieces of a vocabulary and its ordinary tokens, those that text is merged into (name -> id)."""
-
-    def __call__(self, vocabulary: Vocabulary, ordinary: Mapping[str, int], /) -> Pieces: ...
-
-    def is_byte(self, token: str) -> bool:
-        """Whether a token spells a single byte: text needs it, whatever else it is."""
-
-
-KINDS: Mapping[str, tuple[str, Kind]] = {
+KINDS: Mapping[str, tuple[str, type[Pieces]]] = {
     "gpt2": ("byte-level BPE", ByteLevel),
     "llama": ("SentencePiece", SentencePieces),
     "gemma4": ("Gemma 4's BPE", SentencePieces),

@@ -15,12 +15,13 @@ right after it could still form a name; no published one does.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from itertools import chain
 
+from dflash_core.knobs import Knobs
 from dflash_core.text.template import ChatTemplate
-from dflash_core.text.template_values import JSON, NO_TOOLS, NO_VARIABLES, Messages, Tools, Variables
+from dflash_core.text.template_values import JSON, NO_TOOLS, Messages, Tools, Variables
 from dflash_core.text.thinking import opens_thinking
 from dflash_core.text.tokenizer import Tokenizer
 
@@ -38,54 +39,69 @@ class Rendered:
     opens_thinking: bool
 
 
-def render_ids(
-    tokenizer: Tokenizer,
-    template: ChatTemplate,
-    messages: Messages,
-    *,
-    thinking: bool,
-    generate: bool = True,
-    variables: Variables = NO_VARIABLES,
-    tools: Tools = NO_TOOLS,
-) -> Rendered:
-    """Render `messages` and encode the result. Raises TemplateError."""
-    guard = _guard(tokenizer.special, _present(template, messages, tools))
-    restore = {stand_in: character for character, stand_in in guard.items()}
-    rendered = template.render(
-        _guarded(messages, guard),
-        thinking=thinking,
-        generate=generate,
-        variables=variables,
-        tools=[{key: _translated(value, guard) for key, value in tool.items()} for tool in tools],
-    )
-    return Rendered(_encoded(tokenizer, rendered, restore), rendered.translate(restore), opens_thinking(rendered))
+@dataclass(frozen=True, slots=True)
+class Prompting:
+    """What a prompt depends on beside its messages: the model's tokenizer and template, and what the template is given,
+    see `ChatTemplate.render`."""
 
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    thinking: bool
+    variables: Variables = field(default_factory=dict)
+    tools: Tools = NO_TOOLS
 
-def system_end(
-    tokenizer: Tokenizer, template: ChatTemplate, messages: Messages, *, thinking: bool, variables: Variables
-) -> int | None:
-    """How many ids of a prompt reach to the end of its first system message, wherever the template puts it; 0 without
-    one, None where the template does not let its end be found. Raises TemplateError."""
-    system = next((at for at, message in enumerate(messages) if message["role"] == "system"), None)
-    if system is None or not str(messages[system]["content"]).strip():
-        return 0
-    present = _present(template, messages)
-    guard = _guard(tokenizer.special, present)
-    # A character that occurs nowhere else follows the message.
-    mark = next(chr(code) for code in _free(present) if code not in guard.values())
-    marked = _guarded(messages, guard)
-    marked[system] = {**marked[system], "content": f"{marked[system]['content']}{mark}"}
-    rendered = template.render(marked, thinking=thinking, generate=True, variables=variables)
-    if mark not in rendered:
-        return None
-    restore = {stand_in: character for character, stand_in in guard.items()}
-    # Without the mark, the last id may also contain the text that follows.
-    return len(_encoded(tokenizer, rendered[: rendered.rindex(mark)], restore)) + 1
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, template: ChatTemplate, knobs: Knobs, tools: Tools) -> Prompting:
+        """Raises KnobError for a level of reasoning that the template refuses."""
+        return cls(tokenizer, template, knobs.thinking, template.reasoning.variables(knobs), tools)
 
+    def render(self, messages: Messages, *, generate: bool = True) -> Rendered:
+        """Render `messages` and encode the result. Raises TemplateError."""
+        guard = self._guard(self._present(messages))
+        restore = {stand_in: character for character, stand_in in guard.items()}
+        tools = [{key: _translated(value, guard) for key, value in tool.items()} for tool in self.tools]
+        rendered = self._text(_guarded(messages, guard), tools, generate=generate)
+        return Rendered(self._encoded(rendered, restore), rendered.translate(restore), opens_thinking(rendered))
 
-def _present(template: ChatTemplate, messages: Messages, tools: Tools = NO_TOOLS) -> set[str]:
-    """The characters that a prompt may contain."""
-    return set(json.dumps([messages, tools], ensure_ascii=False)).union(template.source)
+    def system_end(self, messages: Messages) -> int | None:
+        """How many ids of a prompt reach to the end of its first system message, wherever the template puts it; 0
+        without one, None where the template does not let its end be found. Raises TemplateError."""
+        system = next((at for at, message in enumerate(messages) if message["role"] == "system"), None)
+        if system is None or not str(messages[system]["content"]).strip():
+            return 0
+        present = self._present(messages)
+        guard = self._guard(present)
+        # A character that occurs nowhere else follows the message.
+        mark = next(chr(code) for code in _free(present) if code not in guard.values())
+        marked = _guarded(messages, guard)
+        marked[system] = {**marked[system], "content": f"{marked[system]['content']}{mark}"}
+        rendered = self._text(marked, NO_TOOLS)
+        if mark not in rendered:
+            return None
+        restore = {stand_in: character for character, stand_in in guard.items()}
+        # Without the mark, the last id may also contain the text that follows.
+        return len(self._encoded(rendered[: rendered.rindex(mark)], restore)) + 1
+
+    def _text(self, messages: Messages, tools: Tools, *, generate: bool = True) -> str:
+        return self.template.render(
+            messages, thinking=self.thinking, generate=generate, variables=self.variables, tools=tools
+        )
+
+    def _present(self, messages: Messages) -> set[str]:
+        """The characters that a prompt may contain."""
+        return set(json.dumps([messages, self.tools], ensure_ascii=False)).union(self.template.source)
+
+    def _guard(self, present: Set[str]) -> dict[int, int]:
+        """Stand-ins, none of them `present`, for the characters that special names begin with."""
+        # White space cannot be replaced, as templates trim it; the first other character of a name is replaced instead.
+        firsts = {name.strip()[0] for name in self.tokenizer.special if name.strip()}
+        return {ord(first): stand_in for first, stand_in in zip(sorted(firsts), _free(present))}
+
+    def _encoded(self, rendered: str, restore: Mapping[int, int]) -> tuple[int, ...]:
+        ids: list[int] = []
+        for one in self.tokenizer.segments(rendered):
+            ids += [one] if isinstance(one, int) else self.tokenizer.encode(one.translate(restore), special=False)
+        return tuple(self.tokenizer.begun(ids))
 
 
 def _guarded(messages: Messages, guard: Mapping[int, int]) -> list[dict[str, JSON]]:
@@ -104,20 +120,6 @@ def _translated(value: JSON, guard: Mapping[int, int]) -> JSON:
     if isinstance(value, Sequence):
         return [_translated(item, guard) for item in value]
     return value
-
-
-def _encoded(tokenizer: Tokenizer, rendered: str, restore: Mapping[int, int]) -> tuple[int, ...]:
-    ids: list[int] = []
-    for segment in tokenizer.segments(rendered):
-        ids += [segment] if isinstance(segment, int) else tokenizer.encode(segment.translate(restore), special=False)
-    return tuple(tokenizer.begun(ids))
-
-
-def _guard(special: Iterable[str], present: Set[str]) -> dict[int, int]:
-    """Stand-ins, none of them `present`, for the characters that special names begin with."""
-    # White space cannot be replaced, as templates trim it; the first other character of a name is replaced instead.
-    firsts = {name.strip()[0] for name in special if name.strip()}
-    return {ord(first): stand_in for first, stand_in in zip(sorted(firsts), _free(present))}
 
 
 def _free(present: Set[str]) -> Iterator[int]:

@@ -7,19 +7,9 @@ from typing import Any
 
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
-from dflash_core.text.vocabulary import (
-    BYTE,
-    COMPOSES,
-    CONTROL,
-    ENDS,
-    NORMAL,
-    UNUSED,
-    USER_DEFINED,
-    WHOLE_WORDS,
-)
+from dflash_core.text.vocabulary import BYTE, COMPOSES, CONTROL, ENDS, NORMAL, PREFIX, UNUSED, USER_DEFINED, WHOLE_WORDS
 
 MAX_TOKENS = 1 << 21
-PREFIX = "tokenizer.ggml."
 _SPACES = ("\u2581", " ")
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 from dflash_core.errors import FormatError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Types of tokens in `tokenizer.ggml.token_type`."""
+PREFIX = "tokenizer.ggml."
 ENDS = "tokenizer.ggml.eos_token_ids"
 """All tokens that end an answer, where a folder names more than one."""
 COMPOSES, WHOLE_WORDS = "tokenizer.ggml.composes", "tokenizer.ggml.ignore_merges"
@@ -22,9 +23,8 @@ class Vocabulary:
 
     model: its kind, as "gpt2". scores: of each token, () where the file has none. ids: of tokens that have a purpose
     ("bos", "eos", "eot", "padding", "mask"), None for those that the file does not name. ends: further tokens that end
-    an answer. add_bos, space_prefix: whether
-    a prompt begins with the BOS token, and text with a space; composes, whole_words: as in
-    `pre_tokenizers.PreTokenizer`; None where the file does not say.
+    an answer. add_bos, space_prefix: whether a prompt begins with the BOS token, and text with a space; composes,
+    whole_words: as in `pre_tokenizers.PreTokenizer`; None where the file does not say.
     """
 
     model: str
@@ -44,36 +44,38 @@ class Vocabulary:
     @classmethod
     def of(cls, metadata: Mapping[str, object]) -> Vocabulary:
         """The vocabulary that a GGUF file describes. Raises FormatError for missing or malformed keys."""
-        model = _string(metadata, "tokenizer.ggml.model")
-        tokens = cast(list[str], _list(metadata, "tokenizer.ggml.tokens", str))
-        types = [NORMAL] * len(tokens)
-        if "tokenizer.ggml.token_type" in metadata:
-            types = cast(list[int], _list(metadata, "tokenizer.ggml.token_type", int))
-        if len(types) != len(tokens):
-            raise FormatError(
-                f"tokenizer.ggml.token_type has {len(types)} entries, expected {len(tokens)}, one a token"
-            )
+
+        def read(name: str, kind: Kind, optional: bool = True) -> Any:
+            key = name if name.startswith("tokenizer.") else PREFIX + name
+            value: Any = metadata.get(key)
+            value = value.tolist() if hasattr(value, "tolist") else value  # files give lists and numbers of numpy too
+            if (value is None and optional) or kind.fits(value):
+                return value
+            raise FormatError(f"{key} is {_shown(value)}, expected {kind.expected}")
+
+        def per_token(name: str, kind: Kind, optional: bool) -> list[Any]:
+            found = read(name, kind, optional)
+            if found is not None and len(found) != len(tokens):
+                raise FormatError(f"{PREFIX}{name} has {len(found)} entries, expected {len(tokens)}, one a token")
+            return [] if found is None else list(found)
+
+        model, tokens = read("model", STRING, False), list(read("tokens", STRINGS, False))
         scored = model == "llama"  # the only kind that merges by scores
-        template = metadata.get("tokenizer.chat_template")
-        if template is not None and not isinstance(template, str):
-            raise FormatError(f"tokenizer.chat_template is a {type(template).__name__}, expected a string")
+        id = Kind(f"an id below {len(tokens)}", lambda value: type(value) is int and 0 <= value < len(tokens))
         return cls(
             model=model,
-            pre="" if model != "gpt2" else _string(metadata, "tokenizer.ggml.pre"),
+            pre="" if model != "gpt2" else read("pre", STRING, False),
             tokens=tokens,
-            types=types,
-            merges=[] if scored else cast(list[str], _list(metadata, "tokenizer.ggml.merges", str)),
-            scores=_scores(metadata, len(tokens)) if scored else [],
-            ids={
-                name: _token_id(metadata, f"tokenizer.ggml.{name}_token_id", len(tokens))
-                for name in ("eos", "eot", "bos", "padding", "mask")
-            },
-            ends=tuple(cast(list[int], _list(metadata, ENDS, int))) if ENDS in metadata else (),
-            add_bos=_flag(metadata, "tokenizer.ggml.add_bos_token"),
-            space_prefix=_flag(metadata, "tokenizer.ggml.add_space_prefix"),
-            chat_template=template,
-            composes=_flag(metadata, COMPOSES),
-            whole_words=_flag(metadata, WHOLE_WORDS),
+            types=per_token("token_type", INTEGERS, True) or [NORMAL] * len(tokens),
+            merges=[] if scored else list(read("merges", STRINGS, False)),
+            scores=per_token("scores", NUMBERS, False) if scored else [],
+            ids={name: read(f"{name}_token_id", id) for name in ("eos", "eot", "bos", "padding", "mask")},
+            ends=tuple(read(ENDS, INTEGERS) or ()),
+            add_bos=read("add_bos_token", FLAG),
+            space_prefix=read("add_space_prefix", FLAG),
+            chat_template=read("tokenizer.chat_template", STRING),
+            composes=read(COMPOSES, FLAG),
+            whole_words=read(WHOLE_WORDS, FLAG),
         )
 
     def of_type(self, *types: int) -> dict[int, int]:
@@ -81,55 +83,32 @@ class Vocabulary:
         return {id: kind for id, kind in enumerate(self.types) if kind in types}
 
 
-def _string(metadata: Mapping[str, object], key: str) -> str:
-    value = metadata.get(key)
-    if not isinstance(value, str):
-        raise FormatError(f"{key} is {_describe(value)}, expected a string")
-    return value
+class Kind(NamedTuple):
+    """What a setting may be, in words and as a test."""
+
+    expected: str
+    fits: Callable[[Any], bool]
 
 
-def _plain(value: Any) -> Any:
-    """A value as Python has it: files give lists and numbers of numpy too."""
-    return value.tolist() if hasattr(value, "tolist") else value
+def _list_of(*kinds: type) -> Kind:
+    return Kind(
+        f"a list of {kinds[0].__name__}",
+        lambda value: isinstance(value, (list, tuple)) and all(type(item) in kinds for item in value),
+    )
 
 
-def _list(metadata: Mapping[str, object], key: str, *kinds: type) -> list[object]:
-    value = _plain(metadata.get(key))
-    if not isinstance(value, (list, tuple)) or not all(type(item) in kinds for item in value):
-        raise FormatError(f"{key} is {_describe(value)}, expected a list of {kinds[0].__name__}")
-    return list(value)
+STRING = Kind("a string", lambda value: isinstance(value, str))
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+STRINGS, INTEGERS, NUMBERS = _list_of(str), _list_of(int), _list_of(float, int)
 
 
-def _scores(metadata: Mapping[str, object], count: int) -> list[float]:
-    scores = cast(list[float], _list(metadata, "tokenizer.ggml.scores", float, int))
-    if len(scores) != count:
-        raise FormatError(f"tokenizer.ggml.scores has {len(scores)} entries, expected {count}, one a token")
-    return scores
-
-
-def _flag(metadata: Mapping[str, object], key: str) -> bool | None:
-    value = _plain(metadata.get(key))
-    if value is not None and not isinstance(value, bool):
-        raise FormatError(f"{key} is {_describe(value)}, expected true or false")
-    return value
-
-
-def _token_id(metadata: Mapping[str, object], key: str, vocab_size: int) -> int | None:
-    value = _plain(metadata.get(key))
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
-        raise FormatError(f"{key} is {value!r:.40}, expected an id below {vocab_size}")
-    return value
-
-
-def _describe(value: object) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return "missing"
     if isinstance(value, (list, tuple)):
         odd = next((type(item).__name__ for item in value), "nothing")
         return f"a list that begins with {odd}"
-    return f"a {type(value).__name__}"
+    return f"{value!r:.40}"
 
 
 FIXED = 18 << 20
@@ -143,7 +122,7 @@ MERGES_PER_TOKEN = 2
 
 def vocabulary_bytes(metadata: Mapping[str, object]) -> int:
     """Bytes of main memory that the vocabulary of a GGUF file takes once its tokenizer is made."""
-    tokens, merges = (_count(metadata.get(f"tokenizer.ggml.{name}")) for name in ("tokens", "merges"))
+    tokens, merges = (_count(metadata.get(PREFIX + name)) for name in ("tokens", "merges"))
     return FIXED + PER_ENTRY * (tokens + (merges or MERGES_PER_TOKEN * tokens))
 
 

@@ -97,28 +97,23 @@ LOOK_S = 0.05
 """How often a user that waits checks whether it has given up."""
 
 
-class _User:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
 class DecoderUse:
     """The queue before the decoder. Usable from any thread."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._users: deque[_User] = deque()
+        self._users: deque[tuple[str, object]] = deque()  # with what tells users of one name apart
 
     @property
     def used_by(self) -> str:
         """What the present user does; "" while the decoder is free."""
         with self._condition:
-            return self._users[0].name if self._users else ""
+            return self._users[0][0] if self._users else ""
 
     @contextmanager
     def using(self, name: str, given_up: Callable[[], bool] = lambda: False) -> Iterator[bool]:
         """Wait for the decoder and use it within the block. False: the user has given up and must not use it."""
-        user = _User(name)
+        user = (name, object())
         with self._condition:
             self._users.append(user)
         try:
@@ -164,19 +159,15 @@ class Experiment(Background):
             with self._lock:
                 self._mine = mine
             try:
-                if mine:
-                    self._measure()
+                for progress in self._parts if mine else ():
+                    self.progress = progress
+                    if self.stopping:
+                        break
+                if mine and isinstance(self._parts, Generator):
+                    self._parts.close()  # closed here, not by the garbage collector: closing restores the session
             finally:
                 with self._lock:
                     self._mine = False
-
-    def _measure(self) -> None:
-        for progress in self._parts:
-            self.progress = progress
-            if self.stopping:
-                break
-        if isinstance(self._parts, Generator):
-            self._parts.close()  # closed here, not by the garbage collector: closing restores the session
 
 
 class Running(Background):
@@ -248,14 +239,11 @@ class Running(Background):
             if not mine:
                 raise DFlashError("stopped while the decoder answered another program; send the message again")
             self.waits = False
-            self._turn()
-
-    def _turn(self) -> None:
-        turn = self.turn = self._open(self._prefilled)
-        self.began = time.monotonic()
-        if self.stopping:
-            turn.stop()
-        if self._answers_now:
-            turn.answer_now()
-        for piece in self._pieces(turn):
-            self._arrived.append(piece)
+            turn = self.turn = self._open(self._prefilled)
+            self.began = time.monotonic()
+            if self.stopping:
+                turn.stop()
+            if self._answers_now:
+                turn.answer_now()
+            for piece in self._pieces(turn):
+                self._arrived.append(piece)

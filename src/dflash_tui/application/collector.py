@@ -1,5 +1,4 @@
-"""Control of Python's cyclic garbage collector: a full collection blocks the interpreter for a tenth of a
-second, and the decoder waits."""
+"""When Python's cyclic garbage collector runs: a full collection takes a tenth of a second, and the decoder waits."""
 
 from __future__ import annotations
 

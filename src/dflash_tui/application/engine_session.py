@@ -45,7 +45,7 @@ class EngineSession:
         self.count, self.clear = self.conversation.count, self.conversation.reset
         self.memory, self.token_text = engine.memory, engine.target.tokenizer.token_text
         self.learned, self.forget_learned = engine.learned, engine.forget_learned
-        self.leave = engine.leave
+        self.leave, self.cancel = engine.leave, engine.cancel
 
     @property
     def turns(self) -> Sequence[TurnRecord]:
@@ -53,9 +53,6 @@ class EngineSession:
 
     def watch(self, requests: Requests) -> bool:
         return False
-
-    def cancel(self) -> None:
-        self._engine.cancel()
 
     def decoder(self) -> Engine:
         return self._engine

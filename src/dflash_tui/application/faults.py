@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dflash_core.clean import lines, one_line
 from dflash_core.errors import MESSAGE, Code, ContextError, DFlashError, KernelError
+from dflash_tui.application import advice
 
 
 def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
@@ -15,8 +16,6 @@ def explain(error: Exception, trace: str, folder: Path) -> tuple[str, str]:
     if needs_restart(error):
         return str(error), "The conversation is saved. /reload restarts the program and goes on with it."
     if isinstance(error, DFlashError):
-        from dflash_tui.application import advice
-
         return advice.in_app(error), "The conversation is saved. Ctrl+R tries again; F2 changes parameters."
     return fault(error), f"The conversation is saved; {keep_trace(trace, folder)}. Ctrl+R tries again."
 

@@ -19,6 +19,11 @@ QUIET_S = 3.0  # seconds without a byte, after which a message is shown
 
 State = Literal["asking", "ready", "waiting", "running", "ending", "stopped", "failed", "fetched"]
 
+_WORDS = {
+    "asking": "asking the hub for its size…", "waiting": "waits until another download is over", "ending": "ending…",
+    "fetched": "complete and checked",
+}  # fmt: skip
+
 
 def about(left_s: float) -> str:
     """The remaining time in words, rounded to minutes."""
@@ -73,17 +78,17 @@ class Fetching(Background):
         if len(marks) < 2:
             return 0.0
         (begun, first), (now, last) = marks[0], marks[-1]
-        return (last - first) / max(now - begun, self.quiet_s - 1, 1e-6)
+        return (last - first) / max(now - begun, self._quiet_s - 1, 1e-6)
 
     @property
-    def quiet_s(self) -> float:
+    def _quiet_s(self) -> float:
         """Seconds since the last sign of life of the fetching thread."""
         return time.monotonic() - self._heard if self._heard else 0.0
 
     @property
     def note(self) -> str:
         """Further words about a running download."""
-        quiet = self.quiet_s
+        quiet = self._quiet_s
         return self.message or (f"nothing received for {quiet:.0f} s" if quiet > QUIET_S else "")
 
     @property
@@ -104,23 +109,15 @@ class Fetching(Background):
 
     @property
     def words(self) -> str:
-        match self.state:
-            case "asking":
-                return "asking the hub for its size…"
-            case "waiting":
-                return "waits until another download is over"
+        match state := self.state:
             case "running":
                 left = about(seconds) if (seconds := self.left_s) is not None else ""
                 return ", ".join(filter(None, (f"{self.percent} % of {gib(self.size)}", self.note or left)))
-            case "ending":
-                return "ending…"
             case "stopped":
                 return f"stopped; {self.received}"
             case "failed":
                 return f"failed at {self.percent} %: {self.why}"
-            case "fetched":
-                return "complete and checked"
-        return ""
+        return _WORDS.get(state, "")
 
     @property
     def received(self) -> str:

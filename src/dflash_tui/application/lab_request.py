@@ -51,52 +51,45 @@ def adopted(arm: Arm, arms: Sequence[Arm], knobs: Knobs, brief: Sequence[str]) -
 
 def parse_sweep(text: str) -> tuple[tuple[Axis, ...], Options]:
     """Axes and options. Raises KnobError."""
-    words = _words(text)
-    return parse_axes(_settings(words)), _options(words)
+    settings, options = _words(text)
+    return parse_axes(settings), _options(options)
 
 
 def parse_ab(text: str, base: Knobs, limits: Limits) -> tuple[tuple[Arm, Arm], Options]:
     """Two settings and the options, which may be on either side of the bar. Raises KnobError."""
     sides = [_words(side) for side in text.split("|", 1)]
-    pair = " | ".join(" ".join(_settings(side)) for side in sides)
-    return parse_pair(pair, base, limits), _options([word for side in sides for word in side])
+    pair = " | ".join(" ".join(settings) for settings, _ in sides)
+    return parse_pair(pair, base, limits), _options([word for _, options in sides for word in options])
 
 
 def parse_options(text: str) -> Options:
     """Options without a range. Raises KnobError."""
-    words = _words(text)
-    if unknown := _settings(words):
+    unknown, options = _words(text)
+    if unknown:
         raise KnobError(f"{unknown[0]}: expected {', '.join(f'{name}=' for name in OPTIONS)}")
-    return _options(words)
+    return _options(options)
 
 
 # Sizes of drafting as screens write them, tree 22 or auto up to 22; in a list of words an equals sign stands there.
 _WITH_SIZE = re.compile(r"\b(tree|chain|auto)(?: up to)? +(?=\d)")
 
 
-def _words(text: str) -> list[str]:
-    """Parse `name=value` pairs; no name may occur twice."""
+def _words(text: str) -> tuple[list[str], list[str]]:
+    """Split `name=value` pairs into settings and options; no name may occur twice."""
     try:
         words = joined(shlex.split(_WITH_SIZE.sub(r"\1=", text)))
     except ValueError:
         raise KnobError("a quotation mark is not closed; close it, or leave it out") from None
-    names = [_name(word) for word in words]
+    names = [word.partition("=")[0] for word in words]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise KnobError(f"{twice} is given twice; give it once")
-    return words
-
-
-def _name(word: str) -> str:
-    return word.partition("=")[0]
-
-
-def _settings(words: Sequence[str]) -> list[str]:
-    return [word for word in words if _name(word) not in OPTIONS]
+    options = [word for word, name in zip(words, names) if name in OPTIONS]
+    return [word for word in words if word not in options], options
 
 
 def _options(words: Sequence[str]) -> Options:
-    given = {_name(word): word.partition("=")[2] for word in words if _name(word) in OPTIONS}
+    given = {name: value for name, _, value in (word.partition("=") for word in words)}
     return Options(
         repeats=_count("repeats", given["repeats"]) if "repeats" in given else None,
         prompts=Path(given["prompts"]).expanduser() if "prompts" in given else None,

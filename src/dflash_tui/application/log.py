@@ -49,10 +49,9 @@ def begin(level: str, *, verbose: bool = False, path: Path | None = None) -> str
         handlers.append(
             RotatingFileHandler(path, maxBytes=SIZE, backupCount=OLDER_FILES, encoding="utf-8", errors="replace")
         )
-    except OSError as error:
-        problem = f"{path} cannot be written: {error.strerror}; this run leaves no log"
-    except InputError as error:
-        problem = f"{error}; this run leaves no log"
+    except (OSError, InputError) as error:
+        what = f"{path} cannot be written: {error.strerror}" if isinstance(error, OSError) else str(error)
+        problem = f"{what}; this run leaves no log"
     for handler in handlers or [logging.NullHandler()]:
         handler.setFormatter(_FORMAT)
         LOG.addHandler(handler)

@@ -6,6 +6,7 @@ The model gets the message and, below it, each file in its own fence. The app sh
 from __future__ import annotations
 
 import codecs
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -121,17 +122,19 @@ def _paths(name: str, folder: Path, how: Named) -> Sequence[Path]:
     shown = f"{how.mark}{name}"
     try:
         path = folder / Path(name).expanduser()
-        if path.exists() and not path.is_dir():
-            return [path]
         if path.is_dir():
             if how is ON_COMMAND_LINE or name.endswith("/"):
                 raise MentionError(f"{shown} is a folder; name files in it: {shown.rstrip('/')}/*.py")
             return []
+        if path.exists():
+            return [path]
         if any(letter in name for letter in "*?["):
-            found = _glob(name, folder, how)
+            found = list(itertools.islice(_glob(path, folder), MAX_FILES + 1))
+            if len(found) > MAX_FILES:
+                raise MentionError(f"{shown}: more than {MAX_FILES} files; a narrower pattern is needed")
             if not found:
                 raise MentionError(f"{shown}: no file has such a name; {how.remedy}")
-            return found
+            return sorted(found)
     except (OSError, RuntimeError, ValueError, NotImplementedError) as error:
         raise MentionError(f"{shown}: {one_line(str(error))}; {how.remedy}") from None
     if how is ON_COMMAND_LINE or "/" in name or name.rpartition(".")[2].lower() in _ENDINGS:
@@ -139,17 +142,11 @@ def _paths(name: str, folder: Path, how: Named) -> Sequence[Path]:
     return []
 
 
-def _glob(name: str, folder: Path, how: Named) -> list[Path]:
-    path = Path(name).expanduser()
-    base = Path(path.anchor) if path.is_absolute() else folder
-    pattern = str(path.relative_to(path.anchor)) if path.is_absolute() else str(path)
-    found: list[Path] = []
-    for one in base.glob(pattern):
+def _glob(path: Path, folder: Path) -> Iterator[Path]:
+    base = folder if path.is_relative_to(folder) else Path(path.anchor)
+    for one in base.glob(str(path.relative_to(base))):
         if one.is_file() and not one.name.startswith("."):
-            found.append(one)
-        if len(found) > MAX_FILES:
-            raise MentionError(f"{how.mark}{name}: more than {MAX_FILES} files; a narrower pattern is needed")
-    return sorted(found)
+            yield one
 
 
 def collapse(content: str) -> tuple[str, tuple[str, ...]]:
@@ -182,14 +179,9 @@ def offers(text: str, folder: Path) -> list[Offer]:
         names = _named(base, start)
     except (OSError, RuntimeError):
         return []
-    rows: list[Offer] = []
-    for one in names:
-        if len(rows) == OFFERED:  # each offered file has been opened
-            break
-        full = f"{where}/{one}" if where or name.startswith("/") else one
-        if row := _offer(text[: found.start()], full, base / one, quote):
-            rows.append(row)
-    return rows
+    parent = f"{where}/" if where or name.startswith("/") else ""
+    rows = (_offer(text[: found.start()], parent + one, base / one, quote) for one in names)
+    return list(itertools.islice(filter(None, rows), OFFERED))  # each offered file has been opened
 
 
 def _named(folder: Path, start: str) -> list[str]:
@@ -218,8 +210,7 @@ def _offer(before: str, full: str, path: Path, quote: str) -> Offer | None:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether a file is text, by its beginning. Raises InputError for anything but a regular file, without opening it;
-    OSError as `open` does."""
+    """Whether a file is text, by its beginning. Raises InputError for what is no regular file, and OSError."""
     with open_input(path) as file:
         head = file.read(LOOKED_AT)
     try:

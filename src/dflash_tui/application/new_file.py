@@ -39,8 +39,7 @@ def why(error: Exception) -> str:
 
 
 def typed_pair(target: str, draft: str = "") -> tuple[Path, Path | None]:
-    """Both paths with ~ expanded; an empty `draft` means none. Raises DFlashError if one does not
-    exist."""
+    """Both paths with ~ expanded; an empty `draft` means none. Raises DFlashError if one does not exist."""
     there = _path(target)
     if not there.exists():
         raise DFlashError(f"{there}: no such file or folder; check the path")

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn
 
 from dflash_core.clean import encodable
@@ -15,8 +16,6 @@ from dflash_core.drafters.kinds import FORMER
 from dflash_core.errors import DFlashError
 from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
-from dflash_core.lab.experiment import Design, Experiment
-from dflash_core.lab.whatif import ExactReplay
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Call, Message
@@ -29,10 +28,6 @@ from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import OnPrefill
 
 NO_MODEL = "this is a replay, no model is loaded; leave it (Ctrl+Q) and start dflash-tui to ask something"
-
-
-class ReplayError(DFlashError):
-    """Raised for what only a loaded model can do."""
 
 
 def reported(record: TurnRecord) -> TurnRecord:
@@ -52,6 +47,10 @@ def reported(record: TurnRecord) -> TurnRecord:
     return dataclasses.replace(record, report=report)
 
 
+def _refused(self: object, *args: object, **options: object) -> NoReturn:
+    raise DFlashError(NO_MODEL)
+
+
 class ReplayTurn:
     """A recorded turn that runs again: at once, or at its original pace."""
 
@@ -60,12 +59,12 @@ class ReplayTurn:
         self.report: TurnReport | None = None
         self.text = self.thinking = self.calling = ""
         self.calls: tuple[Call, ...] = ()
-        self._pieces, self._rest, self._report, self._paced = record.pieces, record.rest, record.report, paced
+        self._recorded, self._paced = record, paced
         self._stopped = threading.Event()
 
     def __iter__(self) -> Iterator[Piece]:
         began = time.monotonic()
-        for piece in self._pieces:
+        for piece in self._recorded.pieces:
             if self._paced:
                 self._stopped.wait(max(began + piece.at - time.monotonic(), 0.0))
             if self._stopped.is_set():
@@ -73,9 +72,9 @@ class ReplayTurn:
             self.text += piece.text
             self.thinking += piece.thinking
             yield piece
-        self.text += self._rest[0]
-        self.thinking += self._rest[1]
-        self.report = self._report
+        self.text += self._recorded.rest[0]
+        self.thinking += self._recorded.rest[1]
+        self.report = self._recorded.report
 
     def stop(self) -> None:
         self._stopped.set()
@@ -106,10 +105,10 @@ class ReplayConversation:
         self.messages = tuple(messages)
 
     def ask(self, prompt: str | Sequence[Message], knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
-        """The next recorded turn. Raises ReplayError for a prompt that is not the recorded one."""
+        """The next recorded turn. Raises DFlashError for a prompt that is not the recorded one."""
         record = self.next
         if not isinstance(prompt, str) or record is None or record.start.prompt != prompt:
-            raise ReplayError(NO_MODEL)
+            raise DFlashError(NO_MODEL)
         del self._waiting[0]
         self.messages += (Message("user", prompt), Message("assistant", record.text, record.thinking, record.report))
         self.turns.append(record)
@@ -118,19 +117,19 @@ class ReplayConversation:
     def reading(self, knobs: Knobs) -> None:
         """Nothing is read here."""
 
-    def preview(self, text: str, knobs: Knobs) -> str:
-        """A template needs the model. Raises ReplayError."""
-        raise ReplayError(NO_MODEL)
+    preview = _refused
 
     def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
         """The last turn once more, at its original pace."""
         if not self.turns:
-            raise ReplayError(NO_MODEL)
+            raise DFlashError(NO_MODEL)
         return ReplayTurn(self.turns[-1], paced=True)
 
 
 class ReplaySession:
     """The data that the panels show, taken from the trace."""
+
+    missing: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, trace: Trace, path: Path) -> None:
         first, loaded = trace.turns[0].start, trace.loaded
@@ -139,9 +138,8 @@ class ReplaySession:
         self.context_length = loaded.context_length if loaded else 0
         self.notes = (trace.problem,) if trace.problem else ()
         self.knobs = first.knobs
-        kind = FORMER.get(first.draft_kind, first.draft_kind) or (
-            "dflash" if first.draft_block else ""
-        )  # version 1 has only blocks
+        only_blocks = "dflash" if first.draft_block else ""  # version 1
+        kind = FORMER.get(first.draft_kind, first.draft_kind) or only_blocks
         self.limits = Limits(Capabilities(kind, first.draft_block) if kind else None, self.context_length)
         self._memory = loaded.memory if loaded else MemoryBreakdown("not recorded", (), 0, 0)
 
@@ -155,10 +153,6 @@ class ReplaySession:
     def count(self, text: str) -> int:
         """A trace has no tokenizer; in most texts a token is about four characters."""
         return -(-len(text) // 4)
-
-    @property
-    def missing(self) -> Mapping[str, str]:
-        return {}
 
     def watch(self, requests: Requests) -> bool:
         return False
@@ -174,25 +168,13 @@ class ReplaySession:
         report = self.turns[-1].report if self.turns else None
         return report.learned if report is not None else ()
 
-    def forget_learned(self) -> None:
-        raise ReplayError(NO_MODEL)
-
     def leave(self) -> None:
         """There is no state."""
 
     def cancel(self) -> None:
         """Nothing runs but the turn that is shown."""
 
-    def decoder(self) -> NoReturn:
-        raise ReplayError(NO_MODEL)
-
-    def experiment(self, design: Design) -> Experiment:
-        raise ReplayError(NO_MODEL)
-
-    def what_if(
-        self, record: TurnRecord, budgets: Sequence[int], drafter: str = "", p_min: float | None = None
-    ) -> ExactReplay:
-        raise ReplayError(NO_MODEL)
+    decoder = experiment = what_if = forget_learned = _refused
 
 
 def replaying(trace: Trace, path: Path) -> Callable[[Progress], ReplaySession]:

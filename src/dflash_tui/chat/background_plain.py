@@ -66,16 +66,13 @@ class BackgroundPlain(Controller):
         state, session = self.state, self.state.session
         if session is None or state.busy or state.loading or state.experiment is not None or self.running:
             return
-        if state.serving:  # a request may come at any time
+        if state.serving or self.prompt.text != self._typed:  # a request, or a message, may come at any time
             return
-        if self._gauges.plain is not None or self.prompt.text != self._typed or session.limits.drafter is None:
+        if self._gauges.plain is not None or session.limits.drafter is None or not session.turns:
             return
-        turns = session.turns
-        record = turns[-1] if turns else None
-        if record is None or not 0 < len(record.start.prompt_ids) <= LONGEST_PROMPT:
-            return
-        steps = record.steps
-        if sum(step.stages.total for step in steps) > SLOW_MS * len(steps):
+        record = session.turns[-1]
+        slow = sum(step.stages.total for step in record.steps) > SLOW_MS * len(record.steps)
+        if slow or not 0 < len(record.start.prompt_ids) <= LONGEST_PROMPT:
             return
         from dflash_core.lab.experiment import last_prompts, plain_design
 

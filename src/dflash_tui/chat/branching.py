@@ -24,12 +24,10 @@ class Branching(Controller):
     _chosen: Widget | None = None
 
     def reset(self) -> None:
-        """Another conversation is shown: no message is chosen."""
         self._editing = self._chosen = None
 
     @property
     def open(self) -> bool:
-        """A message is being edited or chosen; Esc ends that."""
         return self._editing is not None or self._chosen is not None
 
     @property
@@ -44,16 +42,12 @@ class Branching(Controller):
 
     @property
     def chosen_text(self) -> str:
-        """The text of the chosen message; empty if none is chosen."""
-        chosen = self._chosen
-        if chosen is None:
+        block, chosen = self.chosen_block, self._chosen
+        if block is None or chosen is None:
             return ""
-        from dflash_tui.widgets.answer import Answer
-
-        if isinstance(chosen, Answer):
-            return chosen.text
-        block = chosen.parent
-        return (block.typed or block.message_text) if isinstance(block, TurnBlock) else ""
+        if chosen.has_class("user"):
+            return block.typed or block.message_text
+        return next(answer.text for answer in block.answers if answer is chosen)
 
     def take_edited(self) -> TurnBlock | None:
         """The block whose message is being edited in the prompt; returned once."""
@@ -74,12 +68,9 @@ class Branching(Controller):
         self._mark(messages[place] if 0 <= place < len(messages) else None)
 
     def _messages(self) -> list[Widget]:
-        """The messages on the screen, from top to bottom: the present path, then the queue."""
         messages: list[Widget] = []
-        for block in self.transcript.turns:
-            if block.display:
-                messages.append(block.query_one(".user"))
-                messages += [answer for answer in block.answers if answer.inside.display]
+        for block in [block for block in self.transcript.turns if block.display]:
+            messages += [block.query_one(".user"), *(answer for answer in block.answers if answer.inside.display)]
         return messages
 
     def _mark(self, message: Widget | None) -> None:
@@ -104,17 +95,16 @@ class Branching(Controller):
         """Put the chosen message, or the last one, into the prompt; sending it starts a new branch."""
         if self.refuses_change():
             return
-        chosen = self.chosen_block
-        if chosen is not None and not chosen.node:
-            self.say("this message was not answered: there is no version of it to edit")
-            return
         turns = [block for block in self.transcript.turns if block.node and block.typed]
-        if chosen is not None and not chosen.typed:
-            self.say("results of calls cannot be edited; the message before them can")
-            return
-        block = chosen or (turns[-1] if turns else None)
+        block = self.chosen_block or (turns[-1] if turns else None)
         if block is None:
             self.say("no message to edit yet")
+            return
+        if not block.node:
+            self.say("this message was not answered: there is no version of it to edit")
+            return
+        if not block.typed:
+            self.say("results of calls cannot be edited; the message before them can")
             return
         self._editing = block
         self._mark(None)
@@ -126,15 +116,14 @@ class Branching(Controller):
 
     def leave_edit(self) -> bool:
         """Esc: cancel the edit. False if nothing was being edited."""
-        edited, self._editing = self._editing, None
-        if edited is not None:
-            if self.prompt.whole == edited.typed:
-                self.prompt.text = ""
-            self.say("the message stays as it is")
-        elif self._chosen is not None:
+        over, edited, self._editing = self.open, self._editing, None
+        if edited is None:
             self.leave_choice()
-            return True
-        return edited is not None
+            return over
+        if self.prompt.whole == edited.typed:
+            self.prompt.text = ""
+        self.say("the message stays as it is")
+        return True
 
     async def switch(self, by: int) -> None:
         """Show the previous or next version of the chosen message, else of the last message that has several."""
@@ -152,24 +141,18 @@ class Branching(Controller):
             block.choose(next(answer for answer in block.answers if answer.node == since))
         self._mark(None)
         await self._show_from(since)
-        there = next(one for one in branches.siblings(node) if one in branches.path_ids)
         versions = branches.siblings(node)
-        self.say(f"version {versions.index(there) + 1} of {len(versions)}")
+        there = next(place for place, one in enumerate(versions, 1) if one in branches.path_ids)
+        self.say(f"version {there} of {len(versions)}")
 
     def _with_versions(self) -> tuple[TurnBlock | None, str]:
         """The message whose version to switch: its block and its id."""
-        blocks = [block for block in self.transcript.turns if block.node]
         branches = self.state.conversation.branches
-        found: list[tuple[TurnBlock, str, Widget]] = []
-        for block in blocks:
-            found.append((block, block.node, block.query_one(".user")))
-            found += [(block, one.node, one) for one in block.answers if one.node in branches.path_ids]
-        for block, node, widget in reversed(found):
-            if widget is self._chosen:
-                return block, node
-        if self._chosen is None:
-            for block, node, _ in reversed(found):
-                if len(branches.siblings(node)) > 1:
+        for block in reversed([block for block in self.transcript.turns if block.node]):
+            answers = [(one.node, one) for one in reversed(block.answers) if one.node in branches.path_ids]
+            for node, widget in (*answers, (block.node, block.query_one(".user"))):
+                several = self._chosen is None and len(branches.siblings(node)) > 1
+                if several or widget is self._chosen:
                     return block, node
         return None, ""
 
@@ -183,7 +166,6 @@ class Copying(Controller):
     _copied: Fence | None = None  # the block copied last
 
     def message(self) -> None:
-        """The chosen message, or the newest answer."""
         answer = self.transcript.answer
         if chosen := self._branching.chosen_text:
             self._copies(chosen, f"the message, {len(chosen)} characters")

@@ -43,21 +43,9 @@ class Fullness:
         """The figures of a refusal, as a sentence."""
         limit = f"; the model was made for {self.max_context:,}" if self.max_context else ""
         if self.too_long:
-            return (
-                f"The message alone has about {short(self.message)} tokens, the context "
-                f"{self.capacity:,} positions{limit}. "
-                "It is back in the prompt; shorten it."
-            )
+            alone = f"The message alone has about {short(self.message)} tokens, the context {self.capacity:,} positions"
+            return f"{alone}{limit}. It is back in the prompt; shorten it."
         return f"The conversation takes {self.used:,} of {self.capacity:,} positions of context{limit}."
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """An option. `id` is the argument of `take`."""
-
-    id: str
-    label: str
-    about: str
 
 
 @dataclass(eq=False)
@@ -69,32 +57,28 @@ class ContextKeeper(Controller):
 
     @property
     def fullness(self) -> Fullness:
-        session = self.state.session
-        capacity = session.context_length if session is not None else 0
-        max_context = session.limits.max_context if session is not None else 0
+        capacity = self.state.session.context_length if self.state.session is not None else 0
         before, (needed, tokens) = self._gauges.used, self.state.overlong
         # For megabytes of text the decoder counts only a lower bound.
         message = max(needed - before, tokens, 0)
-        return Fullness(max(before, needed), capacity, max_context, message)
+        return Fullness(max(before, needed), capacity, self.state.limits.max_context, message)
 
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[tuple[str, str, str]]:
+        """What can be done: the argument of `take`, a label, and what follows from it."""
         it, turns = self.fullness, self._to_leave_out()
         found = []
         if it.longer > it.message:
-            found.append(Choice("longer", f"reload with {it.longer:,} positions", "the conversation goes on"))
+            found.append(("longer", f"reload with {it.longer:,} positions", "the conversation goes on"))
         if it.too_long:
             return found
         if turns:
-            found.append(
-                Choice(
-                    "leave",
-                    f"leave out the oldest {'turn' if turns == 1 else counted(turns, 'turn')}",
-                    "they stay on the screen",
-                )
-            )
-        found.append(Choice("summary", "new conversation, started with a summary", "you can edit it before it is sent"))
-        found.append(Choice("new", "new conversation", "this one stays in the list, Ctrl+O"))
-        return found
+            oldest = "turn" if turns == 1 else counted(turns, "turn")
+            found.append(("leave", f"leave out the oldest {oldest}", "they stay on the screen"))
+        return [
+            *found,
+            ("summary", "new conversation, started with a summary", "you can edit it before it is sent"),
+            ("new", "new conversation", "this one stays in the list, Ctrl+O"),
+        ]
 
     async def take(self, id: str) -> None:
         """Do what was chosen. The text in the prompt stays."""

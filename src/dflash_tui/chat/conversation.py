@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
@@ -61,11 +62,11 @@ class ConversationController(Controller):
         """Restore unsent text, and offer a conversation that was cut off."""
         self.screen.set_interval(LOOK_S, self._look)
         rescued, resume = self._current.rescue(), self.state.request.resume
-        texts = [collapse(text)[0] for text in rescued.texts]
-        for text in texts[:-1]:  # texts of several apps: the arrow keys bring the others back
+        *others, last = ["", *(collapse(text)[0] for text in rescued.texts)]
+        for text in filter(None, others):  # texts of several apps: the arrow keys bring the others back
             self.state.past.add(text)
-        for text in texts[-1:]:
-            self.prompt.restore(text)
+        if last:
+            self.prompt.restore(last)
         if resume == LISTED:
             await self.screen.run_action("open('chats')")
         elif resume == LAST:
@@ -95,34 +96,30 @@ class ConversationController(Controller):
         """Where the conversation is stored when a fault or signal ends the program, also if the disk refuses it."""
         if self._current.card is None:
             return []
-        if self._current.store.on_disk:
-            return ["the conversation is saved, Ctrl+O lists it"]
-        return [self.files.elsewhere()]
+        on_disk = self._current.store.on_disk
+        return ["the conversation is saved, Ctrl+O lists it" if on_disk else self.files.elsewhere()]
 
     # Turns
 
     def opens(self, block: TurnBlock, knobs: Knobs) -> Callable[[OnPrefill], TurnLike]:
         """The function that starts the turn of a block, on the decoder's thread."""
-        session = self.state.session
+        session, current = self.state.session, self._current
         assert session is not None
-        self._current.model = session.title
+        current.model, chat = session.title, session.conversation
 
         def open_turn(on_prefill: OnPrefill) -> TurnLike:
             if block.entered:
-                return self._current.retry(session.conversation, knobs, on_prefill=on_prefill)
-            return self._current.ask(
-                session.conversation, block.question, knobs, instead_of=block.instead_of, on_prefill=on_prefill
-            )
+                return current.retry(chat, knobs, on_prefill=on_prefill)
+            return current.ask(chat, block.question, knobs, instead_of=block.instead_of, on_prefill=on_prefill)
 
         return open_turn
 
     def sent(self, block: TurnBlock) -> None:
         """A message was sent. A new version replaces the old one and everything after it on the screen."""
         self._current.wait(block.prompt)
-        edited = self.branching.take_edited()
-        if edited is not None:
+        if (edited := self.branching.take_edited()) is not None:
             block.instead_of = edited.node
-            for one in self._from(edited):
+            for one in self._from_id(edited.node):
                 one.display = one is block
 
     async def ended(self, block: TurnBlock, *, refused: bool) -> None:
@@ -131,15 +128,14 @@ class ConversationController(Controller):
         transcript, branches = self.transcript, self._current.branches
         if refused:
             self.edit_again(block)
+            self._stand()
+            if isinstance(self.state.turn.error, ContextError) and block in transcript.turns:
+                await transcript.take_away(block)
         elif block.instead_of is not None:
             found = self._from_id(block.instead_of)
             for one in found[: found.index(block)]:  # queued messages follow it
                 await transcript.take_away(one)
             block.instead_of = None
-        if refused:
-            self._stand()
-        if refused and isinstance(self.state.turn.error, ContextError) and block in transcript.turns:
-            await transcript.take_away(block)
         if block.entered and branches.leaf is not None:
             answer = branches[branches.leaf]
             block.node = answer.parent or ""
@@ -153,21 +149,17 @@ class ConversationController(Controller):
     def edit_again(self, block: TurnBlock) -> None:
         """A message is back in the prompt. If it is a new version, what it was to replace is shown again, and sending
         it replaces that."""
-        replaced = self._from_id(block.instead_of) if block.instead_of is not None else []
+        replaced = self._from_id(block.instead_of)
         for one in replaced:
             one.display = True
         if replaced:
             self.branching.edit_again(replaced[0])
 
-    def _from(self, block: TurnBlock) -> list[TurnBlock]:
-        turns = self.transcript.turns
-        return turns[turns.index(block) :]
-
-    def _from_id(self, node: str) -> list[TurnBlock]:
-        return next((self._from(one) for one in self.transcript.turns if one.node == node), [])
+    def _from_id(self, node: str | None) -> list[TurnBlock]:
+        """The turns from the one of a message on; none for None."""
+        return list(dropwhile(lambda one: one.node != node, self.transcript.turns))
 
     def _place(self, block: TurnBlock) -> None:
-        """Show which of its versions a message is."""
         versions = self._current.branches.siblings(block.node)
         block.place(versions.index(block.node) + 1, len(versions))
 
@@ -175,11 +167,8 @@ class ConversationController(Controller):
 
     async def start_new(self) -> None:
         """As `clear`, with the decoder and the queue; says why not while something runs."""
-        if self.state.busy:
-            self.say("an answer is being written: Esc stops it, then /clear")
-            return
-        if self.state.experiment is not None:
-            self.say(UNDER_WAY)
+        if self.state.busy or self.state.experiment is not None:
+            self.say("an answer is being written: Esc stops it, then /clear" if self.state.busy else UNDER_WAY)
             return
         if self.state.session is not None:
             self.state.session.clear()
@@ -187,7 +176,6 @@ class ConversationController(Controller):
         await self.clear()
 
     async def clear(self) -> None:
-        """Start an empty conversation; the present one stays in the list."""
         self._current.new()
         self._current.waits_no_more()
         self.branching.reset()
@@ -215,11 +203,10 @@ class ConversationController(Controller):
         await self.go_on_from(None)
         if gone := self._current.left_out:
             await self._note_unseen(gone)
-        card, branches = self._current.card, self._current.branches
+        card, path = self._current.card, self._current.branches.path
         last = self.state.turn.record  # an answer that was cut off has no report
-        ran = [last.asked] if last is not None else [node.report.asked for node in branches.path if node.report]
-        notes = [f"resumed: {card.title}"] if card is not None else []
-        notes += filter(None, [self._other_model()])
+        ran = [last.asked] if last is not None else [node.report.asked for node in path if node.report]
+        notes = [f"resumed: {card.title}" if card is not None else "", self._other_model()]
         try:
             if ran:
                 self._tuning.set_all(ran[-1])
@@ -227,15 +214,14 @@ class ConversationController(Controller):
                 self._tuning.show()
         except KnobError as error:
             notes.append(f"its parameters do not fit this pair ({error})")
-        self.say("; ".join(notes))
+        self.say("; ".join(filter(None, notes)))
         if find:
             self.screen.call_after_refresh(self.screen.query_one(FindBar).begin, find)
 
     async def open_last(self) -> None:
         """Continue the conversation that changed last, other than the present one."""
         present = self._current.card
-        card = self._current.store.newest(present.id if present is not None else "")
-        if card is not None:
+        if card := self._current.store.newest(present.id if present is not None else ""):
             await self.open(card.id)
         else:
             self.say("there is no earlier conversation; the first message begins one")
@@ -258,11 +244,14 @@ class ConversationController(Controller):
             if other := self._other_model():
                 self.say(f"this conversation goes on; {other}")
 
+    def _resume(self) -> None:
+        if self.state.session is not None:
+            self._current.resume(self.state.session.conversation)
+
     def _go_on(self) -> None:
         """Set the decoder, and the figures, to the end of the present path."""
-        session = self.state.session
-        if session is not None and self._current.card is not None:
-            self._current.resume(session.conversation)
+        if self._current.card is not None:
+            self._resume()
         self.state.turn.recall(self._last_record())
         self._stand()
         self.files.show_title()
@@ -274,33 +263,30 @@ class ConversationController(Controller):
 
     async def leave_out(self, turns: int) -> None:
         """Stop giving the oldest turns to the decoder; the conversation shows where its input now begins."""
-        session, gone = self.state.session, self._current.leave_out(turns)
-        if session is not None:
-            self._current.resume(session.conversation)
+        gone = self._current.leave_out(turns)
+        self._resume()
         self._stand()
         line = await self._note_unseen(gone)
         self.say(f"{line}; they stay in the conversation")
 
-    def _mark_unseen(self) -> list[TurnBlock]:
-        """Mark the turns that the decoder no longer gets; returns them."""
-        shown = [block for block in self.transcript.turns if self._current.unseen(block.node)]
-        for block in shown:
-            block.add_class("-unseen")
-        return shown
+    def _mark_unseen(self) -> TurnBlock | None:
+        """Mark the turns that the model no longer gets; returns the last one."""
+        last = None
+        for block in self.transcript.turns:
+            if self._current.unseen(block.node):
+                last = block.add_class("-unseen")
+        return last
 
     async def _note_unseen(self, gone: int) -> str:
         """Show where the decoder's input begins."""
-        shown = self._mark_unseen()
         line = f"the model no longer sees the {counted(gone, 'turn')} above"
-        await self.transcript.note(Note(line, kind="info"), after=shown[-1] if shown else None)
+        await self.transcript.mount(Note(line, kind="info"), after=self._mark_unseen())
         return line
 
     def set_system(self, text: str) -> None:
         """Give the present conversation another system message, "" for none; it applies from the next turn."""
         self._current.set_system(text)
-        session = self.state.session
-        if session is not None:
-            self._current.resume(session.conversation)
+        self._resume()
         self.files.show_title()
 
     def _other_model(self) -> str:
@@ -332,11 +318,10 @@ class ConversationController(Controller):
         """
         nodes = self._current.branches.nodes
 
-        def lines() -> list[tuple[str, ...]]:
-            return [self._comparing.lines(answer.node, nodes, record) for answer in answers]
-
         async def compare() -> None:
-            found = await asyncio.to_thread(lines)
+            found = await asyncio.to_thread(
+                lambda: [self._comparing.lines(answer.node, nodes, record) for answer in answers]
+            )
             with self.screen.app.batch_update():
                 for answer, changes in zip(answers, found):
                     if answer.is_attached and answer.compared != changes:
@@ -362,13 +347,12 @@ class ConversationController(Controller):
             calls = branches[question.parent].calls if question.parent is not None else ()
             block: TurnBlock = await self.transcript.add(CallsBlock(calls, question.results))
         else:
-            block = await self.transcript.add_turn(question.content)
+            block = await self.transcript.add(TurnBlock(question.content))
         block.node, block.entered = question.id, True
         chosen = None
         for id in branches.children(question.id):
             node = branches[id]
-            answer = await block.add_answer(node.report.knobs if node.report is not None else self.state.knobs)
-            answer.node = id
+            answer = await block.add_answer(node.report.knobs if node.report is not None else self.state.knobs, id)
             await answer.restore(node.content, node.thinking, node.report, node.outcome)
             answer.compare(self._comparing.known(id))
             if node.calls and not branches.children(id):

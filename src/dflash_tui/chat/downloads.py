@@ -29,7 +29,6 @@ KEY = "Ctrl+G"
 
 
 def in_background(name: str) -> str:
-    """The message about a download that continues."""
     return f"{name} is being fetched in the background"
 
 
@@ -52,8 +51,8 @@ class Downloads(Controller):
     @property
     def next(self) -> Fetching | None:
         """In the order of the title row: failed, complete, running, waiting."""
-        order = ("failed", "fetched", "running")
-        return min(self, key=lambda one: order.index(one.state) if one.state in order else len(order), default=None)
+        order = {"failed": 0, "fetched": 1, "running": 2}
+        return min(self, key=lambda one: order.get(one.state, len(order)), default=None)
 
     @property
     def under_way(self) -> list[Fetching]:
@@ -61,7 +60,6 @@ class Downloads(Controller):
         return [one for one in [*self._open] if not one.over]
 
     def before(self, it: Fetching) -> set[FileRequest]:
-        """The files of the downloads that come before `it`."""
         return {file for one in takewhile(lambda one: one is not it, self.under_way) for file in one.files}
 
     def new(self, pair: Pair, make: type[Fetching] | None = None) -> Fetching:
@@ -70,7 +68,6 @@ class Downloads(Controller):
         return it
 
     def begin(self, it: Fetching) -> None:
-        """The user has agreed to it: fetch it now, or after those before it."""
         it.agreed, it.began = True, time.monotonic()
         self._all.pop(it.pair.name, None)
         self._all[it.pair.name] = it
@@ -108,12 +105,10 @@ class Downloads(Controller):
 
     def take_over(self) -> None:
         """Continue those that the previous process handed over; the user had agreed to them."""
-        names = self._saved.read()
+        names = self._saved.read() or []
         with suppress(OSError):  # usually there are none
             self._saved.path.unlink()
-        if not names:
-            return
-        pairs = load_catalogue().pairs
+        pairs = load_catalogue().pairs if names else {}
         found = [pairs[name] for name in names if name in pairs]
         for pair in found:
             it = self.new(pair)
@@ -171,18 +166,15 @@ class Downloads(Controller):
                 self.screen.post_message(LongTaskEnded(taken, f"the download of {name} failed"))
 
     def _show(self) -> None:
-        """The text in the title row."""
-        for row in self.screen.query(TitleRow):
-            row.downloads = self._figure()
-
-    def _figure(self) -> tuple[str, str]:
-        """The progress of all of them, or how the last one ended, and the colour."""
-        states = [one.state for one in self]
-        key = retold(KEY, self.screen.app)
+        """In the title row, the progress of all of them, or how the last one ended."""
+        states, key, shown, style = [one.state for one in self], retold(KEY, self.screen.app), "", ""
         if "failed" in states:
-            return f"get failed: {key}", "bold $error"
-        if left := self.under_way:
+            shown, style = f"get failed: {key}", "bold $error"
+        elif left := self.under_way:
             done, size = sum(one.done for one in left), sum(one.size for one in left)
             count = f"{len(left)}, " if len(left) > 1 else ""
-            return f"get {count}{100 * done // max(size, 1)} %", ""
-        return (f"get done: {key}", "bold $success") if "fetched" in states else ("", "")
+            shown = f"get {count}{100 * done // max(size, 1)} %"
+        elif "fetched" in states:
+            shown, style = f"get done: {key}", "bold $success"
+        for row in self.screen.query(TitleRow):
+            row.downloads = shown, style

@@ -37,16 +37,15 @@ class ConversationFiles(Controller):
         """Say once what is wrong with the disk; if it takes no conversation, other problems follow from that."""
         past, current = self.state.past, self.state.conversation
         problems = [*current.problems(), *filter(None, [past.problem])]
-        past.problem = ""
-        if not current.store.on_disk:
-            problems, self._reported = ([] if self._reported else problems[:1]), True
-        else:
-            self._reported = False
+        past.problem, refuses = "", not current.store.on_disk
+        if refuses:
+            problems = [] if self._reported else problems[:1]
+        self._reported = refuses
         for problem in problems:
             self.screen.notify(problem, title="Data folder", severity="warning", timeout=15)
 
     def rename(self, title: str, card: Card | None = None) -> str:
-        """Rename a conversation, the present one if none is given; tells the user. Raises StoreError."""
+        """Rename a conversation, the present one if none is given; tells the user. Raises DFlashError."""
         self.state.conversation.rename(title, card.id if card is not None else None)
         self.show_title()
         return f"renamed: {title}"
@@ -56,11 +55,11 @@ class ConversationFiles(Controller):
         card, then = card or self.state.conversation.card, then or self.say
 
         def typed(title: str | None) -> None:
-            if title is not None:
-                try:
+            try:
+                if title is not None:
                     then(self.rename(title, card))
-                except DFlashError as error:
-                    then(error)
+            except DFlashError as error:
+                then(error)
 
         self.screen.app.push_screen(LineScreen("A new title", card.title if card is not None else ""), typed)
 
@@ -69,14 +68,14 @@ class ConversationFiles(Controller):
         then = then or self.say
 
         def typed(name: str | None) -> None:
-            kind = name.rpartition(".")[2] if name else ""
-            if name and kind not in KINDS:
-                then(DFlashError(f"{name}: expected a name that ends in .md, .json or .svg"))
-            elif name:
-                try:
+            kind = (name or "").rpartition(".")[2]
+            try:
+                if name and kind not in KINDS:
+                    raise DFlashError(f"{name}: expected a name that ends in .md, .json or .svg")
+                if name:
                     self.export(kind, name if name != kind else "", card, then)
-                except DFlashError as error:
-                    then(error)
+            except DFlashError as error:
+                then(error)
 
         self.screen.app.push_screen(LineScreen("A file .md, .json or .svg, or just the format", "md"), typed)
 
@@ -89,14 +88,15 @@ class ConversationFiles(Controller):
         card = card or self.state.conversation.card
         if card is None:
             raise DFlashError("nothing to export yet")
-        self.screen.run_worker(self._write_out(card, kind, _new(name, card, kind), then), group="export")
+        file = _new(name, card, kind)
 
-    async def _write_out(self, card: Card, kind: str, file: BinaryIO, then: Say) -> None:
-        try:
-            message: str | Exception = await asyncio.to_thread(self._fill, file, card, kind)
-        except DFlashError as error:
-            message = error
-        then(message)
+        async def write() -> None:
+            try:
+                then(await asyncio.to_thread(self._fill, file, card, kind))
+            except DFlashError as error:
+                then(error)
+
+        self.screen.run_worker(write(), group="export")
 
     def _fill(self, file: BinaryIO, card: Card, kind: str) -> str:
         """Write a conversation to its new file, which is removed if that fails; says where. Raises DFlashError."""

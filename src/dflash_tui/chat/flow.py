@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,9 @@ from dflash_tui.application.amounts import seconds, short
 from dflash_tui.application.background import Running
 from dflash_tui.application.faults import explain, needs_restart
 from dflash_tui.application.figures.meter import Meter
-from dflash_tui.application.session import OnPrefill, TurnLike
 from dflash_tui.chat.controller import Controller
 
 if TYPE_CHECKING:
-    from dflash_core.events import Piece
     from dflash_core.record import TurnRecord
     from dflash_tui.widgets.answer import Answer
     from dflash_tui.widgets.transcript import TurnBlock
@@ -28,6 +25,7 @@ if TYPE_CHECKING:
 FIRST_S = 0.25  # seconds before the first text is drawn: a shorter answer is drawn once, at its end
 SLOWEST_S = 0.5  # the maximum of seconds before later text is drawn
 SHARE = 0.06  # the share of the time that the app may use
+FIGURES_S = 0.5  # seconds between drawings of the figures when no text arrives
 LOOK_S = 0.05  # how often the flow reads from the decoder's thread
 SOON_S = 1 / 60  # the minimum wait before checking again for a frame that is almost due
 
@@ -50,8 +48,7 @@ class Frames:
 
     def arrived(self, now: float, cpu: float) -> None:
         if not (self._shown or self._first):
-            self._first = True
-            self._at, self._cpu = now, cpu
+            self._first, self._at, self._cpu = True, now, cpu
 
     def wait(self, now: float, cpu: float) -> float:
         """Seconds until a frame may be drawn, if the app stays idle until then; 0 or less: now."""
@@ -61,11 +58,7 @@ class Frames:
         return min((cpu - self._cpu) / SHARE, SLOWEST_S) - waited
 
     def drawn(self, now: float, cpu: float) -> None:
-        self._shown = self._first
-        self._at, self._cpu = now, cpu
-
-
-FIGURES_S = 0.5  # seconds between drawings of the figures when no text arrives
+        self._shown, self._at, self._cpu = self._first, now, cpu
 
 
 @dataclass(eq=False)
@@ -83,25 +76,13 @@ class Flow(Controller):
     _frames: Frames = field(default_factory=lambda: Frames(0.0, 0.0))
     _figures_at: float = 0.0
 
-    async def begin(
-        self,
-        block: TurnBlock,
-        open_turn: Callable[[OnPrefill], TurnLike],
-        knobs: Knobs,
-        pieces: Callable[[TurnLike], Iterator[Piece]] = iter,
-        saved: Callable[[], int] = lambda: sys.maxsize,
-        ready: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Start a turn under `block`; `open_turn`, `pieces`, `saved` and `ready` as in Running."""
+    async def begin(self, block: TurnBlock, running: Running, knobs: Knobs) -> None:
+        """Start a turn under `block`."""
         # Busy before the first await: keys are handled concurrently, so a retry may arrive meanwhile.
         turn = self.state.turn
-        turn.running = running = Running(self.state.decoder, open_turn, pieces, saved, ready)
-        self._before = turn.record
-        earlier = turn.meter.positions if turn.meter is not None else 0
-        turn.meter = Meter(earlier=earlier, cold=turn.cold)
-        turn.report, turn.record, turn.answer, turn.calls = None, None, None, ()
-        turn.block = block
-        turn.taken = (0, 0)
+        turn.running, turn.block, self._before = running, block, turn.record
+        turn.meter = Meter(earlier=turn.meter.positions if turn.meter is not None else 0, cold=turn.cold)
+        turn.report, turn.record, turn.answer, turn.calls, turn.taken = None, None, None, (), (0, 0)
         block.queued("")
         turn.answer = await block.add_answer(knobs)
         turn.answer.waiting("reading the prompt…")
@@ -111,7 +92,6 @@ class Flow(Controller):
         self._look_again()
 
     def stop(self) -> None:
-        """Stop the turn; the text stays."""
         turn = self.state.turn
         if turn.running is not None and not turn.running.stopping:
             turn.running.stop()
@@ -125,17 +105,11 @@ class Flow(Controller):
             self.say("no answer is being written")
         elif turn.taken[0]:
             self.say("the answer is being written already")
-        elif why := self._unchangeable:
+        elif why := self.state.missing("change"):
             self.say(why)
         else:
             turn.running.answer_now()
             self.say("thinking is closed after this step; the answer follows")
-
-    @property
-    def _unchangeable(self) -> str:
-        """Why an answer cannot be changed while it is written; "" if it can."""
-        session = self.state.session
-        return session.missing.get("change", "") if session is not None else ""
 
     def _look_again(self, wait: float = LOOK_S) -> None:
         # Not a timer of the screen: its task and its message cost more than this check.
@@ -161,15 +135,13 @@ class Flow(Controller):
         return now - self._figures_at >= FIGURES_S
 
     async def _frame(self) -> None:
-        """Draw what has arrived, or the end."""
         turn = self.state.turn
         running, meter, answer = turn.running, turn.meter, turn.answer
         if running is None or meter is None or answer is None:
             return
-        over = running.over  # before the drain: nothing can arrive after it
-        if over:
+        if running.over:  # before the drain: nothing can arrive after it
             await self._take(running, meter, answer)
-            await self._end()
+            await self._end(running, meter, answer)
             return
         now = time.monotonic()
         self._frames.drawn(now, time.thread_time())
@@ -188,14 +160,12 @@ class Flow(Controller):
         meter.started = running.began
         for piece in pieces:
             meter.add(piece)
-        text = "".join(piece.text for piece in pieces)
-        thinking = "".join(piece.thinking for piece in pieces)
+        text, thinking = ("".join(getattr(piece, part) for piece in pieces) for part in ("text", "thinking"))
         taken = self.state.turn.taken
         self.state.turn.taken = (taken[0] + len(text), taken[1] + len(thinking))
         await answer.add(text, thinking, meter)
 
     def _say(self, running: Running, meter: Meter, answer: Answer) -> None:
-        """Show under the answer what the turn is doing."""
         if running.stopping:
             return
         if running.waits and (user := self.state.decoder.used_by):
@@ -209,12 +179,9 @@ class Flow(Controller):
             doing = f"writes a call of {one_line(calling, 60)}…" if calling else "writing…"
             answer.waiting(f"{doing} {meter.tokens} tok")
 
-    async def _end(self) -> None:
-        shown = self.state.turn
-        running, meter, answer, block = shown.running, shown.meter, shown.answer, shown.block
-        if running is None or meter is None or answer is None or block is None:
-            return
-        turn = running.turn
+    async def _end(self, running: Running, meter: Meter, answer: Answer) -> None:
+        shown, turn, block = self.state.turn, running.turn, self.state.turn.block
+        assert block is not None
         if turn is not None:
             # A turn that was cut short releases text that waited for a complete character or tag.
             await answer.add(turn.text[shown.taken[0] :], turn.thinking[shown.taken[1] :], meter)

@@ -38,7 +38,6 @@ class Gauges(Controller):
         return self.state.shown.meter is not None
 
     async def tick(self) -> None:
-        """Once a second."""
         self.start()
         if self.state.session is not None:
             self.context()
@@ -67,9 +66,10 @@ class Gauges(Controller):
         self.tree()
         title = screen.query_one(TitleRow)
         if self.inspector.sees("memory"):
-            self.inspector.memory_panel.show(title.memory, self._missing("memory"))
+            self.inspector.memory_panel.show(title.memory, self.state.missing("memory"))
 
     def turn_ended(self) -> None:
+        """Also where another conversation or branch is shown: what the figures are of has changed."""
         record, meter = self.state.turn.record, self.state.turn.meter
         if record is not None and meter is not None and not meter.cold:
             from dflash_core.lab import plain
@@ -94,7 +94,6 @@ class Gauges(Controller):
         return self._plain.get(session.title) if session is not None else None
 
     def start(self) -> None:
-        """Show the model's name on the page of an empty conversation."""
         self.transcript.start.show(self.state.model, loading=self.state.loading, tunes=not self.state.attached)
 
     def context(self) -> None:
@@ -120,7 +119,6 @@ class Gauges(Controller):
         self.turn_ended()
 
     def typed(self, tokens: int) -> None:
-        """Set the number of tokens of the text being typed."""
         if tokens != self._draft:
             self._draft = tokens
             self.context()
@@ -135,25 +133,16 @@ class Gauges(Controller):
             event = meter.last or meter.prefill
             mode, reason = (event.mode, event.reason) if event else ("", "")
             rate, acceptance = meter.overall_rate, meter.totals.acceptance_length
-        known = self._plain.get(state.model) if state.session is not None else None  # a heavy import: not at startup
+        against = self._verdict() if mode != "plain" else None
         self.screen.query_one(StatusStrip).status = Status(
-            tuple(meter.rates) if meter else (),
-            rate,
-            acceptance,
-            state.knobs,
-            state.used,
-            mode,
-            reason,
-            state.session.limits.reasoning if state.session is not None else None,
-            self._verdict(known) if known is not None and mode != "plain" else None,
-            state.session.limits.taken if state.session is not None else None,
-            state.shown.client,
-        )
+            bool(meter and meter.rates), rate, acceptance, state.knobs, state.used, mode, reason,
+            state.limits.reasoning, against, state.limits.taken, state.shown.client,
+        )  # fmt: skip
 
-    def _verdict(self, plain: PlainSpeed) -> Verdict | None:
+    def _verdict(self) -> Verdict | None:
         """The turn on the screen against plain decoding, by its report or by its steps so far."""
-        meter, report = self.state.shown.meter, self.state.shown.report
-        if meter is None:
+        meter, report, plain = self.state.shown.meter, self.state.shown.report, self.plain
+        if meter is None or plain is None:
             return None
         rate = report.stats.tokens_per_second if report is not None else meter.overall_rate
         steps, tokens = meter.totals.steps, meter.tokens
@@ -165,32 +154,21 @@ class Gauges(Controller):
             inspector.stats_panel.show(self._figures())
 
     def _figures(self) -> Figures | None:
-        """The figures of the running turn, or of the last one; with the record if there is one."""
         turn, session = self.state.shown, self.state.session
-        known = self._plain.get(self.state.model) if session is not None else None
         if turn.meter is None:
             return None
-        from dflash_tui.widgets.stats import of_meter, of_turn
+        from dflash_tui.widgets.stats import figures
 
-        learned = session.learned() if session is not None else ()
-        verdict = self._verdict(known) if known is not None else None
-        if turn.record is not None and turn.report is not None:
-            return of_turn(turn.record, turn.report, known, learned, verdict)
-        runs = self.state.shown_runs
-        return of_meter(turn.meter, turn.report, known, running=runs, learned=learned, verdict=verdict)
+        return figures(
+            turn.meter, turn.report, turn.record, running=self.state.shown_runs, plain=self.plain,
+            learned=session.learned() if session is not None else (), verdict=self._verdict(),
+        )  # fmt: skip
 
     def tree(self) -> None:
         inspector, meter, session = self.inspector, self.state.shown.meter, self.state.session
         if inspector.sees("tree") and session is not None:
-            inspector.tree_panel.show(
-                meter.last if meter else None, meter.totals.steps if meter else 0, session.token_text,
-                self._missing("tree"),
-            )  # fmt: skip
-
-    def _missing(self, panel: str) -> str:
-        """Why a panel has nothing to show; "" usually."""
-        session = self.state.session
-        return session.missing.get(panel, "") if session is not None else ""
+            last, step = (meter.last, meter.totals.steps) if meter else (None, 0)
+            inspector.tree_panel.show(last, step, session.token_text, self.state.missing("tree"))
 
     async def memory(self) -> None:
         """Request the memory breakdown on another thread: measuring may call a driver."""
@@ -208,4 +186,4 @@ class Gauges(Controller):
         if self.screen.is_mounted:
             self.screen.query_one(TitleRow).memory = memory
             if self.inspector.sees("memory"):
-                self.inspector.memory_panel.show(memory, self._missing("memory"))
+                self.inspector.memory_panel.show(memory, self.state.missing("memory"))

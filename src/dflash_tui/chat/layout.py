@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from textual.geometry import Size
-from textual.screen import Screen
 
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import AppState
 from dflash_tui.widgets.literal import Static
 
 NARROW, PAIRS, WIDE, SHORT, LOW = 110, 160, 200, 34, 16
@@ -17,18 +15,18 @@ TALL = 40  # rows from which on a column has two panels, one below the other
 MIN_SIZE = (40, 12)
 
 
+@dataclass(eq=False)
 class ChatLayout(Controller):
     """Belongs to one chat. Whether the inspector is open is stored separately for narrow and other terminals. None: it
     is open once there are figures; on a wide terminal the panels that need none are open before."""
 
-    def __init__(self, state: AppState, screen: Screen[Any], gauges: Gauges) -> None:
-        super().__init__(state, screen)
-        self._gauges = gauges
-        self._remembered = remembered = state.remembered
-        self._side: dict[bool, bool | None] = {  # key: whether the terminal is narrow
-            True: "drawer open" in remembered,
-            False: False if "inspector hidden" in remembered else None,
-        }
+    _gauges: Gauges
+
+    def __post_init__(self) -> None:
+        remembered = self.state.remembered
+        # By whether the terminal is narrow.
+        closed = False if "inspector hidden" in remembered else None
+        self._side: dict[bool, bool | None] = {True: "drawer open" in remembered, False: closed}
         self._size = Size()
 
     @property
@@ -51,8 +49,7 @@ class ChatLayout(Controller):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        screen, narrow = self.screen, self._narrow
-        width, height = self._size
+        screen, narrow, (width, height) = self.screen, self._narrow, self._size
         wide = width >= WIDE
         pairs = wide or (width >= PAIRS and height >= TALL)
         tiny = width < MIN_SIZE[0] or height < MIN_SIZE[1]
@@ -70,10 +67,8 @@ class ChatLayout(Controller):
         screen.refresh_bindings()
         self.inspector.name_keys(pairs)
         if tiny:
-            text = (
-                f"This terminal is {width}x{height}; dflash-tui needs {MIN_SIZE[0]}x{MIN_SIZE[1]} or more. Enlarge it."
-            )
-            screen.query_one("#tiny", Static).update(text)
+            needs = f"dflash-tui needs {MIN_SIZE[0]}x{MIN_SIZE[1]} or more"
+            screen.query_one("#tiny", Static).update(f"This terminal is {width}x{height}; {needs}. Enlarge it.")
         elif screen.focused is None:  # what had the focus was hidden while the terminal was too small
             self.prompt.focus()
         screen.call_after_refresh(self._gauges.draw)
@@ -81,21 +76,16 @@ class ChatLayout(Controller):
     def toggle(self) -> None:
         """Show or hide the inspector, from now on and at the next start."""
         self._side[self._narrow] = shown = not self._open
-        if self._narrow:
-            self._remembered.put("drawer open", shown)
-        else:
-            self._remembered.put("inspector hidden", not shown)
+        self.state.remembered.put(*(("drawer open", shown) if self._narrow else ("inspector hidden", not shown)))
         self._lay_out()
         if not shown:
             self.prompt.focus()
 
     @property
     def saved(self) -> tuple[dict[bool, bool | None], str]:
-        """The open parts, for `restore`."""
         return dict(self._side), self.inspector.active
 
     def restore(self, saved: tuple[dict[bool, bool | None], str]) -> None:
-        """Open and close the parts as they were before."""
         self._side, self.inspector.active = dict(saved[0]), saved[1]
         self._lay_out()
 

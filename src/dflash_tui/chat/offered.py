@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from textual.content import Content
@@ -19,7 +19,7 @@ from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.widgets.model_rows import (
+from dflash_tui.widgets.model_list import (
     DEMO,
     FILE,
     PAIR,
@@ -39,16 +39,18 @@ The pair writes whole sentences, and serves to look around and to see how drafti
 The program fetches nothing for this pair, and any machine runs it."""
 
 
+@dataclass(eq=False)
 class Offered:
     """Rows by their ids, built on demand from what `finding` has found."""
 
-    def __init__(
-        self, program: ProgramController, catalogue: Catalogue, finding: Finding, downloads: Downloads
-    ) -> None:
-        self._program, self._catalogue, self._finding, self._downloads = program, catalogue, finding, downloads
-        self._drafters: dict[str, int] = {}  # the drafter chosen for a file, if not its first
+    _program: ProgramController
+    _catalogue: Catalogue
+    _finding: Finding
+    _downloads: Downloads
+    _drafters: dict[str, int] = field(default_factory=dict)  # the drafter chosen for a file, if not its first
 
     def rows(self, words: tuple[str, ...]) -> Iterator[Option]:
+        """Those that have all of `words`, below headings."""
         profiles, files, pairs = list(self._profiles(words)), list(self._files(words)), list(self._pairs(words))
         # Rows that cannot be chosen come between the others: the list scrolls no further than its last row.
         others = [Option(line, disabled=True) for line in passed_over(list(self._finding.others))] if not words else []
@@ -74,11 +76,10 @@ class Offered:
 
     def _files(self, words: tuple[str, ...]) -> Iterator[Option]:
         present = self._program.state.present
-        present = present if present is not None and not present.attach else None  # a server's model is no file
-        target = present.target if present is not None else None
+        here = present is not None and not present.attach  # a server's model is no file
+        target = present.target if present is not None and here else None
         if _has(words, "demo pair"):
-            here = present is not None and target is None
-            yield option(DEMO, "demo pair", "small, comes with the program", present=here)
+            yield option(DEMO, "demo pair", "small, comes with the program", present=here and target is None)
         for path, one in list(self._finding.models.items()):
             if _has(words, one.name, one.where, one.header.architecture, one.header.title):
                 about = smollm2.ABOUT if Path(path).name == Path(smollm2.FILE).name else one.where
@@ -105,12 +106,10 @@ class Offered:
 
     def _fetched(self, pair: Pair) -> str:
         """The progress of a pair that is or was being fetched; "" if nothing of it is on the disk."""
-        if (it := self._downloads.of(pair.name)) is not None:
-            return it.words
-        return begun_words(pair, downloads())
+        it = self._downloads.of(pair.name)
+        return it.words if it is not None else begun_words(pair, downloads())
 
     def about(self, row: str) -> Content:
-        """Details of a row, for the page next to the list."""
         if (one := self.found(row)) is not None:
             key = self._key(row.removeprefix(FILE), one)
             drafters = choices(one) if one.drafters is not None else []
@@ -120,14 +119,11 @@ class Offered:
             shown = profile if fit is None or fit.why else profile.within(fit.wished)
             return Content(one_line(shown.words).replace(" · ", "\n"))
         if (pair := self.pair(row)) is not None:
-            repos = (pair.target.repo, *([pair.draft.repo] if pair.draft else []))
-            lines = filter(None, (pair.about, pair.licence, *repos))
-            fetched = self._fetched(pair)
-            planned = takes(self._finding.fits.get(row), self._size(pair))
-            return Content.assemble("\n".join(lines), f"\n\n{fetched}" if fetched else "", *planned)
-        if row == DEMO:
-            return Content(ABOUT_DEMO)
-        return Content("")
+            lines = (pair.about, pair.licence, pair.target.repo, pair.draft.repo if pair.draft else "")
+            about, fetched = "\n".join(filter(None, lines)), self._fetched(pair)
+            takes_up = takes(self._finding.fits.get(row), self._size(pair))
+            return Content.assemble(about, f"\n\n{fetched}" if fetched else "", *takes_up)
+        return Content(ABOUT_DEMO if row == DEMO else "")
 
     def found(self, row: str) -> Found | None:
         """The file of a row; None for another kind of row, or if it has not been found (yet)."""
@@ -142,7 +138,6 @@ class Offered:
     # Drafters
 
     def draft(self, path: str) -> Path | None:
-        """The drafter that Enter on this file selects."""
         choice = self._choice(path, self._finding.models[path])
         return choice.draft if choice is not None else None
 
@@ -151,10 +146,8 @@ class Offered:
 
     def _choice(self, path: str, one: Found) -> ModelChoice | None:
         """The drafter that Enter selects, once its drafters are known."""
-        if one.drafters is None:
-            return None
         found = choices(one)
-        return found[self._drafters.get(path, 0) % len(found)]
+        return found[self._drafters.get(path, 0) % len(found)] if one.drafters is not None else None
 
     def _key(self, path: str, one: Found) -> tuple[str, Path | None]:
         choice = self._choice(path, one)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
-
-from textual.screen import Screen
+from dataclasses import dataclass
 
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.branching import Copying
@@ -17,33 +15,24 @@ from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import ChatLayout
 from dflash_tui.chat.profiles import ProfileKeeper
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.chat.sending import Sending
+from dflash_tui.chat.sending import Sending, Typed
 from dflash_tui.chat.serving import Serving
-from dflash_tui.chat.state import AppState
 from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.chat.typed import Typed
-from dflash_tui.widgets.completions import Completion
+from dflash_tui.widgets.prompt import Completion
 
 
+@dataclass(eq=False)
 class ChatParts(Controller):
-    """`open_page` opens a page by its name; its text is what a lab page runs at once."""
+    gauges: Gauges
+    tuning: Tuning
+    places: ChatLayout
+    open_page: Callable[..., None]  # opens a page by its name; with a text, a lab page runs that at once
+    complete: Callable[[str, ChatParts], list[Completion]]  # the completions of a slash command
+    run: Callable[[str, ChatParts], Awaitable[None]]  # runs one
 
-    def __init__(
-        self,
-        state: AppState,
-        screen: Screen[Any],
-        gauges: Gauges,
-        tuning: Tuning,
-        places: ChatLayout,
-        open_page: Callable[[str, str], None],
-        complete: Callable[[str, ChatParts], list[Completion]],
-        run: Callable[[str, ChatParts], Awaitable[None]],
-    ) -> None:
-        """`complete` gives the completions of a slash command, `run` runs one."""
-        super().__init__(state, screen)
-        self.run = run
-        self.gauges, self.tuning, self.places, self._open_page = gauges, tuning, places, open_page
+    def __post_init__(self) -> None:
+        state, screen, gauges, tuning = self.state, self.screen, self.gauges, self.tuning
         self.downloads = Downloads(state, screen)
         self.plain = BackgroundPlain(state, screen, gauges)
         self.conversation = ConversationController(state, screen, gauges, tuning)
@@ -54,10 +43,9 @@ class ChatParts(Controller):
         self.context = ContextKeeper(state, screen, gauges, tuning, self.conversation, self.program)
         self.serving = Serving(state, screen, gauges, tuning.presets)
         self.copying = Copying(state, screen, self.conversation.branching)
-        self.typed = Typed(state, screen, gauges, lambda text: complete(text, self))
+        self.typed = Typed(state, screen, gauges, lambda text: self.complete(text, self))
 
     async def begin(self) -> None:
-        """The first frame is on the screen: begin with what it did not need."""
         await self.conversation.begin()
         self.conversation.files.tell_problems()
         self.tuning.tell_problems()
@@ -72,12 +60,7 @@ class ChatParts(Controller):
         self.plain.stop()
         self.downloads.stop(timeout)
 
-    def open_page(self, page: str, text: str = "") -> None:
-        """Open one of the screens of `pages.py` over the chat. A lab screen runs `text` at once."""
-        self._open_page(page, text)
-
     def tour_seen(self) -> None:
-        """The tour need not be offered again."""
         self.state.remembered.put("tour seen", True)
         self.transcript.start.offers_tour = False
         self.gauges.start()

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from dflash_core.errors import DFlashError
 from dflash_tui.application.hub.places import places
 from dflash_tui.application.hub.walk import of_name
-from dflash_tui.application.settings.presets import PresetError, Presets, Profile, changed
+from dflash_tui.application.settings.presets import PresetError, Profile, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen
@@ -26,9 +26,8 @@ class ProfileKeeper(Controller):
     _program: ProgramController
     _before: Profile | None = None  # the profile that was deleted or replaced last
 
-    @property
-    def presets(self) -> Presets:
-        return self._program.presets
+    def __post_init__(self) -> None:
+        self.presets = self._program.presets
 
     def load(self, name: str, say: Say, begun: Callable[[], None] = lambda: None) -> None:
         """Load a profile, all of it or nothing; `begun` is called when loading starts. If a file is missing, `say`
@@ -121,11 +120,16 @@ class ProfileKeeper(Controller):
             if name is None:
                 return
             made, before = self.of_pair(name, *pair), self.presets.profiles.get(name)
+
+            def save(yes: bool | None) -> None:
+                if yes:
+                    attempt(lambda: self.save(made), say)
+
             if before is not None and (profile is None or profile.name != name):
-                question = ConfirmScreen(f"There is a profile {name}: {before.words}.", "replace it", "keep it")
-                screen.app.push_screen(question, lambda yes: attempt(lambda: self.save(made), say) if yes else None)
+                question = f"There is a profile {name}: {before.words}."
+                screen.app.push_screen(ConfirmScreen(question, "replace it", "keep it"), save)
             else:
-                attempt(lambda: self.save(made), say)
+                save(True)
 
         question = "A name for this model with the present context, cache type and parameters"
         screen.app.push_screen(LineScreen(question, profile.name if profile else suggested(pair[0])), named)
@@ -140,7 +144,6 @@ class ProfileKeeper(Controller):
 
 
 def attempt(action: Callable[[], str], say: Say) -> None:
-    """Do something to the profiles, and pass on its message or the refusal."""
     try:
         message = action()
     except DFlashError as error:
@@ -149,6 +152,5 @@ def attempt(action: Callable[[], str], say: Say) -> None:
 
 
 def suggested(target: Path | None) -> str:
-    """A suggested name for a profile of this model."""
     stem = re.sub(r"-0000\d-of-\d{5}$", "", target.stem) if target else "demo"
     return re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._")[:48] or "profile"

@@ -5,8 +5,8 @@ If another pair does not load, the previous one is used again: it stays loaded o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from dflash_core.errors import DFlashError, KnobError
@@ -44,46 +44,11 @@ class Loading(Background):
         self.fraction = 0.0
         self.session: SessionLike | None = None
 
-    def _progress(self, phase: str, fraction: float) -> None:
-        self.phase, self.fraction = phase, min(max(fraction, 0.0), 1.0)
-
     def work(self) -> None:
-        self.session = self._loader(self._progress)
+        def progress(phase: str, fraction: float) -> None:
+            self.phase, self.fraction = phase, min(max(fraction, 0.0), 1.0)
 
-
-def behind(before: list[SessionLike], loader: Loader, check: Callable[[], None]) -> Loader:
-    """A loader that first has the session in `before` save its conversation's state, and releases it: two models may
-    not fit the machine. If `check` raises, the session stays."""
-
-    def load(progress: Progress) -> SessionLike:
-        if before:
-            progress("looking at the files", 0.0)
-            check()
-            progress("saving the conversation's state", 0.0)
-            try:
-                before.pop().leave()
-            except Exception:  # only an optimization: on any failure the conversation is prefilled again
-                LOG.warning("the state of the conversation is not saved", exc_info=True)
-        collector.release()
-        return loader(progress)
-
-    return load
-
-
-@dataclass(frozen=True, slots=True)
-class PendingLoad:
-    """A pair to load, and to remember once it has loaded. `profile`: its parameters then apply."""
-
-    request: LoadRequest
-    profile: Profile | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A pair that was loaded: its loader and its name."""
-
-    loader: Loader
-    title: str
+        self.session = self._loader(progress)
 
 
 @dataclass(eq=False)
@@ -93,8 +58,10 @@ class ProgramController(Controller):
     _plain: BackgroundPlain
     _conversation: ConversationController
     _sending: Sending
-    _pending: PendingLoad | None = None
-    _last: _Pair | None = None  # the newest that loaded
+    _chosen: bool = False  # the user chose the requested pair: the next start loads it
+    _profile: Profile | None = None  # of the requested pair: its parameters apply once that is loaded
+    _last: Loader | None = None  # that of the newest pair that loaded
+    _title: str = ""  # of that pair
     _why: Note | None = None  # while the last one is loaded again: why the new one did not load
     _before: list[SessionLike] = field(default_factory=list)  # to release once the files of the next one are checked
     running: Loading | None = None  # also set between its end and the check of its result
@@ -125,27 +92,26 @@ class ProgramController(Controller):
     ) -> None:
         """Load another pair, and remember it if it loads; None: the demo pair. `same`: it is loaded already. `context`
         and `kv`: those chosen for it, otherwise as before."""
-        pending = PendingLoad(self.planned(target, draft, context, kv))
+        request = self.planned(target, draft, context, kv)
         if same:
-            self._pending = pending
-            self._remember_loaded()
+            self._chosen, self._profile = False, None
+            self._remember(request)
         else:
-            self._change(pending)
+            self._change(request)
 
     def use_profile(self, profile: Profile) -> None:
         """Load a profile's pair; its parameters apply once it is loaded, and not at all if it does not load."""
         request = self.planned(profile.target, profile.draft, profile.context, profile.kv)
-        self._change(PendingLoad(replace(request, knobs=profile.knobs), profile))
+        self._change(replace(request, knobs=profile.knobs), profile)
 
     def attach(self, url: str, key: str, model: str) -> None:
-        """Use the model of a server in place of the present one."""
-        self._change(PendingLoad(replace(self.state.request, attach=url, attach_key=key, attach_model=model)))
+        self._change(replace(self.state.request, attach=url, attach_key=key, attach_model=model))
 
     def detach(self) -> None:
         """Load the pair that was there before, in place of the model of a server. Raises DFlashError without one."""
         if not self.state.request.attach:
             raise DFlashError("the model is in this program; /attach uses that of a server")
-        self._change(PendingLoad(replace(self.state.request, attach="")))
+        self._change(replace(self.state.request, attach=""))
 
     @property
     def refusal(self) -> str:
@@ -154,17 +120,17 @@ class ProgramController(Controller):
 
     def _busy(self, remedy: str) -> str:
         state = self.state
-        runs = state.busy or state.loading or state.experiment is not None
         if state.serving:
             return f"other programs use the model at {state.serving}; /serve off ends that"
+        runs = state.busy or state.loading or state.experiment is not None
         return f"a load or an answer is running: {remedy}" if runs else ""
 
-    def _change(self, pending: PendingLoad) -> None:
+    def _change(self, request: LoadRequest, profile: Profile | None = None) -> None:
         if refusal := self.refusal:
             self.say(refusal)
         else:
-            self._pending = pending
-            self._replace(pending.request)
+            self._chosen, self._profile = True, profile
+            self._replace(request)
 
     def reload(self) -> None:
         """Load the present pair again, with the settings that need a load."""
@@ -195,10 +161,24 @@ class ProgramController(Controller):
         # After a device failure the session must not be used.
         self._before = [state.session] if state.session is not None and not state.turn.lost else []
         self._asked = state.loaders(request)
-        self._loader = behind(self._before, self._asked, lambda: state.check(request))
+        self._loader = partial(self._after_release, request, self._asked)
         state.session = None
         self._show_title(request.title(endings=True))
         self.begin()
+
+    def _after_release(self, request: LoadRequest, loader: Loader, progress: Progress) -> SessionLike:
+        """On the loader's thread: the present session saves its conversation's state and is released first, because two
+        models may not fit the machine. If the check of the files raises, that session stays."""
+        if self._before:
+            progress("looking at the files", 0.0)
+            self.state.check(request)
+            progress("saving the conversation's state", 0.0)
+            try:
+                self._before.pop().leave()
+            except Exception:  # only an optimization: on any failure the conversation is prefilled again
+                LOG.warning("the state of the conversation is not saved", exc_info=True)
+        collector.release()
+        return loader(progress)
 
     @property
     def _line(self) -> LoadingLine:
@@ -225,10 +205,9 @@ class ProgramController(Controller):
             await self._not_there(loading.error, loading.trace)
 
     async def _there(self, session: SessionLike) -> None:
-        """A pair has been loaded: the requested one, or the previous one."""
         why, self._why = self._why, None
         self.state.session = session
-        self._last = _Pair(self._asked, session.title)
+        self._last, self._title = self._asked, session.title
         LOG.info("loaded %s", session.title)
         self._show_title(session.title)
         if why is not None:
@@ -236,7 +215,7 @@ class ProgramController(Controller):
             await self._came_back()
             return
         for note in session.notes:
-            await self.transcript.note(Note(note, kind="info"))
+            await self.transcript.mount(Note(note, kind="info"))
         await self.loaded()
 
     async def _not_there(self, error: Exception, trace: str) -> None:
@@ -245,32 +224,31 @@ class ProgramController(Controller):
         message, advice = explain(error, trace, self.state.past.folder)
         LOG.error("not loaded: %s\n%s", message, trace)
         turn.lost = turn.lost or needs_restart(error)
-        what = f"{last.title} did not load again" if last is not None and again else "the model did not load"
+        what = f"{self._title} did not load again" if again else "the model did not load"
         note = Note(f"{what}: {message}", KEYS_WITHOUT_AGAIN if is_final(error) else KEYS)
         self._why = None
-        await self.transcript.note(note)
+        await self.transcript.mount(note)
         if self._before:  # the files failed the check, and the present pair was not released
             await self._keep(note, self._before.pop())
-        elif last is not None and not turn.lost and not again:
-            self._load_again(note, last)
+        elif last is not None and not turn.lost and not again:  # it was released: load it again
+            self._why, self._asked = note, last
+            note.advise(f"{self._title} is being loaded again.")
+            self._loader = partial(self._after_release, self.state.request, last)
+            self._show_title(self._title)
+            self.begin()
         else:
             if turn.lost:
                 note.advise(advice)
             self.not_loaded()
             self.say("no model is loaded; your text stays in the prompt" if self.prompt.text else "no model is loaded")
 
-    def _load_again(self, note: Note, last: _Pair) -> None:
-        """Load the previous pair again: it was released for the one that did not load."""
-        self._why = note
-        note.advise(f"{last.title} is being loaded again.")
-        self._asked, self._loader = last.loader, behind([], last.loader, lambda: None)
-        self._show_title(last.title)
-        self.begin()
-
     # How a load ended
 
     async def loaded(self) -> None:
-        self._remember_loaded()
+        state, chosen, self._chosen = self.state, self._chosen, False
+        state.present = state.request
+        if chosen:
+            self._remember(state.request)
         await self._use_session()
         await self._sending.next()
         self.screen.post_message(PairLoaded())
@@ -279,8 +257,7 @@ class ProgramController(Controller):
         """The requested pair did not load; the previous one did, with the context and cache type that it had."""
         state = self.state
         self._stay()
-        if state.present is not None:
-            state.context, state.kv = state.present.context, state.present.kv
+        state.context, state.kv = state.request.context, state.request.kv
         await self._use_session()
         self.screen.refresh_bindings()
         await self._sending.take_all_back(TAKEN_BACK)
@@ -308,35 +285,30 @@ class ProgramController(Controller):
 
     def _stay(self) -> None:
         """The requested pair did not load: a reload means the present one again."""
-        self._pending = None
+        self._chosen, self._profile = False, None
         if self.state.present is not None:
             self.state.request = self.state.present
 
     async def _use_session(self) -> None:
-        """A pair has just been loaded: continue the conversation with it."""
         self._tuning.loaded()
         self._conversation.model_loaded()
         self._gauges.context()
         await self._gauges.memory()
         collector.calm()
 
-    def _remember_loaded(self) -> None:
-        """The requested pair is loaded: open it at the next start."""
-        state, pending, self._pending = self.state, self._pending, None
-        state.present = state.request
-        if pending is None:
-            return
-        request = pending.request
+    # What the next start remembers
+
+    def _remember(self, request: LoadRequest) -> None:
+        """Open this pair, which is loaded, at the next start."""
+        profile, self._profile = self._profile, None
         if request.attach:
             return
-        try:
-            remember("target", request.target or "")
-            remember("draft", request.draft or "")
-        except ConfigError as error:
-            self.screen.notify(str(error), title="Not remembered", severity="warning")
-        state.context, state.kv = request.context, request.kv
-        if pending.profile is not None:
-            self._take_knobs(pending.profile)
+        problem = _remembered("target", request.target or "") or _remembered("draft", request.draft or "")
+        if problem:
+            self.screen.notify(problem, title="Not remembered", severity="warning")
+        self.state.context, self.state.kv = request.context, request.kv
+        if profile is not None:
+            self._take_knobs(profile)
 
     def _take_knobs(self, profile: Profile) -> None:
         """The profile's pair is loaded: apply its parameters, all or none."""
@@ -349,8 +321,6 @@ class ProgramController(Controller):
             session = self.state.session
             has = session.context_length if session is not None else profile.context
             self.say(f"profile {profile.name}: {profile.within(has).words}")
-
-    # What the next start remembers
 
     def use_theme(self, name: str) -> None:
         """Change the colours and remember them. Raises DFlashError for an unknown theme."""
@@ -366,8 +336,8 @@ class ProgramController(Controller):
         return _remembered("system", text)
 
 
-def _remembered(name: str, value: str) -> str:
-    """Keep a setting for the next start. Returns the problem, or ""."""
+def _remembered(name: str, value: str | Path) -> str:
+    """Store a setting for the next start. Returns the problem, or ""."""
     try:
         remember(name, value)
     except ConfigError as error:

@@ -1,21 +1,28 @@
-"""Messages from the prompt to the model: sent, queued, refused, returned, retried; and their turns."""
+"""From the prompt to the model: what typing shows; messages sent, queued, refused, returned, retried; their turns."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+
+from textual.events import Key, Paste
+from textual.timer import Timer
+from textual.widgets import Input, TextArea
 
 from dflash_core.clean import blank
 from dflash_core.errors import ContextError
 from dflash_core.knobs import RANDOM_SEED
 from dflash_tui.application import collector
-from dflash_tui.application.background import UNDER_WAY
+from dflash_tui.application.background import UNDER_WAY, Running
 from dflash_tui.application.conversations.tool_messages import stored
 from dflash_tui.application.log import LOG
-from dflash_tui.application.mentions import MentionError, files
+from dflash_tui.application.mentions import MentionError, files, offers
 from dflash_tui.application.new_file import here
+from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.controller import Controller, LongTaskEnded, TurnEnded
 from dflash_tui.chat.conversation import ConversationController
@@ -23,11 +30,72 @@ from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.chat.typed import about
-from dflash_tui.text.commands import as_message
+from dflash_tui.text.commands import as_message, is_command
+from dflash_tui.widgets.prompt import Completion, Completions
 from dflash_tui.widgets.transcript import TurnBlock
 
+PAUSE_S = 0.25  # pause in typing, in seconds, before the tokens are counted
+COUNTED = 40_000  # characters that are tokenized; the count of a longer text is extrapolated from these
 TIDY_S = 1.0  # after an answer, once its last frames are drawn
+
+
+def about(session: SessionLike, text: str) -> int:
+    """The number of tokens of a text, to show; that of a long text is extrapolated from its beginning."""
+    part = session.count(text[:COUNTED])
+    return part if len(text) <= COUNTED else round(part * len(text) / COUNTED)
+
+
+@dataclass(eq=False)
+class Typed(Controller):
+    _gauges: Gauges
+    _complete: Callable[[str], list[Completion]]  # of a slash command
+    _counting: Timer | None = None
+
+    def changed(self) -> None:
+        text = self.prompt.text
+        self.screen.query_one(Completions).show(self._complete(text) or self._files(text))
+        if self._counting is not None:
+            self._counting.stop()
+        self._counting = self.screen.set_timer(PAUSE_S, self._count)
+
+    def take(self, event: Key | Paste) -> None:
+        """Focus the prompt for text that was typed or pasted elsewhere, unless the focused widget uses the text.
+
+        Called before the event reaches the focused widget, so that all of a fast input arrives in the prompt.
+        """
+        screen = self.screen
+        focused = screen.focused
+        if isinstance(focused, (Input, TextArea)):
+            return
+        if isinstance(event, Key):
+            if not event.is_printable or not event.character or event.key.startswith("alt+"):
+                return
+            if focused is not None and focused.check_consume_key(event.key, event.character):
+                return
+            if event.key in screen.active_bindings:
+                return
+        screen.set_focus(self.prompt)
+
+    def _files(self, text: str) -> list[Completion]:
+        prompt = self.prompt
+        if prompt.cursor_location != prompt.document.end:
+            return []
+        return [Completion(one.text, one.label, one.about) for one in offers(text, here())]
+
+    async def _count(self) -> None:
+        """Count the tokens of the text being typed, on another thread."""
+        session, text, whole = self.state.session, self.prompt.text, self.prompt.whole
+        if session is None or is_command(text):
+            self._gauges.typed(0)
+            return
+
+        def count() -> int:
+            sent = whole
+            with suppress(MentionError):
+                sent += files(text, here())
+            return about(session, sent)
+
+        self._gauges.typed(await asyncio.to_thread(count) if text.strip() else 0)
 
 
 @dataclass(eq=False)
@@ -46,24 +114,21 @@ class Sending(Controller):
     async def send(self, text: str, typed: str) -> None:
         """Send or queue a message from the prompt, with the files that `typed` names."""
         state = self.state
+        refusal: str | Exception = state.no_model
         if blank(text):
-            self.give_back(text, "there is nothing to read in the message: its characters have no width; write words")
-            return
-        if state.no_model:
-            self.give_back(text, state.no_model)
-            return
-        if state.experiment is not None:
-            self.give_back(text, UNDER_WAY)
-            return
-        if state.session is None and not state.loading:
-            self.give_back(text, "no model is loaded: Ctrl+R loads again; your text stays here")
-            return
+            refusal = "there is nothing to read in the message: its characters have no width; write words"
+        elif state.experiment is not None:
+            refusal = refusal or UNDER_WAY
+        elif state.session is None and not state.loading:
+            refusal = refusal or "no model is loaded: Ctrl+R loads again; your text stays here"
         try:
             message = as_message(text) + files(typed, here())
         except MentionError as error:
-            self.give_back(text, error)
+            refusal = refusal or error
+        if refusal:
+            self.give_back(text, refusal)
             return
-        block = await self.transcript.add_turn(message)
+        block = await self.transcript.add(TurnBlock(message))
         self._conversation.sent(block)
         state.conversation.waits_no_more(text)
         state.past.add(text)
@@ -95,15 +160,13 @@ class Sending(Controller):
         decoder_is_free = self._plain.yield_to_turn()
         self._tuning.turn_begins()
         self._tools.offer()
-        open_turn = self._conversation.opens(block, state.used)
-        current = state.conversation
-        await self.flow.begin(
-            block, open_turn, state.used, partial(current.pieces, ahead=True), current.saved, decoder_is_free
-        )
+        open_turn, current = self._conversation.opens(block, state.used), state.conversation
+        pieces = partial(current.pieces, ahead=True)
+        running = Running(state.decoder, open_turn, pieces, current.saved, decoder_is_free)
+        await self.flow.begin(block, running, state.used)
         self._show_turn()
 
     async def retry(self) -> None:
-        """Answer the last message again."""
         state, turns = self.state, self.transcript.turns
         if state.busy:
             self.say("an answer is being written: Esc stops it, Ctrl+R then answers again")
@@ -118,7 +181,6 @@ class Sending(Controller):
             await self.ask(turns[-1])
 
     async def next(self) -> None:
-        """Send the oldest queued message, if no answer is being written."""
         if self.state.queue and not self.state.busy:
             await self.ask(self.state.queue.pop(0))
 
@@ -149,14 +211,11 @@ class Sending(Controller):
         if isinstance(error, ContextError):
             self.screen.call_next(self._context_refused, error, block.prompt)
         elif self.state.calling:
-            self.screen.call_next(self._begin_calls, block)
+            # Not in the screen's own task, which handles keys meanwhile.
+            self.screen.call_next(lambda: self.screen.run_worker(self._go_on(block), group="calls"))
         else:
             self.screen.call_next(self.next)
         self.screen.post_message(TurnEnded())
-
-    def _begin_calls(self, block: TurnBlock) -> None:
-        """Not in the screen's own task, which handles keys meanwhile."""
-        self.screen.run_worker(self._go_on(block), group="calls")
 
     async def _go_on(self, block: TurnBlock) -> None:
         """Make the calls of an answer, and let the model go on with their results."""
@@ -171,7 +230,6 @@ class Sending(Controller):
             await self.next()
 
     def _report(self) -> None:
-        """Log the turn's figures, and notify a user who is elsewhere."""
         turn = self.state.turn
         if turn.meter is not None:
             spent = time.monotonic() - turn.meter.started
@@ -195,19 +253,16 @@ class Sending(Controller):
         await self.screen.run_action("open('full')")
 
     async def take_all_back(self, why: str) -> None:
-        """Put all queued messages back into the prompt, in their order."""
         while await self.take_back(0, why):
             pass
 
     async def take_back_one(self, chosen: TurnBlock | None) -> bool:
         """Take back a queued message: `chosen`, or the last one if none is chosen. False if it is not queued, or the
         queue is empty."""
-        if chosen is None:
-            return await self.take_back()
-        if chosen not in self.state.queue:
+        if chosen is not None and chosen not in self.state.queue:
             return False
         self._conversation.branching.leave_choice()
-        return await self.take_back(self.state.queue.index(chosen))
+        return await self.take_back(self.state.queue.index(chosen) if chosen is not None else -1)
 
     async def take_back(self, index: int = -1, why: str = "taken back; Enter queues it again") -> bool:
         """Put a queued message, by default the last one, back into the prompt; False if none is queued."""

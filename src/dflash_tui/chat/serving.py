@@ -21,9 +21,6 @@ from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.state import ShownTurn
 
 if TYPE_CHECKING:
-    from dflash_core.engine import Engine
-    from dflash_tui.application.background import DecoderUse
-    from dflash_tui.application.requests import Requests
     from dflash_tui.server.beside import ServerBeside
     from dflash_tui.server.sampling import ClientDefaults, Defaults
     from dflash_tui.server.settings import ServerSettings
@@ -40,7 +37,7 @@ class Serving(Controller):
     _server: ServerBeside | None = None
     _busy: bool = False  # it begins or ends
     _problems: list[str] = field(default_factory=list)  # presets of clients that do not exist
-    _defaults: tuple[Defaults, Mapping[str, ClientDefaults]] | None = None
+    _defaults: tuple[Defaults, Mapping[str, ClientDefaults]] | None = None  # what the server has now
     _seen: int = 0  # number of the last line that was taken
     _drawn: float = 0.0
     current: ServedRequest | None = None  # the one that the panels follow
@@ -71,29 +68,22 @@ class Serving(Controller):
         engine, defaults = session.decoder(), self._present()
         for line in self._problems:
             self.say(line)
+
+        def opened() -> ServerBeside:
+            from dflash_tui.server.beside import ServerBeside
+            from dflash_tui.server.service import served
+
+            service = served(self.state.present or self.state.request, *defaults)
+            return ServerBeside(engine, service, settings, self.state.requests, self.state.decoder)
+
         self._busy = True
         try:
-            shared = self.state.requests, self.state.decoder
-            self._server = await asyncio.to_thread(self._open, engine, defaults, settings, *shared)
+            self._server = await asyncio.to_thread(opened)
         finally:
             self._busy = False
         self._defaults, self._seen = defaults, self.state.requests.last_line
         self.state.serving = self._server.address
         self.screen.set_timer(LOOK_S, self._look)
-
-    def _open(
-        self,
-        engine: Engine,
-        defaults: tuple[Defaults, Mapping[str, ClientDefaults]],
-        settings: ServerSettings,
-        requests: Requests,
-        decoder: DecoderUse,
-    ) -> ServerBeside:
-        from dflash_tui.server.beside import ServerBeside
-        from dflash_tui.server.service import served
-
-        request = self.state.present or self.state.request
-        return ServerBeside(engine, served(request, *defaults), settings, requests, decoder)
 
     async def end(self) -> None:
         """Accept no more requests, and end the running one. Raises DFlashError."""
@@ -142,9 +132,15 @@ class Serving(Controller):
         for one in lines:
             self._seen = one.number
             self._take(one)
-        shown = self.state.followed
-        if shown is not None and shown.meter is not None:
-            self._draw(shown, shown.meter)
+        shown, now = self.state.followed, time.monotonic()
+        if shown is not None and shown.served and shown.meter is not None:
+            if self.current is not None and self.current.state == "over":
+                shown.served, shown.record = False, self.current.record
+                self._gauges.draw()
+            elif now - self._drawn >= FIGURES_S:
+                self._drawn = now
+                shown.meter.sample(now)
+                self._gauges.frame()
         if self._server is None and not self.state.watched:
             return
         if self._server is not None and (present := self._present()) != self._defaults:
@@ -167,14 +163,3 @@ class Serving(Controller):
             shown.meter.add(Piece(line.event, line.text, line.thinking, line.at))
         elif isinstance(line, End):
             shown.report = line.report
-
-    def _draw(self, shown: ShownTurn, meter: Meter) -> None:
-        if not shown.served:
-            return
-        if self.current is not None and self.current.state == "over":
-            shown.served, shown.record = False, self.current.record
-            self._gauges.draw()
-        elif (now := time.monotonic()) - self._drawn >= FIGURES_S:
-            self._drawn = now
-            meter.sample(now)
-            self._gauges.frame()

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dflash_core.arch.recommended import NOTHING, Recommended
+from dflash_core.arch.recommended import Recommended
 from dflash_core.knobs import Knobs
+from dflash_core.limits import Limits
 from dflash_tui.application.background import UNDER_WAY, DecoderUse
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.json_store import Remembered
@@ -31,6 +32,8 @@ NEED_THE_DECODER = frozenset({
     "tune", "sweep", "ab", "plain", "serve", "policy", "kv", "lab.tune", "lab.sweep", "lab.ab", "lab.plain",
 })  # fmt: skip
 """Commands and actions that have no effect on a server's model."""
+
+UNKNOWN = Limits(None, 0)
 
 
 @dataclass
@@ -65,37 +68,28 @@ class ShownTurn:
         self.report = record.report if record is not None else None
 
 
+@dataclass(eq=False, repr=False)
 class AppState:
-    """`knobs` are the next turn's, `used` those of the last one; `context` and `kv` are the next load's.
+    """`used` are the knobs of the last turn; `context` and `kv` are the next load's."""
 
-    `request`: what was loaded last, or is being loaded. `present`: the loaded pair, or the last one that was.
-    """
+    request: LoadRequest  # what was loaded last, or is being loaded
+    loader: Loader  # that of the first load
+    loaders: Callable[[LoadRequest], Loader]
+    check: Callable[[LoadRequest], None]  # raises DFlashError if headers show that a pair cannot be loaded; slow
+    knobs: Knobs  # of the next turn
+    past: History
+    settings: Settings
 
-    def __init__(
-        self,
-        request: LoadRequest,
-        loader: Loader,
-        loaders: Callable[[LoadRequest], Loader],
-        check: Callable[[LoadRequest], None],
-        knobs: Knobs,
-        past: History,
-        settings: Settings,
-    ) -> None:
-        """`loader`: that of the first load. `check` raises DFlashError if the headers show that a pair cannot be
-        loaded; it is not for the app's own thread."""
-        self.request = request
-        self.loader, self.loaders, self.check = loader, loaders, check
-        self.present: LoadRequest | None = None
-        self.context, self.kv = request.context, request.kv
-        self.knobs = self.used = knobs
-        self.past = past
-        self.settings = settings
+    def __post_init__(self) -> None:
+        self.present: LoadRequest | None = None  # the loaded pair, or the last one that was
+        self.context, self.kv = self.request.context, self.request.kv
+        self.used = self.knobs
         self.notices = Notices()
-        self.remembered = Remembered(past.folder)
+        self.remembered = Remembered(self.past.folder)
         self.session: SessionLike | None = None
         self.loading = True  # a pair is being loaded, or is about to be
         self.turn = ShownTurn()
-        self.clients = dict(settings.clients)  # the presets of programs that use the server
+        self.clients = dict(self.settings.clients)  # the presets of programs that use the server
         self.serving = ""  # the address at which other programs use the loaded pair
         self.watched = False  # the model is a server's, which tells what other programs ask of it
         self.followed: ShownTurn | None = None  # a request of theirs that is newer than the turn
@@ -116,7 +110,6 @@ class AppState:
 
     @property
     def attached(self) -> bool:
-        """The model is a server's."""
         return self.present is not None and bool(self.present.attach)
 
     @property
@@ -141,13 +134,17 @@ class AppState:
 
     @property
     def model(self) -> str:
-        """The title of the loaded pair; "" if none is loaded."""
         return self.session.title if self.session is not None else ""
+
+    @property
+    def limits(self) -> Limits:
+        """What the loaded pair supports; without one nothing is known to be unsupported."""
+        return self.session.limits if self.session is not None else UNKNOWN
 
     @property
     def recommended(self) -> Recommended:
         """The defaults of sampling of the loaded model."""
-        return self.session.limits.recommended if self.session is not None else NOTHING
+        return self.limits.recommended
 
     @property
     def busy(self) -> bool:
@@ -166,7 +163,6 @@ class AppState:
 
     @property
     def waiting(self) -> bool:
-        """Messages were sent that the model has not received yet."""
         return bool(self.queue)
 
     @property
@@ -174,9 +170,13 @@ class AppState:
         """Why the conversation cannot be changed: an answer is being written, or messages are queued; "" if it can."""
         if self.busy:
             return "an answer is being written: Esc stops it first"
-        if self.waiting:
+        if self.queue:
             return "messages are queued for the model; they are answered first"
         return UNDER_WAY if self.experiment is not None else ""
+
+    def missing(self, what: str) -> str:
+        """Why the loaded model has no such thing, as a figure or a change of a running answer; "" if it has."""
+        return self.session.missing.get(what, "") if self.session is not None else ""
 
     @property
     def no_pair(self) -> str:

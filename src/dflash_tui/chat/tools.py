@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
@@ -17,7 +18,7 @@ from dflash_tui.application.conversations.tool_messages import ToolCall, ToolRes
 from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.tool_servers import allow_always
-from dflash_tui.application.tools.offered import OfferedTool, ToolsError, for_template, needs
+from dflash_tui.application.tools.offered import OfferedTool, for_template, needs
 from dflash_tui.application.tools.results import fitting
 from dflash_tui.application.tools.rounds import (
     CANCELLED,
@@ -57,24 +58,23 @@ class ToolCalls(Controller):
     # Servers
 
     async def opened(self) -> ToolServers:
-        """The servers of the settings, none of them started by this. Raises ToolsError without any, or without what
+        """The servers of the settings, none of them started by this. Raises DFlashError without any, or without what
         they need."""
         if not self.state.settings.servers:
-            raise ToolsError(NONE.format(path=user_file()))
+            raise DFlashError(NONE.format(path=user_file()))
         needs()
+
+        def loaded() -> ToolServers:
+            from dflash_tui.application.tools.servers import ToolServers  # two seconds of imports
+
+            return ToolServers(self.state.settings.servers)
+
         async with self._opening:
-            servers = self.servers
-            if servers is None:
-                servers = self.servers = await asyncio.to_thread(self._loaded)
+            if (servers := self.servers) is None:
+                servers = self.servers = await asyncio.to_thread(loaded)
         return servers
 
-    def _loaded(self) -> ToolServers:
-        from dflash_tui.application.tools.servers import ToolServers  # two seconds of imports
-
-        return ToolServers(self.state.settings.servers)
-
     async def begin(self) -> None:
-        """Start the servers that the settings start with the app."""
         at_start = [one.name for one in self.state.settings.servers if one.start]
         if at_start and not self.state.no_model:
             try:
@@ -83,7 +83,7 @@ class ToolCalls(Controller):
                 self.say(error)
 
     async def start(self, names: Sequence[str]) -> None:
-        """Start servers, and say how that went once it has. Raises ToolsError for an unknown one."""
+        """Start servers, and say how that went once it has. Raises DFlashError for an unknown one."""
         servers = await self.opened()
         for name in names:
             servers.start(name)
@@ -92,22 +92,20 @@ class ToolCalls(Controller):
     async def _tell_started(self, servers: ToolServers, names: Sequence[str]) -> None:
         while any(servers.connections[name].state == "starting" for name in names):
             await asyncio.sleep(LOOK_S)
-        states = [servers.connections[name].words for name in names]
-        session = self.state.session
-        note = session.conversation.tools_note if session is not None else ""
-        self.say("; ".join([*states, *([note] if note else [])]))
+        note = self.state.session.conversation.tools_note if self.state.session is not None else ""
+        self.say("; ".join(filter(None, [*(servers.connections[name].words for name in names), note])))
 
     async def end(self, names: Sequence[str]) -> None:
-        """End servers. Raises ToolsError for an unknown one."""
+        """End servers. Raises DFlashError for an unknown one."""
         servers = await self.opened()
         for name in names:
             servers.stop(name)
 
     def close(self) -> None:
         """The app ends: no server outlives it."""
-        servers, self.servers = self.servers, None
-        if servers is not None:
-            servers.close()
+        if self.servers is not None:
+            self.servers.close()
+            self.servers = None
 
     def offer(self) -> None:
         """A turn is about to begin: the model gets the tools that there are now."""
@@ -131,10 +129,9 @@ class ToolCalls(Controller):
             block.ends(result)
             results.append(result)
         block.results = tuple(results)
-        ends = over(rounds)
-        if ends:
+        if over(rounds):
             self.say(f"the model calls tools for the {rounds + 1}th time; after {MAX_ROUNDS} rounds the turn ends")
-        if not ends and not self._stopped:
+        elif not self._stopped:
             return block
         await self._give_up(block)
         return None
@@ -149,17 +146,13 @@ class ToolCalls(Controller):
 
     def _rounds(self) -> int:
         """Answers with calls to the last message, before this one."""
-        count = 0
-        for node in reversed(self.state.conversation.branches.path):
-            if node.asks:
-                break
-            count += bool(node.results)
-        return count
+        path = reversed(self.state.conversation.branches.path)
+        return sum(bool(node.results) for node in takewhile(lambda node: not node.asks, path))
 
     async def _one(self, fold: CallFold, planned: Planned, conversation: str, count: int) -> ToolResult:
         call, tool = planned.call, planned.tool
         if self._stopped:
-            return ToolResult(call.id, call.name, CANCELLED, "cancelled")
+            return _cancelled(call)
         if planned.refusal or tool is None:
             return planned.refused
         # An answer to the call before may have allowed this one.
@@ -173,7 +166,7 @@ class ToolCalls(Controller):
                 return ToolResult(call.id, call.name, DENIED, "denied")
             if reply == "stop":
                 self._stopped = True
-                return ToolResult(call.id, call.name, CANCELLED, "cancelled")
+                return _cancelled(call)
             if reply == "conversation":
                 self.permissions.allow_here(tool, conversation)
             elif reply == "always":
@@ -184,18 +177,15 @@ class ToolCalls(Controller):
         """The call itself. Its line shows how long it has been running."""
         call, began = planned.call, time.monotonic()
         if self.servers is None:
-            return ToolResult(call.id, call.name, CANCELLED, "cancelled")
-        arguments = json.loads(call.arguments)
-        self._running = running = self.servers.call(planned, arguments)
+            return _cancelled(call)
+        self._running = running = self.servers.call(planned, json.loads(call.arguments))
         try:
             while not running.done():
                 fold.says(f"runs… {seconds(time.monotonic() - began)}")
                 await asyncio.wait([asyncio.wrap_future(running)], timeout=LOOK_S)
         finally:
             self._running = None
-        if running.cancelled():
-            return ToolResult(call.id, call.name, CANCELLED, "cancelled", time.monotonic() - began)
-        return running.result()
+        return _cancelled(call, time.monotonic() - began) if running.cancelled() else running.result()
 
     async def _fitted(self, result: ToolResult, count: int) -> ToolResult:
         """As much of it as fits into the context."""
@@ -227,3 +217,7 @@ class ToolCalls(Controller):
         await answer.restore("", "", None, "stopped")
         if leaf is not None:
             answer.node, block.node, block.entered = leaf, current.branches[leaf].parent or "", True
+
+
+def _cancelled(call: ToolCall, spent: float = 0.0) -> ToolResult:
+    return ToolResult(call.id, call.name, CANCELLED, "cancelled", spent)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from dflash_core.arch.recommended import NOTHING, Recommended
+from dflash_core.arch.recommended import NOTHING
 from dflash_core.drafting import SHAPES
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SPEC, SPEC_FORMER, Knobs, Value, described
+from dflash_core.limits import Limits
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.application.settings.presets import Preset, Presets, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
+from dflash_tui.chat.state import UNKNOWN
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.slider import DraftingRow
 
@@ -27,19 +28,21 @@ class Tuning(Controller):
 
     _gauges: Gauges
     presets: Presets
+    _limits: Limits = UNKNOWN  # of the last model that was loaded
     _loaded_context: int = 0
-    _defaults: Recommended = NOTHING  # of the last model that was loaded
     _before: Knobs = Knobs()  # of the turn before the present one
     _auto: Knobs | None = None  # the last parameters under auto that a shape of the tree ended
     _begun: bool = False  # a model has been loaded, and the parameters are the user's from then on
+
+    def __post_init__(self) -> None:
+        self._loaded_context = self.state.context
 
     def set(self, **changes: Value) -> None:
         """Stage changes. Raises KnobError if the loaded pair does not support one, or one has no effect on it."""
         before, knobs = self.state.knobs, self.state.knobs.replace(**changes)
         if self.state.session is not None:
-            self.state.session.limits.check(knobs, changes)
-            knobs, notes = self.state.session.limits.within(knobs)
-            self._tell(notes)
+            self.state.limits.check(knobs, changes)
+        knobs = self._within(knobs)
         if knobs.thinking != before.thinking:  # other sampling is recommended for it
             usual = self.state.recommended.defaults(before.thinking)
             knobs = self.state.recommended.moved(knobs, usual, {*changes, *self.state.request.chosen})
@@ -57,14 +60,15 @@ class Tuning(Controller):
         """Stage a whole set: a preset's, or that of an earlier turn, as far as values go here. Raises KnobError if the
         loaded pair does not support a value; values that have no effect on its drafter stay for another one."""
         if self.state.session is not None:
-            knobs, notes = self.state.session.limits.within(knobs)
-            self.state.session.limits.check_possible(knobs, SPEC)
-            self._tell(notes)
-        self._stage(knobs)
+            self.state.limits.check_possible(self.state.limits.within(knobs)[0], SPEC)
+        self._stage(self._within(knobs))
 
-    def _tell(self, notes: Sequence[str]) -> None:
+    def _within(self, knobs: Knobs) -> Knobs:
+        """The values as far as they go here. Says what is lowered."""
+        knobs, notes = self.state.limits.within(knobs)
         for note in notes:
             self.say(note)
+        return knobs
 
     def _stage(self, knobs: Knobs) -> None:
         before, self.state.knobs = self.state.knobs, knobs
@@ -91,39 +95,33 @@ class Tuning(Controller):
 
     def show(self) -> None:
         """Show the present parameters in their panel and in the strip."""
-        panel = self.inspector.params_panel
-        panel.show(self.state.knobs, self.state.used, running=self.state.busy)
-        panel.show_presets(self.presets.names_for(self.state.model), self.preset)
+        state, panel = self.state, self.inspector.params_panel
+        panel.show(state.knobs, state.used, self._limits, (state.context, self._loaded_context), running=state.busy)
+        panel.show_presets(self.presets.names_for(state.model), self.preset)
         self._gauges.strip()
 
     @property
     def preset(self) -> str:
         """The preset that the parameters are at; "" for none."""
-        session = self.state.session
-        return self.presets.like(self.state.knobs, session.limits if session is not None else None)
+        return self.presets.like(self.state.knobs, self.state.limits if self.state.session is not None else None)
 
     def when(self, name: str) -> str:
         """When a staged change of `name` takes effect, in words."""
-        if self.state.busy and name in LIVE:
-            return "from the next turn; /apply applies it now"
-        return "from the next turn"
+        return "from the next turn" + "; /apply applies it now" * (self.state.busy and name in LIVE)
 
     @property
     def reasoning(self) -> Reasoning:
         """The levels that the loaded model's template accepts; on and off if that is not known."""
-        session = self.state.session
-        return (session.limits.reasoning if session is not None else None) or Reasoning()
+        return self.state.limits.reasoning or Reasoning()
 
     def think(self, level: str) -> None:
         """Stage a level of thinking: off, on, or one that the template defines. Raises KnobError."""
-        reasoning, session = self.reasoning, self.state.session
+        reasoning = self.reasoning
         self.set(**reasoning.changes(level))
-        if session is not None and (note := session.limits.thinking_notes.get(self.state.knobs.thinking)):
-            self.say(note)
-            return
         found = reasoning.level(self.state.knobs)
-        adds = reasoning.adds(found)
-        self.say(f"thinking {found} from the next turn" + (f"; the prompt gets: {adds}" if adds else ""))
+        adds = f"; the prompt gets: {adds}" if (adds := reasoning.adds(found)) else ""
+        note = self.state.limits.thinking_notes.get(self.state.knobs.thinking)
+        self.say(note or f"thinking {found} from the next turn{adds}")
 
     def think_on(self) -> None:
         """Stage the level after the present one; off follows the last."""
@@ -140,7 +138,7 @@ class Tuning(Controller):
             self.say("no answer is being written: changes apply to the next turn")
         elif not staged:
             self.say("no parameter has been changed since this turn began")
-        elif self.state.session is not None and (why := self.state.session.missing.get("change")):
+        elif why := self.state.missing("change"):
             self.say(why)
         elif not live:
             self.say(f"{', '.join(staged)}: from the next turn only")
@@ -184,7 +182,6 @@ class Tuning(Controller):
         self.say(f"preset {name} is saved in {path}")
 
     def nudge(self, steps: int) -> None:
-        """Change the size of drafting, as its slider does."""
         row = self.inspector.params_panel.row("drafting")
         assert isinstance(row, DraftingRow)
         row.step_size(steps)
@@ -201,7 +198,6 @@ class Tuning(Controller):
         except KnobError as error:
             self.say(error)
             self.show()
-            self._show_context()
 
     def _put_back(self) -> None:
         """A slider that ended auto, and stands where it stood before, leaves auto on."""
@@ -212,7 +208,6 @@ class Tuning(Controller):
             self.say(f"drafting is {auto.drafting} again")
 
     def reset(self) -> None:
-        """Stage every parameter's default."""
         self._stage(self.state.recommended.applied(Knobs()))
         self.say("every parameter is at its default from the next turn")
 
@@ -241,42 +236,24 @@ class Tuning(Controller):
 
     def loaded(self) -> None:
         """A model has been loaded, with the staged context or as much of it as possible."""
-        self.state.turn.cold = True
-        if self.state.session is not None and not self._begun and self.state.knobs == self.state.used == Knobs():
-            self.state.knobs = self.state.used = self.state.session.knobs
-            self.show()
-        self._begun = True
-        self._take_defaults()
-        here = self.state.session is not None and self.state.session.limits.taken is None
-        if (
-            here
-            and self.state.session is not None
-            and self.state.context > (has := self.state.session.context_length) > 0
-        ):
-            self.say(f"the context is {has:,}, all that the model was made for, not {self.state.context:,}")
-            self.state.context = has
-        self._loaded_context = self.state.context
-        self._show_context()
-        self.inspector.params_panel.show_reasoning(self.reasoning)
-        if self.state.session is not None:
-            limits = self.state.session.limits
-            self.inspector.params_panel.show_taken(limits.engine, limits.taken)
-            self.inspector.params_panel.show_most_nodes(limits.budget)
-            self.state.knobs, notes = self.state.session.limits.within(self.state.knobs)
-            self.show()
-            self._tell(notes)
-
-    def _take_defaults(self) -> None:
-        """The loaded model's defaults of sampling, in place of those of the one before."""
-        state, before = self.state, self._defaults
-        if state.session is None:
+        state, session = self.state, self.state.session
+        if session is None:
             return
-        self._defaults = now = state.recommended
-        chosen = state.request.chosen
+        state.turn.cold = True
+        if not self._begun and state.knobs == state.used == Knobs():
+            state.knobs = state.used = session.knobs
+        before, self._limits, self._begun = self._limits, session.limits, True
+        # Its defaults of sampling take the place of those of the model before.
         state.knobs, state.used = (
-            now.moved(knobs, before.defaults(knobs.thinking), chosen) for knobs in (state.knobs, state.used)
+            state.recommended.moved(knobs, before.recommended.defaults(knobs.thinking), state.request.chosen)
+            for knobs in (state.knobs, state.used)
         )
-        self.inspector.params_panel.show_defaults(now)
+        if session.limits.taken is None and state.context > (has := session.context_length) > 0:
+            self.say(f"the context is {has:,}, all that the model was made for, not {state.context:,}")
+            state.context = has
+        self._loaded_context = state.context
+        state.knobs = self._within(state.knobs)
+        self.show()
 
     def ask_for_context(self, requested: str) -> None:
         """Stage another context and say what loads it. Raises KnobError as `set_context`."""
@@ -287,17 +264,13 @@ class Tuning(Controller):
     def set_context(self, requested: str) -> None:
         """Stage another context for the next load. Raises KnobError for an invalid one, and for more than the model was
         made for: that would not load, and a profile would keep it."""
-        session = self.state.session
-        most = session.limits.max_context if session is not None else 0
-        spec = replace(CONTEXT, maximum=most or CONTEXT.maximum)
+        most = self.state.limits.max_context
         try:
+            spec = replace(CONTEXT, maximum=most or CONTEXT.maximum)
             self.state.context = int(spec.parse(requested.replace(",", "")))
         except KnobError as error:
             raise KnobError(f"{error}; the model was made for {most:,} positions" if most else str(error)) from None
-        self._show_context()
-
-    def _show_context(self) -> None:
-        self.inspector.params_panel.show_context(self.state.context, self._loaded_context)
+        self.show()
 
     def ask_for_cache(self, kv: str) -> None:
         """Stage another cache type for the next load."""
@@ -305,7 +278,6 @@ class Tuning(Controller):
         self.say(f"keys and values {kv}: /reload loads the model again with it; the conversation goes on")
 
     def tell_problems(self) -> None:
-        """Show the problems of preset files, once."""
         if self.presets.problems:
             text = "\n".join(self.presets.problems)
             self.screen.notify(text, title="Presets", severity="warning", timeout=10)

@@ -17,7 +17,7 @@ from dflash_tui.application.settings.presets import FOLDER_NAME, Presets
 from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.toml_file import quoted, toml
 from dflash_tui.cli.options import Invocation
-from dflash_tui.settings.keys import FIXED, remapped
+from dflash_tui.settings.keys import FIXED, with_keys
 from dflash_tui.settings.themes import installed, with_known_theme
 from dflash_tui.terminal.output import write_err, write_json, write_out
 
@@ -74,7 +74,7 @@ def _rows(config: Config) -> dict[str, Any]:
     settings = config.settings
     rows: dict[str, Any] = {name: getattr(settings, name) for name in PLAIN}
     rows |= {f"knobs.{spec.name}": getattr(settings.knobs, spec.name) for spec in SPECS}
-    actions, _, _ = remapped(settings.keys)
+    actions = with_keys(settings.keys)
     rows |= {f"keys.{one.id}": one.keys for one in actions if one.id not in FIXED}
     # Not their arguments, variables and headers, which may be secrets.
     kinds = {one.name: "url" if one.url else "command" for one in settings.servers}

@@ -19,7 +19,7 @@ from dflash_tui.terminal.output import Notes, write_out
 
 
 def run(call: Invocation) -> int:
-    """Fetch what the command line names. Returns the exit code; raises CatalogueError, HubError."""
+    """Fetch what the command line names. Returns the exit code; raises DFlashError."""
     return get(call.args.name, call.args.to, yes=call.args.yes)
 
 
@@ -28,7 +28,7 @@ def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -
     fits, then ask if there is a terminal to answer. For just OWNER/NAME its models are listed; a repository that is
     nothing but the folder of a model is fetched.
 
-    Raises CatalogueError, HubError.
+    Raises DFlashError.
     """
     folder, notes = to or downloads(), Notes()
     if "/" in name:

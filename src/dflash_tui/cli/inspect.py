@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.arch.assistant import AssistantConfig
-from dflash_core.arch.facts import has_experts
+from dflash_core.arch.facts import has_experts, sizes
 from dflash_core.arch.folders.opening import is_target, open_model
 from dflash_core.arch.recommended import Recommended, recommended
-from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import EMBEDDING, ModelSpec
 from dflash_core.clean import one_line
 from dflash_core.config import (
@@ -43,7 +42,7 @@ from dflash_core.formats.groups import types_by_group
 from dflash_core.formats.suspects import suspects
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
-from dflash_tui.application.hub.drafters_beside import drafters
+from dflash_tui.application.hub.pairing import drafters
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import write_json, write_out
 
@@ -146,7 +145,7 @@ def _target(config: ModelSpec, gguf: GGUFFile) -> tuple[Facts, Rows]:
     facts, size, types, suspect = _file(gguf, head)
     sampling, odd, drafts = recommended(gguf.metadata), unusual(gguf, config), drafters(gguf, config)
     facts |= {"path": str(gguf.path), "format": gguf.container, "unusual": list(odd), "drafters": drafts}
-    facts |= {"config": ARCHITECTURES[config.architecture].facts(config), "sampling": dataclasses.asdict(sampling)}
+    facts |= {"config": sizes(config), "sampling": dataclasses.asdict(sampling)}
     counts = Counter(layer.mixer.title for layer in config.layers)
     layers = " and ".join(f"{count} {title}" for title, count in counts.items())
     feed_forward = ", ".join(dict.fromkeys(layer.ffn.describe() for layer in config.layers))

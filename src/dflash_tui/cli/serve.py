@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application import collector
@@ -13,6 +14,7 @@ from dflash_tui.application.log import LOG
 from dflash_tui.application.requests import Requests
 from dflash_tui.application.settings.presets import Presets
 from dflash_tui.cli.options import Invocation
+from dflash_tui.server.request_log import RequestLog
 from dflash_tui.server.settings import MAX_BODY, ServerSettings, keys_given, needs
 from dflash_tui.terminal.output import Notes, on_a_terminal, write_json, write_out
 
@@ -84,10 +86,19 @@ def _settings(call: Invocation) -> ServerSettings:
     args = call.args
     keys = tuple(args.api_key) or keys_given()
     settings = ServerSettings(
-        host=args.host, port=args.port, keys=keys, alias=args.alias, origins=tuple(args.cors),
-        hosts=tuple(name.lower() for name in args.allowed_host), queue=args.queue,
-        max_body=args.max_body or MAX_BODY, share_events=args.share_events,
-    )  # fmt: skip
+        host=args.host,
+        port=args.port,
+        keys=keys,
+        alias=args.alias,
+        origins=tuple(args.cors),
+        hosts=tuple(name.lower() for name in args.allowed_host),
+        queue=args.queue,
+        max_body=args.max_body or MAX_BODY,
+        share_events=args.share_events,
+        log=RequestLog(Path(args.log), prompts=args.log_prompts) if args.log else None,
+    )
+    if args.log_prompts and not args.log:
+        call.refuse("--log-prompts needs the file that they go into: add --log FILE")
     if any(not key.isascii() or not key.isprintable() or " " in key or not key for key in keys):
         call.refuse("--api-key: expected printable ASCII characters without spaces, as a header carries it")
     if not settings.local and not keys and not args.no_api_key:

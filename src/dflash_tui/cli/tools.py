@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
+from dflash_core.errors import DFlashError
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
 from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.tool_servers import ALL, ToolServer
-from dflash_tui.application.tools.offered import ToolsError, needs
+from dflash_tui.application.tools.offered import needs
 from dflash_tui.application.tools.results import fitting
 from dflash_tui.application.tools.rounds import CANCELLED, NOT_ASKED, Permissions, over, plan, result_tokens
 from dflash_tui.cli.options import Invocation
@@ -50,9 +51,9 @@ def run(call: Invocation) -> int:
 
 @contextmanager
 def started(servers: Sequence[ToolServer], names: Sequence[str] = ()) -> Iterator[ToolServers]:
-    """The servers of the settings, those of these names started; all without any. Raises ToolsError."""
+    """The servers of the settings, those of these names started; all without any. Raises DFlashError."""
     if not servers:
-        raise ToolsError(f"no servers of tools in {user_file()}; write a table [{SERVERS}.NAME] there")
+        raise DFlashError(f"no servers of tools in {user_file()}; write a table [{SERVERS}.NAME] there")
     needs()
     from dflash_tui.application.tools.servers import ToolServers  # seconds of imports
 

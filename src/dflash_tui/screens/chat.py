@@ -25,7 +25,6 @@ from dflash_tui.screens import pages
 from dflash_tui.settings.keys import actions_without, bindings
 from dflash_tui.terminal.editor import edited
 from dflash_tui.text.commands import is_command
-from dflash_tui.widgets.completions import Completions
 from dflash_tui.widgets.dialogs import TextScreen
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Flash
@@ -34,7 +33,7 @@ from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.knob_row import KnobRow, PresetRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.params import ParamsPanel
-from dflash_tui.widgets.prompt import Prompt
+from dflash_tui.widgets.prompt import Completions, Prompt
 from dflash_tui.widgets.start import StartPage
 from dflash_tui.widgets.strip import LoadingLine, StatusStrip, TitleRow
 from dflash_tui.widgets.transcript import Transcript
@@ -101,14 +100,13 @@ class ChatScreen(Screen[None]):
             yield StatusStrip(id="strip")
             with Horizontal(id="prompt-row"):
                 yield Static("❯", id="prompt-mark")
-                yield Prompt(self.state.past)
+                yield Prompt(self.state.past, self._completions)
             yield KeyLine()
         yield Static("", id="tiny")
 
     def on_mount(self) -> None:
         self.query_one(TitleRow).title = self.state.request.title(endings=True)
         self.places.resized(self.size)
-        self.prompt.completions = self._completions
         self.prompt.notebook = lambda: self.state.conversation
         self.prompt.examples = lambda: self.transcript.start.examples
         self.prompt.offers = lambda: "Tour" if self._tour_offered else ""

@@ -13,7 +13,6 @@ from textual.events import Key, Paste
 from textual.screen import ModalScreen
 from textual.widgets.option_list import Option
 
-from dflash_tui.chat.context import Choice
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.terminal.key_order import is_text
 from dflash_tui.widgets.dialogs import BACK, KeyHints
@@ -54,5 +53,6 @@ class FullScreen(ModalScreen[None]):
             await self._chat.context.take(event.option_id or "")
 
 
-def _option(one: Choice) -> Option:
-    return Option(Content.assemble(one.label, "\n", (f"  {one.about}", "$foreground 80%")), id=one.id)
+def _option(one: tuple[str, str, str]) -> Option:
+    id, label, about = one
+    return Option(Content.assemble(label, "\n", (f"  {about}", "$foreground 80%")), id=id)

@@ -22,7 +22,7 @@ from dflash_tui.text.bars import bar
 from dflash_tui.widgets.dialogs import BACK, KeyHints
 from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.model_rows import at_home
+from dflash_tui.widgets.model_list import at_home
 
 LOOK_S = 0.1
 WIDTH = 60

@@ -34,8 +34,18 @@ from dflash_tui.terminal.key_order import is_text
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import OptionList, Static
-from dflash_tui.widgets.model_list import DraftField, ModelField, ModelList, Paths
-from dflash_tui.widgets.model_rows import DEMO, FILE, PAIR, PROFILE, TYPED, option
+from dflash_tui.widgets.model_list import (
+    DEMO,
+    FILE,
+    PAIR,
+    PROFILE,
+    TYPED,
+    DraftField,
+    ModelField,
+    ModelList,
+    Paths,
+    option,
+)
 
 FIRST = "Welcome. Which model should answer?"
 LOOK_S = 0.15

@@ -10,6 +10,7 @@ from dflash_tui.chat.controller import PairLoaded, TurnEnded
 from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.settings.keys import actions_without, retold
+from dflash_tui.widgets.transcript import TurnBlock
 
 WHAT = "A replay, without a model: Ctrl+R plays again, Alt+I steps, Ctrl+Q leaves"
 NEED_A_MODEL = frozenset(
@@ -50,7 +51,7 @@ class ReplayScreen(ChatScreen):
         record = session.conversation.next if isinstance(session, ReplaySession) else None
         if record is not None:
             self.state.knobs = record.asked
-            await self.parts.sending.ask(await self.transcript.add_turn(record.start.prompt))
+            await self.parts.sending.ask(await self.transcript.add(TurnBlock(record.start.prompt)))
             await self.transcript.prune()
 
     def hint(self, action: str, label: str) -> str:

@@ -25,7 +25,7 @@ from dflash_tui.text.tree_text import drawn, legend, rejection_line
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.scrubber import Scrubber
+from dflash_tui.widgets.slider import Scrubber
 
 LOW = 18  # below this many rows the figures take two lines
 MAX_TURNS = 20  # calibration over all turns uses at most this many of the newest
@@ -58,7 +58,7 @@ class StepsScreen(Page):
     def compose(self) -> ComposeResult:
         with Vertical(id="steps-main"):
             yield Static("", id="steps-title")
-            yield Scrubber()
+            yield Scrubber(id="scrubber")
             yield Static("", id="steps-about")
             with Container(id="steps-body"):
                 for box in self._boxes.values():

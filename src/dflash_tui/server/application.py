@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from functools import partial
 
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from dflash_tui.server import anthropic, chat, completions, responses
-from dflash_tui.server.asked import Asked
-from dflash_tui.server.body import ClientGoneError, decode
-from dflash_tui.server.exchange import Writer
-from dflash_tui.server.gate import Gate, answer_json
+from dflash_tui.server.asked import Asked, Request
+from dflash_tui.server.gate import Gate, json_response
 from dflash_tui.server.parts import check_model
 from dflash_tui.server.plain_pages import Pages
 from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.responses_writer import ResponseWriter
 from dflash_tui.server.service import Service
 from dflash_tui.server.watching import Watching
+from dflash_tui.server.writer import Writer
 
-Streamed = chat.ChatRequest | completions.CompletionRequest | responses.ResponseRequest | anthropic.MessagesRequest
-OfModel = TypeVar("OfModel", chat.ChatRequest, completions.CompletionRequest, responses.ResponseRequest)
-Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
+NOT_BUILT = ("/embeddings", "/rerank", "/moderations", "/images/{name:path}", "/audio/{name:path}")
 
 
 class Generation:
@@ -32,52 +30,50 @@ class Generation:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = await self._request(scope, receive, chat.ChatRequest)
-        writer = chat.ChatWriter(request, request.model or self._service.name)
-        await self._answer(request, chat.asked_of(request), writer, scope, receive, send)
+    async def chat(self, http: HTTPRequest) -> ASGIApp:
+        request = await self._service.read(http, chat.ChatRequest)
+        name = self._model(request)
+        return self._answer(request, lambda: chat.asked_of(request), chat.ChatWriter(request, name))
 
-    async def messages(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = decode(await self._service.body(scope, receive), anthropic.MessagesRequest)
-        writer = anthropic.AnthropicWriter(request)
-        await self._answer(request, anthropic.asked_of(request), writer, scope, receive, send)
+    async def messages(self, http: HTTPRequest) -> ASGIApp:
+        request = await self._service.read(http, anthropic.MessagesRequest)
+        return self._answer(request, lambda: anthropic.asked_of(request), anthropic.AnthropicWriter(request))
 
-    async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, service = await self._request(scope, receive, completions.CompletionRequest), self._service
-        writer = completions.CompletionWriter(request, request.model or service.name)
-        asked = await service.preparer.on_thread(
-            lambda: completions.asked_of(request, service.preparer.tokenizer, service.engine.vocab_size)
-        )
-        await self._answer(request, asked, writer, scope, receive, send)
+    async def completions(self, http: HTTPRequest) -> ASGIApp:
+        request, service = await self._service.read(http, completions.CompletionRequest), self._service
+        writer = completions.CompletionWriter(request, self._model(request))
+        tokenizer, size = service.preparer.tokenizer, service.engine.vocab_size
+        return self._answer(request, lambda: completions.asked_of(request, tokenizer, size), writer)
 
-    async def responses(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = await self._request(scope, receive, responses.ResponseRequest)
-        writer = ResponseWriter(request, request.model or self._service.name)
-        await self._answer(request, responses.asked_of(request), writer, scope, receive, send)
+    async def responses(self, http: HTTPRequest) -> ASGIApp:
+        request = await self._service.read(http, responses.ResponseRequest)
+        thoughts = self._service.thoughts
+        writer = ResponseWriter(request, self._model(request), thoughts)
+        return self._answer(request, lambda: responses.asked_of(request, thoughts), writer)
 
-    async def _request(self, scope: Scope, receive: Receive, kind: type[OfModel]) -> OfModel:
-        """The request of an API where a name of the model counts. Raises RequestError."""
-        request = decode(await self._service.body(scope, receive), kind)
+    def _model(self, request: Request) -> str:
+        """The name of the model in an API where it counts. Raises RequestError."""
         check_model(request.model, self._service.names)
-        return request
+        return request.model or self._service.name
 
-    async def _answer(
-        self, request: Streamed, asked: Asked, writer: Writer, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        streamed = bool(request.stream)
-        await self._service.answer(asked, writer, scope, receive, send, model=request.model, streamed=streamed)
+    def _answer(self, request: Request, ask: Callable[[], Asked], writer: Writer) -> ASGIApp:
+        return partial(self._service.answer, request, ask, writer)
 
-    async def input_tokens(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = decode(await self._service.body(scope, receive), responses.ResponseRequest)
-        count = await self._service.count(responses.asked_of(request), scope)
-        await answer_json(200, {"object": "response.input_tokens", "input_tokens": count}, send)
+    async def input_tokens(self, http: HTTPRequest) -> Response:
+        request = await self._service.read(http, responses.ResponseRequest)
+        count = await self._service.count(lambda: responses.asked_of(request, self._service.thoughts), http)
+        return json_response({"object": "response.input_tokens", "input_tokens": count})
 
-    async def stored(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def not_built(self, http: HTTPRequest) -> Response:
+        what = "this server generates text; embeddings, rankings, moderation, images and sound are not supported"
+        raise RequestError(501, f"{http.url.path[:80]}: {what}", code="not_supported")
+
+    async def stored(self, http: HTTPRequest) -> Response:
         raise RequestError(404, "no response is stored here", code="not_found")
 
-    async def count_tokens(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = decode(await self._service.body(scope, receive), anthropic.CountRequest)
-        await answer_json(200, {"input_tokens": await self._service.count(anthropic.counted_of(request), scope)}, send)
+    async def count_tokens(self, http: HTTPRequest) -> Response:
+        request = await self._service.read(http, anthropic.CountRequest)
+        return json_response({"input_tokens": await self._service.count(lambda: anthropic.asked_of(request), http)})
 
 
 def application(service: Service) -> ASGIApp:
@@ -93,6 +89,7 @@ def application(service: Service) -> ASGIApp:
         *_both("/responses", generation.responses),
         *_both("/responses/input_tokens", generation.input_tokens),
         *_both("/responses/{name}", generation.stored, ("GET", "DELETE")),
+        *(one for path in NOT_BUILT for one in _both(path, generation.not_built)),
         *_both("/messages", generation.messages),
         *_both("/messages/count_tokens", generation.count_tokens),
         _route("/metrics", pages.metrics, ("GET",)),
@@ -108,21 +105,13 @@ def application(service: Service) -> ASGIApp:
     return Gate(Router(routes, redirect_slashes=False), service.settings, service.metrics.request)
 
 
+Handler = Callable[[HTTPRequest], Awaitable[ASGIApp]]
+
+
 def _both(path: str, handler: Handler, methods: Sequence[str] = ("POST",)) -> list[Route]:
     """With and without the version before it: some clients add it to their base address, others expect it there."""
     return [_route(path, handler, methods), _route(f"/v1{path}", handler, methods)]
 
 
 def _route(path: str, handler: Handler, methods: Sequence[str] = ("POST",)) -> Route:
-    return Route(path, _Endpoint(handler), methods=list(methods))
-
-
-class _Endpoint:
-    """starlette calls functions with a request; an object is called as the ASGI application that it is."""
-
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with contextlib.suppress(ClientGoneError):
-            await self._handler(scope, receive, send)
+    return Route(path, handler, methods=list(methods))

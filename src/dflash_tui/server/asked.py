@@ -1,31 +1,49 @@
-"""A request for an answer, in the terms of the decoder, whatever API it came from."""
+"""A request for an answer, in the terms of the decoder, and what of it all APIs have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from dflash_core.constraints.grammar import Grammar
-from dflash_core.knobs import Value
+from dflash_core.errors import KnobError
+from dflash_core.knobs import Value, spec_of
 from dflash_core.messages import Message
-from dflash_core.text.template_values import Tools
+from dflash_core.text.template_values import JSON, Tools
+from dflash_tui.server.request_error import invalid
 
 GRAMMAR = "grammar"
 """The key of the grammar in `Asked.places`."""
 Choice = Literal["auto", "none", "required"]
 ThinkingSwitch = Literal["on", "off", ""]
+EFFORT_WORDS = {
+    "none": "", "minimal": "", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh",
+}  # fmt: skip
+"""Words for efforts in requests, and the level of each; "" is no reasoning."""
+SWITCHES = ("detail", "events", "special")
+GRAMMARS: tuple[Literal["regex", "choice", "lark"], ...] = ("regex", "choice", "lark")
+"""Keys of `dflash` that are no knobs: switches, and grammars that the APIs have no field for."""
+SAMPLED = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
+    "ignore_eos", "thinking_budget",
+)  # fmt: skip
+"""Fields of requests that are knobs of the same name."""
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+MAX_STOPS, MAX_STOP = 16, 256
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """`messages` as they came; `ids` in their place is a prompt that no template is applied to. `changes`: knobs, by
     name, checked only as to their kind. `places`: the request's own name of a knob, where it is another. `thinking` ""
-    leaves it to the server's settings; `effort` is a word of `EFFORTS`, or "". `max_tokens` None: as many as fit.
+    leaves it to the server's settings; `effort` is a level of EFFORT_WORDS. `max_tokens` None: as many as fit.
     `choice`: whether the model may or must call its tools, `tool` the only one; `strict`: calls follow their schemas;
     `parallel`: more than one in an answer. `grammar`: what the answer conforms to. `log_probs`: answer with
     the probability of each token, and of so many others in its place. `events`: the stream has the lines of its
-    record too."""
+    record too; `timings`: each of its chunks has the figures so far."""
 
     messages: tuple[Message, ...] = ()
     ids: tuple[int, ...] | None = None
@@ -43,4 +61,184 @@ class Asked:
     grammar: Grammar | None = None
     log_probs: int | None = None
     events: bool = False
+    timings: bool = False
     notes: tuple[str, ...] = ()
+
+
+class Function(msgspec.Struct):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """The fields that every API has."""
+
+    model: str | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    dflash: dict[str, Any] | None = None
+
+    def switch(self, name: str) -> bool:
+        """A switch of the object `dflash`. Raises RequestError."""
+        value = (self.dflash or {}).get(name, False)
+        if not isinstance(value, bool):
+            raise invalid(f"expected true or false at dflash.{name}", f"dflash.{name}")
+        return value
+
+    def asked(
+        self,
+        *,
+        functions: Sequence[Function] = (),
+        choice: str | Mapping[str, Any] | None = None,
+        form: tuple[Mapping[str, Any] | None, str] = (None, ""),
+        effort: tuple[str | None, str] = (None, ""),
+        thinking: ThinkingSwitch | None = None,
+        **more: Any,
+    ) -> Asked:
+        """The request in the decoder's terms. `form`: what the answer's format must be; `effort`: the word for it; both
+        with their places. `thinking` None: as the effort says. `more`: fields of Asked that only one API has. Raises
+        RequestError."""
+        changes, places = self._knobs()
+        grammar, place = grammar_of(*form, self.dflash or {})
+        switch, level = effort_of(*effort)
+        kind, tool = choice_of(choice)
+        given = [(getattr(self, name, None), name) for name in LIMITS]
+        limits = [limit for value, name in given if (limit := at_least_one(value, name)) is not None]
+        return Asked(
+            **{"parallel": getattr(self, "parallel_tool_calls", None) is not False} | more,
+            tools=tools_of(functions),
+            choice=kind,
+            tool=tool,
+            strict=any(one.strict for one in functions),
+            changes=changes,
+            places=places | {GRAMMAR: place},
+            max_tokens=min(limits, default=None),
+            stops=self._stops(),
+            thinking=switch if thinking is None else thinking,
+            effort=level,
+            grammar=grammar,
+            events=self.switch("events"),
+            timings=getattr(self, "timings_per_token", None) is True,
+        )
+
+    def _knobs(self) -> tuple[dict[str, Value], dict[str, str]]:
+        """Knobs of the object `dflash` and of the API's own fields, and the places of the first."""
+        changes: dict[str, Value] = {}
+        for name, value in (self.dflash or {}).items():
+            place = f"dflash.{name}"
+            if name in SWITCHES:
+                self.switch(name)
+            elif name not in GRAMMARS:
+                if not isinstance(value, (bool, int, float, str)):
+                    raise invalid(f"expected a number, a string, true or false at {place}", place)
+                try:
+                    changes[spec_of(name).name] = value
+                except KnobError as error:
+                    raise invalid(str(error), place) from None
+        places = {name: f"dflash.{name}" for name in changes}
+        own = {name: value for name in SAMPLED if (value := getattr(self, name, None)) is not None}
+        if own.get("seed", 0) < 0:
+            del own["seed"]  # as with none: a random one
+        return changes | own, places
+
+    def _stops(self) -> tuple[str, ...]:
+        place = "stop_sequences" if hasattr(self, "stop_sequences") else "stop"
+        stop = getattr(self, place, None)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+        if len(stops) > MAX_STOPS:
+            raise invalid(f"{len(stops)} stop strings, expected {MAX_STOPS} at most", place)
+        for one in stops:
+            if not 1 <= len(one) <= MAX_STOP:
+                raise invalid(f"a stop string of {len(one)} characters, expected 1 to {MAX_STOP}", place)
+        return stops
+
+
+def at_least_one(value: int | None, place: str) -> int | None:
+    """A limit of tokens. Raises RequestError."""
+    if value is not None and value < 1:
+        raise invalid(f"{place} is {value}, expected a whole number from 1", place)
+    return value
+
+
+def tools_of(functions: Sequence[Function]) -> Tools:
+    """Functions as templates take them, keys in the order of the request. Raises RequestError for one without a
+    name."""
+    found: list[dict[str, JSON]] = []
+    for at, one in enumerate(functions):
+        if not one.name.strip():
+            raise invalid(f"a tool without a name at tools[{at}]", "tools")
+        function: dict[str, JSON] = {"name": one.name}
+        if one.description is not None:
+            function["description"] = one.description
+        function["parameters"] = one.parameters or {"type": "object", "properties": {}}
+        found.append({"type": "function", "function": function})
+    return found
+
+
+def effort_of(word: str | None, place: str) -> tuple[ThinkingSwitch, str]:
+    """Whether to reason, and how long, of a word for an effort. Raises RequestError."""
+    if word is None:
+        return "", ""
+    if word not in EFFORT_WORDS:
+        raise invalid(f"{place} is {word[:40]!r}, expected one of {', '.join(EFFORT_WORDS)}", place)
+    level = EFFORT_WORDS[word]
+    return ("on" if level else "off"), level
+
+
+def grammar_of(form: Mapping[str, Any] | None, place: str, extension: Mapping[str, Any]) -> tuple[Grammar | None, str]:
+    """The grammar that the answer follows, and its place in the request: `form`, a format in the form of either
+    OpenAI API or of Anthropic's, at `place`, or one of the object `dflash`. Raises RequestError."""
+    given = [(_of_format(form, place), place)] if form and form.get("type", "text") != "text" else []
+    given += [_of_extension(kind, extension[kind]) for kind in GRAMMARS if extension.get(kind) is not None]
+    if len(given) > 1:
+        places = " and ".join(where for _, where in given)
+        raise invalid(f"an answer follows one grammar, and {places} are given", given[1][1])
+    return given[0] if given else (None, place)
+
+
+def _of_extension(kind: Literal["regex", "choice", "lark"], value: object) -> tuple[Grammar, str]:
+    place = f"dflash.{kind}"
+    if kind != "choice":
+        if not isinstance(value, str):
+            raise invalid(f"expected a string at {place}", place)
+        return Grammar(kind, value), place
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+        raise invalid(f"expected a list of strings at {place}", place)
+    return Grammar.choice(value), place
+
+
+def _of_format(form: Mapping[str, Any], place: str) -> Grammar:
+    kind = form["type"]
+    if kind == "json_object":
+        return Grammar.schema({"type": "object"})
+    if kind != "json_schema":
+        raise invalid(f"{place}.type is {str(kind)[:40]!r}, expected text, json_object or json_schema", f"{place}.type")
+    inner = form.get("json_schema")
+    holder, where = (inner, f"{place}.json_schema") if isinstance(inner, dict) else (form, place)
+    schema = holder.get("schema")
+    if not isinstance(schema, (dict, bool)):
+        raise invalid(f"expected a JSON schema at {where}.schema", f"{where}.schema")
+    return Grammar.schema(schema, lenient=holder.get("strict") is False)
+
+
+def choice_of(choice: str | Mapping[str, Any] | None) -> tuple[Choice, str]:
+    """Whether tools may or must be called, and the only one that may, of `tool_choice` in any dialect. Raises
+    RequestError."""
+    given: Mapping[str, Any] = {"type": choice or "auto"} if choice is None or isinstance(choice, str) else choice
+    kind = given.get("type", "")
+    if kind in ("auto", "none", "required"):
+        return kind, ""
+    if kind == "any":
+        return "required", ""
+    if kind not in ("function", "tool", "custom"):
+        raise invalid(f"tool_choice is {str(kind)[:40]!r}, expected auto, none, required or a tool", "tool_choice")
+    inner = given.get("function")
+    name = (inner if isinstance(inner, dict) else given).get("name")
+    if not isinstance(name, str) or not name:
+        raise invalid("expected the name of a tool at tool_choice.name", "tool_choice")
+    return "required", name

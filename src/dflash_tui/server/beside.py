@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 
 from dflash_core.engine import Engine
 from dflash_tui.application.background import DecoderUse
@@ -22,25 +23,20 @@ class ServerBeside:
     ) -> None:
         """Blocks until connections are accepted. Raises DFlashError where the address cannot be listened on."""
         socket = bound(settings)
-        self.address = ""
         self._service = Service(engine, served, settings, requests, decoder)
-        listening = threading.Event()
-
-        def heard(address: str) -> None:
-            self.address = address
-            listening.set()
-
-        self._server = Server(self._service, heard)
+        listening = Future[str]()
+        self._server = Server(self._service, listening.set_result)
 
         def run() -> None:
             try:
                 self._server.run(sockets=[socket])
             finally:
-                listening.set()
+                if not listening.done():
+                    listening.set_result("")
 
         self._thread = threading.Thread(target=run, name="dflash-server", daemon=True)
         self._thread.start()
-        listening.wait()
+        self.address = listening.result()
 
     def retune(self, defaults: Defaults, clients: Mapping[str, ClientDefaults]) -> None:
         """Other defaults for the requests that follow."""

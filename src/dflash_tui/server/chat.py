@@ -12,22 +12,13 @@ from dflash_core.events import PrefillEvent
 from dflash_core.log_probs import MAX_TOP
 from dflash_core.messages import Call, Message, arguments_of
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking
-from dflash_tui.server.asked import GRAMMAR, Asked, ThinkingSwitch
+from dflash_tui.server.asked import Asked, Function, Request, ThinkingSwitch
 from dflash_tui.server.drawn_tokens import listed
-from dflash_tui.server.exchange import event
-from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
-from dflash_tui.server.parts import (
-    Function,
-    at_least_one,
-    new_id,
-    role_of,
-    stops_of,
-    text_of,
-    tools_of,
-)
-from dflash_tui.server.request_error import RequestError, invalid
-from dflash_tui.server.updates import Ended, Reading, Why, text_thinking_calls
-from dflash_tui.server.usage import figures, openai_usage
+from dflash_tui.server.parts import new_id, role_of, text_of
+from dflash_tui.server.request_error import invalid
+from dflash_tui.server.updates import Ended, Reading, Step, Why, text_thinking_calls
+from dflash_tui.server.usage import openai_usage, timings
+from dflash_tui.server.writer import Writer, event
 
 FINISH: dict[Why, str] = {
     "end": "stop", "stop string": "stop", "length": "length", "context": "length", "calls": "tool_calls",
@@ -66,15 +57,11 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class Sampling(msgspec.Struct, kw_only=True):
+class Sampling(Request, kw_only=True):
     """Fields that chat completions and completions share."""
 
-    model: str | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
     presence_penalty: float | None = None
@@ -85,22 +72,23 @@ class Sampling(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     stop: str | list[str] | None = None
     n: int | None = None
+    best_of: int | None = None
     logit_bias: dict[str, float] | None = None
     return_progress: bool | None = None
-    dflash: dict[str, Any] | None = None
+    timings_per_token: bool | None = None
 
-    def changes(self) -> dict[str, Any]:
-        """The knobs that the fields name. Raises RequestError for what is not supported."""
-        if self.n is not None and self.n != 1:
-            raise invalid(f"n is {self.n}: one answer at a time is all there is, expected 1", "n")
-        if self.logit_bias:
-            raise invalid("logit_bias is not supported; leave it out", "logit_bias")
-        penalty = self.repetition_penalty if self.repetition_penalty is not None else self.repeat_penalty
-        return sampling_changes(
-            temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p,
-            presence_penalty=self.presence_penalty, frequency_penalty=self.frequency_penalty,
-            repetition_penalty=penalty, seed=self.seed, ignore_eos=self.ignore_eos,
-        )  # fmt: skip
+    def __post_init__(self) -> None:
+        if self.repetition_penalty is None:
+            self.repetition_penalty = self.repeat_penalty
+
+    def check(self) -> None:
+        """Raise RequestError for what is not supported."""
+        for name in ("n", "best_of"):
+            if (value := getattr(self, name)) not in (None, 1):
+                raise invalid(f"{name} is {value}: one answer at a time is all there is, expected 1", name)
+        for name in ("logit_bias", "suffix", "echo"):
+            if getattr(self, name, None):
+                raise invalid(f"{name} is not supported; leave it out", name)
 
 
 class ChatRequest(Sampling, kw_only=True):
@@ -121,45 +109,28 @@ class ChatRequest(Sampling, kw_only=True):
 
 def asked_of(request: ChatRequest) -> Asked:
     """The request in the decoder's terms. Raises RequestError."""
-    changes, places, switches = extended(request.dflash)
-    changes |= request.changes()
-    if request.thinking_budget is not None:
-        changes["thinking_budget"] = request.thinking_budget
+    request.check()
     if request.audio is not None or (request.modalities and request.modalities != ["text"]):
         raise invalid("this model writes text only", "modalities")
     top = request.top_logprobs or 0
     if not 0 <= top <= MAX_TOP or (top and not request.logprobs):
         raise invalid(f"top_logprobs is {top}, expected 0 to {MAX_TOP}, with logprobs true", "top_logprobs")
-    limits = (at_least_one(request.max_tokens, "max_tokens"), request.max_completion_tokens)
-    given = [one for one in limits if at_least_one(one, "max_completion_tokens") is not None]
-    thinking, effort = effort_of(request.reasoning_effort, "reasoning_effort")
-    choice, tool = choice_of(request.tool_choice)
-    grammar, place = grammar_of(request.response_format, "response_format", request.dflash)
-    functions = _functions(request.tools)
-    return Asked(
+    return request.asked(
         messages=tuple(_message(one, f"messages[{at}]") for at, one in enumerate(request.messages)),
-        tools=tools_of(functions),
-        choice=choice,
-        tool=tool,
-        strict=any(one.strict for one in functions),
+        functions=_functions(request.tools),
+        choice=request.tool_choice,
         log_probs=top if request.logprobs else None,
-        parallel=request.parallel_tool_calls is not False,
-        grammar=grammar,
-        changes=changes,
-        places=places | {GRAMMAR: place},
-        max_tokens=min((one for one in given if one is not None), default=None),
-        stops=stops_of(request.stop),
-        thinking=_switched(request.chat_template_kwargs) or thinking,
-        effort=effort,
-        events=switches.get("events", False),
+        form=(request.response_format, "response_format"),
+        effort=(request.reasoning_effort, "reasoning_effort"),
+        thinking=_switched(request.chat_template_kwargs),
     )
 
 
-def _switched(variables: dict[str, Any] | None) -> ThinkingSwitch:
+def _switched(variables: dict[str, Any] | None) -> ThinkingSwitch | None:
     """`enable_thinking` of chat_template_kwargs; others are the template's own and not passed on."""
     value = (variables or {}).get("enable_thinking")
     if value is None:
-        return ""
+        return None
     if not isinstance(value, bool):
         place = "chat_template_kwargs.enable_thinking"
         raise invalid(f"expected true or false at {place}", place)
@@ -185,40 +156,44 @@ def _message(one: ChatMessage, place: str) -> Message:
         return Message(role, text, call_id=one.tool_call_id or "", name=one.name or "")
     if role != "assistant":
         return Message(role, text)
-    calls = tuple(Call(call.id or "", call.function.name, _arguments(call)) for call in one.tool_calls or ())
-    return Message(role, text, thinking, calls=calls)
+    calls = []
+    for call in one.tool_calls or ():
+        given = call.function.arguments
+        arguments = given if isinstance(given, dict) else arguments_of(given or "")
+        calls.append(Call(call.id or "", call.function.name, arguments))
+    return Message(role, text, thinking, calls=tuple(calls))
 
 
-def _arguments(call: ToolCall) -> Any:
-    given = call.function.arguments
-    return given if isinstance(given, dict) else arguments_of(given or "")
-
-
-class ChunkWriter:
+class ChunkWriter(Writer):
     """What is the same in the streams of chat completions and completions."""
 
     def __init__(self, request: Sampling, kind: str, prefix: str, model: str) -> None:
         """`kind`: of the stream's objects; `prefix`: of their id."""
+        super().__init__(request)
         self.head = {"id": new_id(prefix), "object": kind, "created": int(time.time()), "model": model}
-        self.detail = bool(extended(request.dflash)[2].get("detail"))
         self._usage = bool(request.stream_options and request.stream_options.include_usage)
+        self._timings: dict[str, Any] = {}  # of each chunk, where they are requested
 
-    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        return event(msgspec.json.encode(self.head | {"choices": choices} | more))
+    def _chunk(self, *choices: dict[str, Any], **more: Any) -> bytes:
+        return event(msgspec.json.encode(self.head | {"choices": choices} | self._timings | more))
+
+    def step(self, step: Step) -> bytes:
+        if step.figures is not None:
+            self._timings = {"timings": timings(step.figures)}
+        return super().step(step)
 
     def _finish(self, reason: str, **more: Any) -> bytes:
         """The chunk that says why the answer is over."""
         raise NotImplementedError
 
     def end(self, ended: Ended) -> bytes:
-        last = figures(ended, detail=self.detail)
+        last = self.figures(ended)
         if not self._usage:
             return self._finish(FINISH[ended.why], **last) + DONE
-        return self._finish(FINISH[ended.why]) + self._chunk([], usage=openai_usage(ended), **last) + DONE
+        return self._finish(FINISH[ended.why]) + self._chunk(usage=openai_usage(ended), **last) + DONE
 
-    def failed(self, refusal: RequestError) -> bytes:
-        # Without the last line, so that nobody takes it for complete.
-        return event(msgspec.json.encode(refusal.body("openai", "")))
+    def _whole(self, choice: dict[str, Any], ended: Ended, **more: Any) -> dict[str, Any]:
+        return self.head | more | {"choices": [choice], "usage": openai_usage(ended)} | self.figures(ended)
 
 
 class ChatWriter(ChunkWriter):
@@ -226,37 +201,32 @@ class ChatWriter(ChunkWriter):
 
     def __init__(self, request: ChatRequest, model: str) -> None:
         super().__init__(request, "chat.completion.chunk", "chatcmpl-", model)
-        self._wants_progress = bool(request.return_progress)
+        self._progress, self._log_probs = bool(request.return_progress), bool(request.logprobs)
         self._began = time.perf_counter()
-        self._log_probs = bool(request.logprobs)
         self._calls = -1
 
     def _delta(self, delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
-        return self._chunk([{"index": 0, "delta": delta, "finish_reason": finish}], **more)
+        return self._chunk({"index": 0, "delta": delta, "finish_reason": finish}, **more)
 
     def waits(self, place: int, waiting: int, read: Reading | None) -> bytes:
         if place:
             return f": waiting {place} of {waiting}\n\n".encode()
-        return f": reading {read.done} of {read.total}\n\n".encode() if read else b": working\n\n"
+        return f": reading {read.done} of {read.total}\n\n".encode() if read else super().waits(0, 0, None)
 
     def progress(self, read: Reading) -> bytes:
-        if not self._wants_progress:
+        if not self._progress:
             return b""
-        found = {"total": read.total, "cache": 0, "processed": read.done, "time_ms": self._ms()}
+        ms = int((time.perf_counter() - self._began) * 1e3)
+        found = {"total": read.total, "cache": 0, "processed": read.done, "time_ms": ms}
         return self._delta({}, prompt_progress=found)
-
-    def _ms(self) -> int:
-        return int((time.perf_counter() - self._began) * 1e3)
 
     def begin(self, read: PrefillEvent | None) -> bytes:
         return self._delta({"role": "assistant", "content": ""})
 
-    def parts(self, parts: Sequence[Part]) -> bytes:
-        return b"".join(
-            self._chunk([{"index": 0, "delta": found, "finish_reason": None, "logprobs": self._listed([part])}])
-            for part in parts
-            if (found := self._fields(part))
-        )
+    def part(self, part: Part) -> bytes:
+        found = self._fields(part)
+        choice = {"index": 0, "delta": found, "finish_reason": None, "logprobs": self._listed([part])}
+        return self._chunk(choice) if found else b""
 
     def _listed(self, parts: Sequence[Part]) -> dict[str, Any] | None:
         return listed(parts) if self._log_probs else None
@@ -266,29 +236,26 @@ class ChatWriter(ChunkWriter):
             return {"content": part.text}
         if isinstance(part, Thinking):
             return {"reasoning_content": part.text}
+        call: dict[str, Any]
         if isinstance(part, CallStart):
             self._calls += 1
-            function = {"name": part.name, "arguments": ""}
-            return _call({"index": self._calls, "id": new_id("call_"), "type": "function", "function": function})
-        if isinstance(part, CallArguments):
-            return _call({"index": self._calls, "function": {"arguments": part.text}})
-        return {}
+            call = {"id": new_id("call_"), "type": "function", "function": {"name": part.name, "arguments": ""}}
+        elif isinstance(part, CallArguments):
+            call = {"function": {"arguments": part.text}}
+        else:
+            return {}
+        return {"tool_calls": [{"index": self._calls, **call}]}
 
     def _finish(self, reason: str, **more: Any) -> bytes:
         return self._delta({}, reason, **more)
 
     def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
-        text, thinking, blocks = text_thinking_calls(parts)
-        calls = [{"name": one.name, "arguments": one.text} for one in blocks]
+        text, thinking, calls = text_thinking_calls(parts)
         message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
         if thinking:
             message["reasoning_content"] = thinking
         if calls:
-            message["tool_calls"] = [{"id": new_id("call_"), "type": "function", "function": one} for one in calls]
+            functions = [{"name": name, "arguments": arguments} for name, arguments in calls]
+            message["tool_calls"] = [{"id": new_id("call_"), "type": "function", "function": one} for one in functions]
         choice = {"index": 0, "message": message, "finish_reason": FINISH[ended.why], "logprobs": self._listed(parts)}
-        found = self.head | {"object": "chat.completion", "choices": [choice], "usage": openai_usage(ended)}
-        return found | figures(ended, detail=self.detail)
-
-
-def _call(fields: dict[str, Any]) -> dict[str, Any]:
-    return {"tool_calls": [fields]}
+        return self._whole(choice, ended, object="chat.completion")

@@ -5,50 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dflash_core.events import PrefillEvent
 from dflash_core.log_probs import MAX_TOP
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.parts import Part, Text, Thinking
-from dflash_tui.server.asked import GRAMMAR, Asked
+from dflash_tui.server.asked import Asked
 from dflash_tui.server.chat import FINISH, ChunkWriter, Sampling
 from dflash_tui.server.drawn_tokens import LegacyLogProbs
-from dflash_tui.server.extensions import extended, grammar_of
-from dflash_tui.server.parts import at_least_one, stops_of
 from dflash_tui.server.request_error import invalid
-from dflash_tui.server.updates import Ended, Reading
-from dflash_tui.server.usage import figures, openai_usage
+from dflash_tui.server.updates import Ended
 
 
 class CompletionRequest(Sampling, kw_only=True):
     prompt: str | list[Any]
     suffix: str | None = None
     echo: bool | None = None
-    best_of: int | None = None
     logprobs: int | None = None
 
 
 def asked_of(request: CompletionRequest, tokenizer: Tokenizer, vocabulary: int) -> Asked:
     """The request in the decoder's terms. Raises RequestError."""
-    changes, places, switches = extended(request.dflash)
-    changes |= request.changes()
-    for name in ("suffix", "echo"):
-        if getattr(request, name):
-            raise invalid(f"{name} is not supported; leave it out", name)
-    if request.best_of is not None and request.best_of != 1:
-        raise invalid(f"best_of is {request.best_of}: one answer at a time is all there is, expected 1", "best_of")
+    request.check()
     if request.logprobs is not None and not 0 <= request.logprobs <= MAX_TOP:
         raise invalid(f"logprobs is {request.logprobs}, expected 0 to {MAX_TOP}", "logprobs")
-    grammar, place = grammar_of(None, "", request.dflash)
-    return Asked(
-        ids=_ids(request.prompt, tokenizer, vocabulary, special=bool(switches.get("special"))),
-        changes=changes,
-        places=places | {GRAMMAR: place},
-        grammar=grammar,
-        max_tokens=at_least_one(request.max_tokens, "max_tokens"),
-        stops=stops_of(request.stop),
-        log_probs=request.logprobs,
-        thinking="off",
-    )
+    ids = _ids(request.prompt, tokenizer, vocabulary, special=request.switch("special"))
+    return request.asked(ids=ids, log_probs=request.logprobs, thinking="off")
 
 
 def _ids(prompt: str | list[Any], tokenizer: Tokenizer, vocabulary: int, *, special: bool) -> tuple[int, ...]:
@@ -76,24 +56,14 @@ class CompletionWriter(ChunkWriter):
         listed = self._log_probs.listed(parts) if self._log_probs is not None else None
         return {"index": 0, "text": _text(parts), "finish_reason": finish, "logprobs": listed}
 
-    def waits(self, place: int, waiting: int, read: Reading | None) -> bytes:
-        return b": working\n\n"
-
-    def progress(self, read: Reading) -> bytes:
-        return b""
-
-    def begin(self, read: PrefillEvent | None) -> bytes:
-        return b""
-
     def parts(self, parts: Sequence[Part]) -> bytes:
-        return self._chunk([self._choice(parts)]) if _text(parts) else b""
+        return self._chunk(self._choice(parts)) if _text(parts) else b""
 
     def _finish(self, reason: str, **more: Any) -> bytes:
-        return self._chunk([self._choice((), reason)], **more)
+        return self._chunk(self._choice((), reason), **more)
 
     def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
-        found = self.head | {"choices": [self._choice(parts, FINISH[ended.why])], "usage": openai_usage(ended)}
-        return found | figures(ended, detail=self.detail)
+        return self._whole(self._choice(parts, FINISH[ended.why]), ended)
 
 
 def _text(parts: Sequence[Part]) -> str:

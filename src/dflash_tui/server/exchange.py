@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError, GrammarError
-from dflash_core.events import PrefillEvent
 from dflash_core.record import encode
-from dflash_core.text.tool_calls.parts import Part
 from dflash_tui.server.body import ClientGoneError
-from dflash_tui.server.gate import answer_json
 from dflash_tui.server.job import Job
 from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, joined
 from dflash_tui.server.worker import Worker
+from dflash_tui.server.writer import Writer, event
 
 ALIVE_S = 5.0
 """How often a client that waits hears something."""
@@ -29,37 +27,6 @@ fast engine would slow it down, and an engine whose steps take longer has each w
 PATIENCE_S = 60.0
 """How long a client may read nothing."""
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-
-
-class Writer(Protocol):
-    """Writes an answer in one dialect: the events of a stream, or one object."""
-
-    def waits(self, place: int, waiting: int, read: Reading | None) -> bytes:
-        """The answer has not begun: its place in the queue, 0 once it is its turn, or how much of the prompt is
-        read."""
-
-    def progress(self, read: Reading) -> bytes:
-        """More of the prompt has been read; b"" where the client did not ask for it."""
-
-    def begin(self, read: PrefillEvent | None) -> bytes:
-        """The prompt has been read; None if it never was."""
-
-    def parts(self, parts: Sequence[Part]) -> bytes:
-        """A step's."""
-
-    def end(self, ended: Ended) -> bytes:
-        """The answer is over."""
-
-    def failed(self, refusal: RequestError) -> bytes:
-        """The engine failed in mid-answer."""
-
-    def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
-        """The answer that is not streamed."""
-
-
-def event(data: bytes, name: str = "") -> bytes:
-    """One server-sent event."""
-    return b"%sdata: %s\n\n" % (f"event: {name}\n".encode() if name else b"", data)
 
 
 async def exchange(job: Job, worker: Worker, writer: Writer, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,7 +68,10 @@ class _Client:
             raise as_refusal(last.error)
         assert isinstance(last, Ended)
         self.line = logged(last)
-        await answer_json(200, self._writer.whole(self._job.parts, last), self._send)
+        body = msgspec.json.encode(self._writer.whole(self._job.parts, last))
+        fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await self._send({"type": "http.response.start", "status": 200, "headers": fields})
+        await self._send({"type": "http.response.body", "body": body})
 
     async def stream(self) -> None:
         """What comes while an event is written, and shortly after it, is written with the next one."""
@@ -135,7 +105,7 @@ class _Client:
         if not self._begun:
             self._begun = True
             first = self._writer.begin(update.read if isinstance(update, Step) else None)
-        return first + (self._writer.parts(update.parts) if isinstance(update, Step) else self._writer.end(update))
+        return first + (self._writer.step(update) if isinstance(update, Step) else self._writer.end(update))
 
     async def _next(self) -> list[Update]:
         """The next updates; none where nothing came for a while."""

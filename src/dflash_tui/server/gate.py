@@ -5,20 +5,23 @@ from __future__ import annotations
 import hmac
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dflash_tui.application.log import LOG
+from dflash_tui.server.body import ClientGoneError
 from dflash_tui.server.request_error import Dialect, RequestError
 from dflash_tui.server.settings import ServerSettings, is_loopback
 
 OPEN_PATHS = ("/health", "/v1/health")
 GONE = 499
 """The status that is logged where the client went away before its answer began."""
+FAULT = RequestError(500, "the server failed; its log has the reason", code="internal_error")
 OnRequest = Callable[[str, int, float], None]
 
 
@@ -46,8 +49,9 @@ class Gate:
         began = time.perf_counter()
         scope["app"] = self  # the router then raises what it would answer in a form of its own
         scope["request_id"] = request_id = f"req_{uuid.uuid4().hex}"
-        scope["log"] = line = {"id": request_id, "path": scope["path"], "client": _client(scope)}
         headers, dialect = Headers(scope=scope), dialect_of(scope)
+        client = headers.get("user-agent", "")[:80]  # what it says of itself
+        scope["log"] = line = {"id": request_id, "path": scope["path"], "client": client}
         status = 0
 
         async def sending(message: Message) -> None:
@@ -63,26 +67,24 @@ class Gate:
             await send(message)
 
         try:
-            try:
-                self._check(scope, headers)
-                if scope["method"] == "OPTIONS":
-                    await self._preflight(headers, sending)
-                else:
-                    await self._app(scope, receive, sending)
-            except (RequestError, HTTPException) as error:
-                if status:
-                    raise
-                refusal = error if isinstance(error, RequestError) else _unrouted(scope, error)
-                await answer_refusal(refusal, dialect, request_id, sending)
-        except Exception:
-            LOG.exception("request %s failed", request_id)
+            self._check(scope, headers)
+            app = _preflight(headers) if scope["method"] == "OPTIONS" else self._app
+            await app(scope, receive, sending)
+        except ClientGoneError:
+            pass
+        except Exception as error:
+            refusal = _refusal(scope, error)
+            if status or refusal is FAULT:
+                LOG.error("request %s failed", request_id, exc_info=error)
             if not status:
-                fault = RequestError(500, "the server failed; its log has the reason", code="internal_error")
-                await answer_refusal(fault, dialect, request_id, sending)
+                body, more = refusal.body(dialect, request_id), refusal.headers_in(dialect)
+                await json_response(body, refusal.status_in(dialect), more)(scope, receive, sending)
         finally:
             seconds = time.perf_counter() - began
             line |= {"status": status or GONE, "ms": round(seconds * 1e3, 1)}
             LOG.info("request %s", msgspec.json.encode(line).decode())
+            if self._settings.log is not None:
+                self._settings.log.write(line, scope.get("texts", {}))
             self._done(scope["path"], status or GONE, seconds)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
@@ -97,11 +99,8 @@ class Gate:
                 403, "web pages of this origin may not call this server; --cors ORIGIN allows one",
                 code="origin_not_allowed",
             )  # fmt: skip
-        if (
-            scope["method"] == "OPTIONS"
-            or scope["path"] in OPEN_PATHS
-            or (scope["method"], scope["path"]) == ("HEAD", "/")
-        ):
+        method, path = scope["method"], scope["path"]
+        if method == "OPTIONS" or path in OPEN_PATHS or (method, path) == ("HEAD", "/"):
             return
         scope["key"] = self._key(headers)
         if self._keys and not scope["key"]:
@@ -131,43 +130,27 @@ class Gate:
             fields["access-control-expose-headers"] = "x-request-id, request-id, retry-after"
             fields["vary"] = "origin"
 
-    async def _preflight(self, headers: Headers, send: Send) -> None:
-        allowed = {
-            "access-control-allow-methods": "GET, POST, OPTIONS",
-            "access-control-allow-headers": headers.get("access-control-request-headers", "*"),
-            "access-control-max-age": "600",
-        }
-        await answer(204, b"", allowed, send)
+
+def _preflight(headers: Headers) -> Response:
+    allowed = {
+        "access-control-allow-methods": "GET, POST, OPTIONS",
+        "access-control-allow-headers": headers.get("access-control-request-headers", "*"),
+        "access-control-max-age": "600",
+    }
+    return Response(status_code=204, headers=allowed)
 
 
-async def answer(status: int, body: bytes, headers: Iterable[tuple[str, str]] | dict[str, str], send: Send) -> None:
-    """One whole response."""
-    pairs = headers.items() if isinstance(headers, dict) else headers
-    fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
-    if status != 204:
-        fields.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": fields})
-    await send({"type": "http.response.body", "body": body})
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A whole response."""
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
 
 
-async def answer_json(status: int, value: object, send: Send, headers: dict[str, str] | None = None) -> None:
-    """One response of JSON."""
-    await answer(status, msgspec.json.encode(value), {"content-type": "application/json", **(headers or {})}, send)
-
-
-async def answer_refusal(refusal: RequestError, dialect: Dialect, request_id: str, send: Send) -> None:
-    """The response of a refused request."""
-    body, headers = refusal.body(dialect, request_id), refusal.headers_in(dialect)
-    await answer_json(refusal.status_in(dialect), body, send, headers)
-
-
-def _unrouted(scope: Scope, error: HTTPException) -> RequestError:
+def _refusal(scope: Scope, error: Exception) -> RequestError:
+    if isinstance(error, RequestError):
+        return error
+    if not isinstance(error, HTTPException):
+        return FAULT
     what = f"{scope['method']} {scope['path']}"[:120]
     if error.status_code == 405:
-        return RequestError(405, f"{what}: this path takes another method", headers=dict(error.headers or {}))
+        return RequestError(405, f"{what}: this path takes another method", headers=error.headers or {})
     return RequestError(error.status_code, f"{what}: there is no such path", code="not_found")
-
-
-def _client(scope: Scope) -> str:
-    """The name that the client gives itself."""
-    return Headers(scope=scope).get("user-agent", "")[:80]

@@ -14,13 +14,14 @@ from dflash_core.knobs import Knobs
 from dflash_core.log_probs import LogProbs
 from dflash_core.messages import Call, Message, Prompt, arguments_of
 from dflash_core.record import End, Line, Start
-from dflash_core.text.template_values import Tools
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.answer import AnswerParts, AnswerShape
 from dflash_core.text.tool_calls.forms import Form
 from dflash_core.text.tool_calls.parts import Part
-from dflash_core.turn_stats import TurnReport
+from dflash_core.turn_stats import TurnReport, TurnStats
+from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.requests import Requests, ServedRequest
+from dflash_tui.server.asked import Asked
 from dflash_tui.server.drawn_tokens import DrawnTokens
 from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, Updates, Why, text_thinking_calls
 
@@ -28,25 +29,22 @@ _WHY: dict[str, Why] = {
     "stop token": "end", "max tokens": "length", "context full": "context", "cancelled": "cancelled", "loop": "length",
 }  # fmt: skip
 WORDS: dict[Why, str] = {"calls": "calls a tool", "context": "context full", "cancelled": "client left"}
-"""What ended an answer, where it is not as told to clients."""
+"""What ended an answer, where the list of requests has other words than clients get."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that has been rendered, counted and checked. `form`: how calls of its `tools` are found in the answer;
+    """A request that has been rendered, counted and checked. `form`: how calls of its tools are found in the answer;
     None: all is text. `answered` is called with the answer as a message and its ids, where it has come to its end."""
 
+    asked: Asked
     prompt: Prompt
     knobs: Knobs
-    stops: tuple[str, ...]
     form: Form | None
-    tools: Tools
     start: Callable[[Prompt, Knobs], Start]
     answered: Callable[[Message, Sequence[int]], None]
     constraint: Constraint | None = None
     log_probs: LogProbs | None = None
-    parallel: bool = True
-    notes: tuple[str, ...] = ()
 
 
 class Job:
@@ -56,36 +54,29 @@ class Job:
     """
 
     def __init__(
-        self,
-        prepared: Prepared,
-        request: ServedRequest,
-        requests: Requests,
-        *,
-        streamed: bool,
-        events: bool = False,
-        key: int = 0,
+        self, prepared: Prepared, request: ServedRequest, requests: Requests, *, streamed: bool, key: int = 0
     ) -> None:
         """`request`: as it is listed in `requests`, where those who watch find its lines. `streamed`: its client gets
-        the answer as it comes; without that there is no update but the last. `events`: the lines too. `key`: the
-        number of its client's, 0 for none."""
-        self.streamed, self._events, self.key = streamed, streamed and events, key
+        the answer as it comes; without that there is no update but the last. `key`: the number of its client's, 0 for
+        none."""
         self.prepared, self.request, self._requests = prepared, request, requests
+        self.streamed, self._events, self.key = streamed, streamed and prepared.asked.events, key
         self.updates = Updates()
         self.cancelled = False
         self.written = 0
         """Tokens of the answer so far."""
         self._answer: Answer | None = None
-        form = prepared.form
-        parser = AnswerParts(form, prepared.tools) if form is not None else None
-        self._shape = AnswerShape(
-            prepared.stops, parser, parallel=prepared.parallel, ends=form.stops if form is not None else ()
-        )
+        form, asked = prepared.form, prepared.asked
+        parser = AnswerParts(form, asked.tools) if form is not None else None
+        self._ends = form.stops if form is not None else ()
+        self._shape = AnswerShape(asked.stops, parser, parallel=asked.parallel, ends=self._ends)
         self._drawn: DrawnTokens | None = None
         self._made = time.perf_counter()
         self._queue_ms = self._ttft_ms = 0.0
         self.parts: list[Part] = []
         """All so far."""
         self._lines: list[Line] = []  # that follow the parts of their step
+        self._meter = Meter() if streamed and asked.timings else None
 
     def cancel(self) -> None:
         """End the answer within a step, or skip it when its turn comes."""
@@ -122,8 +113,7 @@ class Job:
                 engine, tokenizer, prepared.prompt, prepared.knobs, prepared.start, keep=prepared.prompt.keep,
                 watchers=(self._line,), on_prefill=self._reads,
                 shown=prepared.form.shown if prepared.form is not None else (), constraint=prepared.constraint,
-                log_probs=prepared.log_probs,
-                ends=prepared.form.stops if prepared.form is not None else (),
+                log_probs=prepared.log_probs, ends=self._ends,
             )  # fmt: skip
             if prepared.log_probs is not None:
                 opens = prepared.prompt.opens_thinking
@@ -173,34 +163,48 @@ class Job:
         if read is not None:
             self._ttft_ms = (time.perf_counter() - self._made) * 1e3
         over = piece.event.stop is not None
-        self._send_parts(self._shape.push(piece.thinking, piece.text), read, last=over)
+        self._send_parts(self._shape.push(piece.thinking, piece.text), read, self._figures(piece), last=over)
         self._send_lines()
         if self._shape.over:
             answer.stop()
 
-    def _send_parts(self, parts: Sequence[Part], read: PrefillEvent | None = None, *, last: bool = False) -> None:
+    def _figures(self, piece: Piece) -> TurnStats | None:
+        """Those so far, for a client that asked for them."""
+        if (meter := self._meter) is None:
+            return None
+        meter.add(piece)
+        return meter.totals.stats(meter.prefill, meter.decode_s, meter.parts) if meter.prefill is not None else None
+
+    def _send_parts(
+        self,
+        parts: Sequence[Part],
+        read: PrefillEvent | None = None,
+        figures: TurnStats | None = None,
+        *,
+        last: bool = False,
+    ) -> None:
         if self._drawn is not None:
             parts = self._drawn.with_tokens(parts)
         self.parts += parts
         if self.streamed and (parts or read is not None):
-            self.send_update(Step(tuple(parts), read), last=last)
+            self.send_update(Step(tuple(parts), read, figures), last=last)
 
     def _ended(self, report: TurnReport | None, tokenizer: Tokenizer) -> Ended:
         ids, shape = report.tokens if report is not None else (), self._shape
         why: Why = _WHY[report.stop] if report is not None else "cancelled"
-        if shape.stop_string:
+        if shape.stops.found:
             why = "stop string"
         elif shape.calls and (why == "end" or shape.over):
             why = "calls"
-        count = counted(tokenizer, ids, shape.dropped) if shape.stop_string else len(ids)
+        count = counted(tokenizer, ids, shape.stops.dropped) if shape.stops.found else len(ids)
         if report is not None and report.stop == "stop token" and why in ("end", "calls") and not shape.notes:
             self._remember(ids)
-        notes = (*self.prepared.notes, *shape.notes)
-        return Ended(report, why, count, shape.stop_string, self._queue_ms, self._ttft_ms, notes)
+        notes = (*self.prepared.asked.notes, *shape.notes)
+        return Ended(report, why, count, shape.stops.found, self._queue_ms, self._ttft_ms, notes)
 
     def _remember(self, ids: Sequence[int]) -> None:
-        text, thinking, blocks = text_thinking_calls(self.parts)
-        calls = tuple(Call("", one.name, arguments_of(one.text)) for one in blocks)
+        text, thinking, found = text_thinking_calls(self.parts)
+        calls = tuple(Call("", name, arguments_of(arguments)) for name, arguments in found)
         self.prepared.answered(Message("assistant", text, thinking, calls=calls), ids)
 
 

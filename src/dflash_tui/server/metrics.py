@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 
 from dflash_core.turn_stats import TurnReport
 from dflash_tui.server.job import Job
@@ -29,6 +31,7 @@ _COUNTERS: Mapping[str, str] = {
     "requests_cancelled_total": "Answers whose client went away.",
     "requests_failed_total": "Answers that the engine failed at.",
     "guard_actions_total": "Interventions of guards.",
+    "grammar_compile_seconds_total": "Time of compiling schemas and grammars.",
 }
 _HISTOGRAMS: Mapping[str, str] = {
     "time_to_first_token_seconds": "From the request to its first token.",
@@ -42,44 +45,33 @@ PATHS = (
 """Paths that are counted by name; all else counts as "other"."""
 
 
-class _Histogram:
-    def __init__(self) -> None:
-        self.buckets = [0] * len(_SECONDS)
-        self.count, self.total = 0, 0.0
-
-    def add(self, seconds: float) -> None:
-        self.count, self.total = self.count + 1, self.total + seconds
-        self.buckets = [found + (seconds <= bound) for found, bound in zip(self.buckets, _SECONDS)]
-
-    def lines(self, name: str) -> Iterator[str]:
-        for bound, found in zip(_SECONDS, self.buckets):
-            yield f'{name}_bucket{{le="{bound:g}"}} {found}'
-        yield f'{name}_bucket{{le="+Inf"}} {self.count}'
-        yield f"{name}_sum {self.total:.6f}"
-        yield f"{name}_count {self.count}"
-
-
 class Metrics:
     """Counts since the start. Thread-safe."""
 
     def __init__(self, depth: int) -> None:
         """`depth`: positions that the drafter proposes tokens for."""
         self._lock = threading.Lock()
-        self._counts: dict[str, Counter[str]] = {name: Counter() for name in _COUNTERS}
-        self._histograms = {name: _Histogram() for name in _HISTOGRAMS}
+        self._counts: dict[str, dict[str, float]] = {name: defaultdict(int) for name in _COUNTERS}
+        self._histograms: dict[str, list[int]] = {name: [0] * (len(_SECONDS) + 1) for name in _HISTOGRAMS}
+        self._sums = dict.fromkeys(_HISTOGRAMS, 0.0)
         self.acceptance_length = 0.0
-        for name in _COUNTERS:
+        for name, counts in self._counts.items():
             if name.endswith("per_pos_total"):
-                self._counts[name].update({f'{{position="{at}"}}': 0 for at in range(depth)})
+                counts.update({f'{{position="{at}"}}': 0 for at in range(depth)})
             elif name not in ("requests_total", "request_success_total", "guard_actions_total"):
-                self._counts[name][""] = 0
+                counts[""] = 0
 
     def request(self, path: str, status: int, seconds: float) -> None:
         """A response is over."""
         path = path if path in PATHS else "other"
         with self._lock:
-            self._counts["requests_total"][f'{{path="{path}",status="{status}"}}'] += 1
-            self._histograms["e2e_request_latency_seconds"].add(seconds)
+            self._add("requests_total", 1, f'{{path="{path}",status="{status}"}}')
+            self._took("e2e_request_latency_seconds", seconds)
+
+    def compiled(self, seconds: float) -> None:
+        """A schema or grammar was compiled, or refused."""
+        with self._lock:
+            self._add("grammar_compile_seconds_total", seconds)
 
     def ended(self, job: Job, last: Ended | Failed) -> None:
         """An answer is over."""
@@ -91,17 +83,16 @@ class Metrics:
                 self._add("requests_cancelled_total", 1)
             else:
                 self._add("request_success_total", 1, f'{{finished_reason="{last.why}"}}')
-            self._histograms["request_queue_time_seconds"].add(last.queue_ms / 1e3)
+            self._took("request_queue_time_seconds", last.queue_ms / 1e3)
             if last.report is not None:
-                self._histograms["time_to_first_token_seconds"].add(last.ttft_ms / 1e3)
+                self._took("time_to_first_token_seconds", last.ttft_ms / 1e3)
                 self._answered(last.report)
 
     def _answered(self, report: TurnReport) -> None:
-        stats = report.stats
-        if len(report.tokens) > 1:
-            self._histograms["inter_token_latency_seconds"].add(stats.decode_s / (len(report.tokens) - 1))
-        drafted = sum(count for nodes, count in enumerate(stats.nodes) if nodes)
-        self._add("spec_decode_num_drafts_total", drafted)
+        stats, tokens = report.stats, len(report.tokens)
+        if tokens > 1:
+            self._took("inter_token_latency_seconds", stats.decode_s / (tokens - 1))
+        self._add("spec_decode_num_drafts_total", sum(stats.nodes[1:]))
         self._add("spec_decode_num_draft_tokens_total", stats.verified)
         self._add("spec_decode_num_accepted_tokens_total", stats.accepted)
         for at, (count, rate) in enumerate(zip(stats.drafted_by_depth, stats.accept_rate_by_depth)):
@@ -111,14 +102,18 @@ class Metrics:
         self._add("prompt_tokens_total", stats.prompt_tokens)
         self._add("prompt_tokens_cached_total", stats.reused_tokens)
         self._add("prompt_seconds_total", stats.ttft_ms / 1e3)
-        self._add("generation_tokens_total", len(report.tokens))
+        self._add("generation_tokens_total", tokens)
         self._add("generation_seconds_total", stats.decode_s)
         for event in report.guards:
             self._add("guard_actions_total", 1, f'{{trigger="{event.trigger}"}}')
         self.acceptance_length = stats.acceptance_length
 
     def _add(self, name: str, amount: float, labels: str = "") -> None:
-        self._counts[name][labels] += amount  # type: ignore[assignment] # seconds are counted too
+        self._counts[name][labels] += amount
+
+    def _took(self, name: str, seconds: float) -> None:
+        self._histograms[name][bisect_left(_SECONDS, seconds)] += 1
+        self._sums[name] += seconds
 
     def text(self, gauges: Mapping[str, tuple[str, Mapping[str, float]]]) -> str:
         """All of them. `gauges`: by name, the help and the values by labels."""
@@ -127,17 +122,18 @@ class Metrics:
 
     def _lines(self, gauges: Mapping[str, tuple[str, Mapping[str, float]]]) -> Iterator[str]:
         for name, help in _COUNTERS.items():
-            yield from _head(name, help, "counter")
-            yield from (f"{PREFIX}{name}{labels} {value:g}" if isinstance(value, float) else
-                        f"{PREFIX}{name}{labels} {value}" for labels, value in self._counts[name].items())  # fmt: skip
+            yield from _samples(name, help, "counter", self._counts[name])
         for name, help in _HISTOGRAMS.items():
-            yield from _head(name, help, "histogram")
-            yield from self._histograms[name].lines(PREFIX + name)
+            found = list(accumulate(self._histograms[name]))
+            bounds = [*(f"{bound:g}" for bound in _SECONDS), "+Inf"]
+            samples: dict[str, float] = {f'_bucket{{le="{bound}"}}': count for bound, count in zip(bounds, found)}
+            samples |= {"_sum": round(self._sums[name], 6), "_count": found[-1]}
+            yield from _samples(name, help, "histogram", samples)
         for name, (help, values) in gauges.items():
-            yield from _head(name, help, "gauge")
-            yield from (f"{PREFIX}{name}{labels} {value}" for labels, value in values.items())
+            yield from _samples(name, help, "gauge", values)
 
 
-def _head(name: str, help: str, kind: str) -> Iterator[str]:
+def _samples(name: str, help: str, kind: str, values: Mapping[str, float]) -> Iterator[str]:
     yield f"# HELP {PREFIX}{name} {help}"
     yield f"# TYPE {PREFIX}{name} {kind}"
+    yield from (f"{PREFIX}{name}{labels} {value}" for labels, value in values.items())

@@ -7,10 +7,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from dflash_core.messages import Role
-from dflash_core.text.template_values import JSON, Tools
 from dflash_tui.server.request_error import RequestError, invalid
 
 BILLING = "x-anthropic-billing-header:"
@@ -22,16 +19,6 @@ ROLES: Mapping[str, Role] = {
 }  # fmt: skip
 """Roles as templates know them."""
 _LETTERS = string.ascii_letters + string.digits
-MAX_STOPS, MAX_STOP = 16, 256
-
-
-class Function(msgspec.Struct):
-    """A function that the model may call."""
-
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
 
 
 def new_id(prefix: str) -> str:
@@ -83,39 +70,6 @@ def role_of(role: object, place: str, *more: str) -> Role:
         expected = ", ".join(known)
         raise invalid(f"the role {str(role)[:40]!r} at {place}.role, expected one of {expected}", f"{place}.role")
     return ROLES[role]
-
-
-def tools_of(functions: Sequence[Function]) -> Tools:
-    """Functions as templates take them, keys in the order of the request. Raises RequestError for one without a
-    name."""
-    found: list[dict[str, JSON]] = []
-    for at, one in enumerate(functions):
-        if not one.name.strip():
-            raise invalid(f"a tool without a name at tools[{at}]", "tools")
-        function: dict[str, JSON] = {"name": one.name}
-        if one.description is not None:
-            function["description"] = one.description
-        function["parameters"] = one.parameters or {"type": "object", "properties": {}}
-        found.append({"type": "function", "function": function})
-    return found
-
-
-def stops_of(stop: str | list[str] | None, place: str = "stop") -> tuple[str, ...]:
-    """Stop strings. Raises RequestError."""
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if len(stops) > MAX_STOPS:
-        raise invalid(f"{len(stops)} stop strings, expected {MAX_STOPS} at most", place)
-    for one in stops:
-        if not 1 <= len(one) <= MAX_STOP:
-            raise invalid(f"a stop string of {len(one)} characters, expected 1 to {MAX_STOP}", place)
-    return stops
-
-
-def at_least_one(value: int | None, place: str) -> int | None:
-    """A limit of tokens. Raises RequestError."""
-    if value is not None and value < 1:
-        raise invalid(f"{place} is {value}, expected a whole number from 1", place)
-    return value
 
 
 def check_model(given: str | None, names: Sequence[str]) -> None:

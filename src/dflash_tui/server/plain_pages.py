@@ -6,14 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from starlette.datastructures import Headers
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import Response
 
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_tui import __version__
 from dflash_tui.server import chat
-from dflash_tui.server.body import decode
-from dflash_tui.server.gate import answer, answer_json
+from dflash_tui.server.gate import json_response
 from dflash_tui.server.metrics import TYPE
 from dflash_tui.server.parts import check_model
 from dflash_tui.server.request_error import RequestError, invalid
@@ -22,19 +21,11 @@ from dflash_tui.server.service import Service
 
 class TokenizeRequest(msgspec.Struct):
     content: str | None = None
-    add_special: bool | None = None
     parse_special: bool | None = None
 
 
 class DetokenizeRequest(msgspec.Struct):
     tokens: list[int] | None = None
-
-
-class TemplateRequest(msgspec.Struct):
-    messages: list[chat.ChatMessage]
-    tools: list[chat.ChatTool] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
 
 
 class Pages:
@@ -43,27 +34,27 @@ class Pages:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def root(self, scope: Scope, receive: Receive, send: Send) -> None:
-        text = b"" if scope["method"] == "HEAD" else f"dflash-tui {__version__}: {self._service.name}\n".encode()
-        await answer(200, text, {"content-type": "text/plain; charset=utf-8"}, send)
+    async def root(self, http: HTTPRequest) -> Response:
+        text = b"" if http.method == "HEAD" else f"dflash-tui {__version__}: {self._service.name}\n".encode()
+        return Response(text, media_type="text/plain")
 
-    async def health(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def health(self, http: HTTPRequest) -> Response:
         if self._service.worker.broken:
             raise RequestError(503, self._service.worker.broken, code="engine_failed")
-        await answer_json(200, {"status": "ok"}, send)
+        return json_response({"status": "ok"})
 
-    async def models(self, scope: Scope, receive: Receive, send: Send) -> None:
-        anthropic = "anthropic-version" in Headers(scope=scope)
+    async def models(self, http: HTTPRequest) -> Response:
+        anthropic = "anthropic-version" in http.headers
         found = [self._model(name, anthropic=anthropic) for name in self._service.names]
         listed: dict[str, Any] = {"object": "list", "data": found}
         if anthropic:
             listed |= {"has_more": False, "first_id": found[0]["id"], "last_id": found[-1]["id"]}
-        await answer_json(200, listed, send)
+        return json_response(listed)
 
-    async def model(self, scope: Scope, receive: Receive, send: Send) -> None:
-        name = scope["path_params"]["name"]
+    async def model(self, http: HTTPRequest) -> Response:
+        name = http.path_params["name"]
         check_model(name, self._service.names)
-        await answer_json(200, self._model(name, anthropic="anthropic-version" in Headers(scope=scope)), send)
+        return json_response(self._model(name, anthropic="anthropic-version" in http.headers))
 
     def _model(self, name: str, *, anthropic: bool) -> dict[str, Any]:
         service, target = self._service, self._service.engine.target
@@ -81,12 +72,16 @@ class Pages:
             found |= {"type": "model", "display_name": name, "created_at": created}
         return found
 
-    async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def metrics(self, http: HTTPRequest) -> Response:
         service = self._service
         memory = service.engine.memory()
-        gauges = {
+        gauges: dict[str, tuple[str, dict[str, float]]] = {
             "num_requests_running": ("Answers being written.", {"": float(service.worker.running is not None)}),
             "num_requests_waiting": ("Requests in the queue.", {"": float(service.worker.waiting)}),
+            "context_tokens_used": (
+                "Positions that the newest sequence takes.",
+                {"": float(service.engine.session.length)},
+            ),
             "context_tokens_max": ("Positions of the context.", {"": float(service.engine.context_length)}),
             "acceptance_length": ("Tokens per step of the last answer.", {"": service.metrics.acceptance_length}),
             "memory_bytes": (
@@ -94,9 +89,9 @@ class Pages:
                 {f'{{part="{one.name}"}}': float(one.bytes) for one in memory.components},
             ),
         }
-        await answer(200, service.metrics.text(gauges).encode(), {"content-type": TYPE}, send)
+        return Response(service.metrics.text(gauges), media_type=TYPE)
 
-    async def props(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def props(self, http: HTTPRequest) -> Response:
         service, engine = self._service, self._service.engine
         support, template, tokenizer = service.preparer.support, engine.target.template, engine.target.tokenizer
         drafter = engine.limits.drafter
@@ -126,28 +121,27 @@ class Pages:
                 "notes": list(engine.notes),
             },
         }
-        await answer_json(200, found, send)
+        return json_response(found)
 
-    async def slots(self, scope: Scope, receive: Receive, send: Send) -> None:
-        service = self._service
-        running = service.worker.running
-        said = running.written if running is not None else 0
-        left = running.prepared.knobs.max_tokens - said if running is not None else -1
+    async def slots(self, http: HTTPRequest) -> Response:
+        service, running = self._service, self._service.worker.running
+        done = running.written if running is not None else 0
+        left = running.prepared.knobs.max_tokens - done if running is not None else -1
         slot = {
             "id": 0, "n_ctx": service.engine.context_length,
             "speculative": service.engine.limits.drafter is not None, "is_processing": running is not None,
-            "next_token": [{"n_decoded": said, "n_remain": left}],
+            "next_token": [{"n_decoded": done, "n_remain": left}],
         }  # fmt: skip
-        await answer_json(200, [slot], send)
+        return json_response([slot])
 
-    async def tokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = decode(await self._service.body(scope, receive), TokenizeRequest)
+    async def tokenize(self, http: HTTPRequest) -> Response:
+        request = await self._service.read(http, TokenizeRequest)
         special, tokenizer = bool(request.parse_special), self._service.preparer.tokenizer
         ids = await self._service.preparer.on_thread(lambda: tokenizer.encode(request.content or "", special=special))
-        await answer_json(200, {"tokens": ids}, send)
+        return json_response({"tokens": ids})
 
-    async def detokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = decode(await self._service.body(scope, receive), DetokenizeRequest)
+    async def detokenize(self, http: HTTPRequest) -> Response:
+        request = await self._service.read(http, DetokenizeRequest)
         size = self._service.engine.vocab_size
         tokens = request.tokens or []
         wrong = next((at for at, one in enumerate(tokens) if not 0 <= one < size), None)
@@ -155,18 +149,13 @@ class Pages:
             place = f"tokens[{wrong}]"
             raise invalid(f"{place} is {tokens[wrong]}, expected an id below {size}", place)
         found = b"".join(map(self._service.preparer.tokenizer.token_bytes, tokens))
-        await answer_json(200, {"content": found.decode("utf-8", "replace")}, send)
+        return json_response({"content": found.decode("utf-8", "replace")})
 
-    async def apply_template(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = decode(await self._service.body(scope, receive), TemplateRequest)
-        asked = chat.asked_of(
-            chat.ChatRequest(
-                messages=request.messages, tools=request.tools, reasoning_effort=request.reasoning_effort,
-                chat_template_kwargs=request.chat_template_kwargs,
-            )
-        )  # fmt: skip
-        preparer, defaults = self._service.preparer, self._service.defaults_of(scope).defaults
-        await answer_json(200, {"prompt": await preparer.on_thread(lambda: preparer.text(asked, defaults))}, send)
+    async def apply_template(self, http: HTTPRequest) -> Response:
+        request = await self._service.read(http, chat.ChatRequest)
+        preparer, defaults = self._service.preparer, self._service.defaults_of(http.scope).defaults
+        prompt = await preparer.on_thread(lambda: preparer.text(chat.asked_of(request), defaults))
+        return json_response({"prompt": prompt})
 
 
 def _name(tokenizer: Tokenizer, id: int | None) -> str:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from dflash_core.constraints.base import Constraint
+from dflash_core.constraints.grammar import Grammar, Grammars
 from dflash_core.engine import Engine
-from dflash_core.errors import KnobError, TemplateError
+from dflash_core.errors import CompilerBusyError, GrammarError, KnobError, TemplateError
 from dflash_core.knobs import Knobs
 from dflash_core.log_probs import LogProbs
 from dflash_core.messages import Message, Prompt
 from dflash_core.prompting import build_prompt, visible_end
 from dflash_core.record import Start
-from dflash_tui.server.asked import Asked
-from dflash_tui.server.constraining import Constraining
+from dflash_core.text.prompt import Prompting
+from dflash_core.text.tool_calls.forms import tool_grammar
+from dflash_tui.server.asked import GRAMMAR, Asked
 from dflash_tui.server.job import Prepared
 from dflash_tui.server.normal import normalised
-from dflash_tui.server.request_error import invalid, too_long
+from dflash_tui.server.request_error import busy, invalid, too_long
 from dflash_tui.server.sampling import Defaults, knobs_of
 from dflash_tui.server.written import WrittenAnswers
 
@@ -33,12 +37,13 @@ Result = TypeVar("Result")
 class Preparer:
     """`names`: target and drafter, as records name them."""
 
-    def __init__(self, engine: Engine, names: tuple[str, str]) -> None:
-        self._engine, self._names = engine, names
+    def __init__(self, engine: Engine, names: tuple[str, str], compiled: Callable[[float], None]) -> None:
+        """`compiled` is called with the seconds that each grammar took."""
+        self._engine, self._names, self._compiled = engine, names, compiled
         self.tokenizer, self._template = engine.target.tokenizer, engine.target.template
         self.support = self._template.tools
         self._written = WrittenAnswers(self.tokenizer)
-        self._constraining = Constraining(self.tokenizer, engine.vocab_size, self.support.form)
+        self._grammars = Grammars(self.tokenizer, engine.vocab_size)
         self._thread = ThreadPoolExecutor(1, "dflash-render")
 
     async def on_thread(self, work: Callable[[], Result]) -> Result:
@@ -58,17 +63,14 @@ class Preparer:
         knobs = knobs_of(asked, defaults, limits, capacity - len(prompt.ids))
         form = self.support.form if asked.tools and asked.choice != "none" and asked.grammar is None else None
         return Prepared(
+            asked=asked,
             prompt=prompt,
             knobs=knobs,
-            stops=asked.stops,
             form=form,
-            tools=asked.tools,
             start=_starter(messages, self._names, self._engine),
             answered=lambda message, ids: self._written.add(prompt.ids, len(messages), message, ids),
-            constraint=self._constraining.constraint(asked, prompt, thinking=knobs.thinking),
+            constraint=self._constraint(asked, prompt, thinking=knobs.thinking),
             log_probs=LogProbs(asked.log_probs) if asked.log_probs is not None else None,
-            parallel=asked.parallel,
-            notes=asked.notes,
         )
 
     def count(self, asked: Asked, defaults: Defaults) -> int:
@@ -89,16 +91,49 @@ class Preparer:
         if size > BYTES_PER_POSITION * capacity:
             raise too_long(size // BYTES_PER_TOKEN, capacity)
         try:
-            given = self._template.reasoning.variables(knobs)
-            prompt = build_prompt(self.tokenizer, self._template, messages, knobs.thinking, given, asked.tools)
+            prompting = Prompting.of(self.tokenizer, self._template, knobs, asked.tools)
+            prompt = build_prompt(prompting, messages)
             if knobs.attention_window:
-                sinks = visible_end(self.tokenizer, self._template, messages, prompt, knobs.thinking, given)
-                prompt = replace(prompt, sinks=sinks)
+                prompt = replace(prompt, sinks=visible_end(prompting, messages, prompt))
         except (TemplateError, KnobError) as error:
             raise invalid(f"the model's chat template refuses these messages: {error}", "messages") from None
         if not prompt.ids:
             raise invalid("the prompt is empty", "messages")
         return knobs, self._written.put_back(prompt, messages), messages
+
+    def _constraint(self, asked: Asked, prompt: Prompt, *, thinking: bool) -> Constraint | None:
+        """What the answer must conform to: a format that the request names, or calls of its tools; not the reasoning.
+        Raises RequestError for what cannot be followed."""
+        required = asked.choice == "required"
+        if asked.grammar is not None and required:
+            raise invalid("a call is required and a format is given, which exclude each other", "tool_choice")
+        place = asked.places.get(GRAMMAR) if asked.grammar is not None else "tool_choice" if required else "tools"
+        began = time.perf_counter()
+        try:
+            grammar = asked.grammar or self._of_tools(asked, required=required)
+            if grammar is None:
+                return None
+            return self._grammars.of_answer(grammar, thinking=thinking, opens_thinking=prompt.opens_thinking)
+        except CompilerBusyError as error:
+            raise busy(str(error), "compiler_busy") from None
+        except GrammarError as error:
+            raise invalid(str(error), place) from None
+        finally:
+            self._compiled(time.perf_counter() - began)
+
+    def _of_tools(self, asked: Asked, *, required: bool) -> Grammar | None:
+        """The grammar of calls that must be made, or must follow their schemas. Where a call could begin anywhere in a
+        text, those that are only strict are left as they are."""
+        form, special = self.support.form, self.tokenizer.special
+        if not required and not (
+            asked.strict and asked.tools and asked.choice == "auto" and form is not None and form.begins in special
+        ):
+            return None
+        source = tool_grammar(form, asked.tools, special, name=asked.tool, several=asked.parallel, free=not required)
+        # A form that reads the names of channels itself has them in its grammar too.
+        channels = self.tokenizer.channels
+        whole = form is not None and channels is not None and form.shown.issuperset(channels.tokens)
+        return Grammar("lark", source, whole=whole)
 
 
 def _starter(messages: tuple[Message, ...], names: tuple[str, str], engine: Engine) -> Callable[[Prompt, Knobs], Start]:

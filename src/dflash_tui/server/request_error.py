@@ -16,6 +16,7 @@ _TYPES: Mapping[int, tuple[str, str]] = {
     413: ("request_too_large", "request_too_large"),
     429: ("rate_limit_error", "rate_limit_error"),
     500: ("server_error", "api_error"),
+    501: ("not_supported_error", "api_error"),
     503: ("unavailable_error", "overloaded_error"),
 }
 """By status: the type of the error object for OpenAI and for Anthropic."""
@@ -41,8 +42,8 @@ class RequestError(Exception):
         return OVERLOADED if dialect == "anthropic" and self.status == 503 else self.status
 
     def headers_in(self, dialect: Dialect) -> dict[str, str]:
-        """Further headers of the response. Clients send a 4xx again unless they are asked not to."""
-        again = self.status == 429 or self.status >= 500
+        """Further headers of the response. Clients send most errors again unless they are asked not to."""
+        again = self.status == 429 or (self.status >= 500 and self.status != 501)
         return {**self.headers, **({} if again else {"x-should-retry": "false"})}
 
     def body(self, dialect: Dialect, request_id: str) -> dict[str, Any]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from dflash_core.messages import Call, Message, arguments_of
-from dflash_tui.server.asked import GRAMMAR, Asked
-from dflash_tui.server.extensions import choice_of, effort_of, extended, grammar_of, sampling_changes
-from dflash_tui.server.parts import Function, at_least_one, role_of, string_of, text_of, tools_of
+from dflash_tui.server.asked import Asked, Function, Request
+from dflash_tui.server.parts import role_of, string_of, text_of
 from dflash_tui.server.request_error import RequestError, invalid
+from dflash_tui.server.written import Thoughts
 
 HOSTED = (
     "web_search", "image_generation", "file_search", "code_interpreter", "computer", "mcp", "local_shell", "shell",
@@ -36,14 +36,10 @@ class ReasoningField(msgspec.Struct):
     effort: str | None = None
 
 
-class ResponseRequest(msgspec.Struct, kw_only=True):
+class ResponseRequest(Request, kw_only=True):
     input: str | list[Any]
-    model: str | None = None
     instructions: str | None = None
-    stream: bool | None = None
     max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -52,7 +48,6 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     include: list[str] | None = None
     text: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
-    dflash: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,49 +101,38 @@ def _tools(request: ResponseRequest) -> _Tools:
     return found
 
 
-def asked_of(request: ResponseRequest) -> Asked:
-    """The request in the decoder's terms. Raises RequestError."""
+def asked_of(request: ResponseRequest, thoughts: Thoughts) -> Asked:
+    """The request in the decoder's terms; `thoughts`: reasoning that it names by keys. Raises RequestError."""
     if request.previous_response_id is not None:
         raise RequestError(
             400, "no response is stored here; send the whole history as input", "previous_response_id",
             "previous_response_not_found",
         )  # fmt: skip
-    wanted = (request.text or {}).get("format")
-    if wanted is not None and not isinstance(wanted, dict):
+    form = (request.text or {}).get("format")
+    if form is not None and not isinstance(form, dict):
         raise invalid("expected an object at text.format", "text.format")
-    grammar, place = grammar_of(wanted, "text.format", request.dflash)
-    changes, places, _ = extended(request.dflash)
-    changes |= sampling_changes(temperature=request.temperature, top_p=request.top_p)
-    thinking, effort = effort_of(request.reasoning.effort if request.reasoning else None, "reasoning.effort")
     messages = [Message("system", request.instructions)] if request.instructions else []
     notes: list[str] = []
     if isinstance(request.input, str):
         messages.append(Message("user", request.input))
     else:
         for at, item in enumerate(request.input):
-            message = _message(item, f"input[{at}]", notes)
+            message = _message(item, f"input[{at}]", notes, thoughts)
             messages += [message] if message is not None else []
     tools = _tools(request)
-    shown = {one.name: name for name, one in tools.names.items()}
-    choice, tool = choice_of(request.tool_choice)
-    return Asked(
+    found = request.asked(
         messages=tuple(messages),
-        tools=tools_of(tools.functions),
-        choice=choice,
-        tool=shown.get(tool, tool),
-        strict=any(one.strict for one in tools.functions),
-        parallel=request.parallel_tool_calls is not False,
-        grammar=grammar,
-        changes=changes,
-        places=places | {GRAMMAR: place},
-        max_tokens=at_least_one(request.max_output_tokens, "max_output_tokens"),
-        thinking=thinking,
-        effort=effort,
+        functions=tools.functions,
+        choice=request.tool_choice,
+        form=(form, "text.format"),
+        effort=(request.reasoning.effort if request.reasoning else None, "reasoning.effort"),
         notes=tuple(notes),
     )
+    shown = {one.name: name for name, one in tools.names.items()}
+    return replace(found, tool=shown.get(found.tool, found.tool))
 
 
-def _message(item: object, place: str, notes: list[str]) -> Message | None:
+def _message(item: object, place: str, notes: list[str], thoughts: Thoughts) -> Message | None:
     """The message of an item; None for one that has no place in a prompt."""
     if not isinstance(item, dict):
         raise invalid(f"expected an object at {place}", place)
@@ -156,8 +140,8 @@ def _message(item: object, place: str, notes: list[str]) -> Message | None:
     if kind == "message":
         return _plain(item, place)
     if kind == "reasoning":
-        parts = item.get("content") or item.get("summary") or []
-        return Message("assistant", "", text_of(parts, f"{place}.content"))
+        text = text_of(item.get("content") or [], f"{place}.content") or thoughts.get(item.get("encrypted_content"))
+        return Message("assistant", "", text or text_of(item.get("summary") or [], f"{place}.summary"))
     if kind in ("function_call", "custom_tool_call"):
         name, space = string_of(item, "name", place), item.get("namespace")
         shown = f"{space}__{name}" if isinstance(space, str) and space else name

@@ -19,12 +19,6 @@ USUAL = Recommended(
     thinking={"temperature": 1.0, "top_p": 0.95, "top_k": 20},
 )
 """For a model that nothing is recommended for: agents that send no temperature expect some sampling."""
-EFFORT_WORDS = {
-    "none": "", "minimal": "", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh",
-}  # fmt: skip
-"""Words for efforts in requests, and the level of each; "" is no reasoning."""
-
-
 TYPED = ("int", "float", "switch")
 
 

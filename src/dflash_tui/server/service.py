@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from starlette.requests import Request as HTTPRequest
 from starlette.types import Receive, Scope, Send
 
 from dflash_core.clean import encodable
@@ -13,16 +15,19 @@ from dflash_core.engine import Engine
 from dflash_tui.application.background import DecoderUse
 from dflash_tui.application.requests import Requests, client_name
 from dflash_tui.application.session import LoadRequest
-from dflash_tui.server.asked import Asked
-from dflash_tui.server.body import read_body
-from dflash_tui.server.exchange import Writer, exchange
+from dflash_tui.server.asked import Asked, Request
+from dflash_tui.server.body import Decoded, decode, read_body
+from dflash_tui.server.exchange import exchange
 from dflash_tui.server.job import Job
 from dflash_tui.server.metrics import Metrics
 from dflash_tui.server.prepare import Preparer
 from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.sampling import ClientDefaults, Defaults
 from dflash_tui.server.settings import ServerSettings
+from dflash_tui.server.updates import text_thinking_calls
 from dflash_tui.server.worker import Worker
+from dflash_tui.server.writer import Writer
+from dflash_tui.server.written import Thoughts
 
 JOIN_S = 30.0
 
@@ -62,7 +67,8 @@ class Service:
         self.created = int(time.time())
         drafter = engine.limits.drafter
         self.metrics = Metrics(drafter.block - 1 if drafter else 0)
-        self.preparer = Preparer(engine, (served.target, served.draft))
+        self.thoughts = Thoughts()
+        self.preparer = Preparer(engine, (served.target, served.draft), self.metrics.compiled)
         self.worker = Worker(engine, settings.queue, self.metrics.ended, decoder)
 
     @property
@@ -75,9 +81,9 @@ class Service:
         """All names that requests may use, the first is shown."""
         return tuple(dict.fromkeys((self.name, self.served.target)))
 
-    async def body(self, scope: Scope, receive: Receive) -> bytes:
+    async def read(self, http: HTTPRequest, kind: type[Decoded]) -> Decoded:
         """The body of a request. Raises RequestError and ClientGoneError."""
-        return await read_body(scope, receive, self.settings.max_body)
+        return decode(await read_body(http.scope, http.receive, self.settings.max_body), kind)
 
     def retune(self, defaults: Defaults, clients: Mapping[str, ClientDefaults]) -> None:
         """Other defaults for the requests that follow."""
@@ -91,39 +97,39 @@ class Service:
                 return served.clients[name]
         return ClientDefaults("", served.defaults)
 
-    async def count(self, asked: Asked, scope: Scope) -> int:
+    async def count(self, ask: Callable[[], Asked], http: HTTPRequest) -> int:
         """Tokens of the prompt of a request. Raises RequestError."""
-        defaults = self.defaults_of(scope).defaults
-        return await self.preparer.on_thread(lambda: self.preparer.count(asked, defaults))
+        defaults = self.defaults_of(http.scope).defaults
+        return await self.preparer.on_thread(lambda: self.preparer.count(ask(), defaults))
 
     async def answer(
-        self,
-        asked: Asked,
-        writer: Writer,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        model: str | None,
-        streamed: bool,
+        self, request: Request, ask: Callable[[], Asked], writer: Writer, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Answer a request, which names a `model`. Raises RequestError before the response has begun."""
+        """Answer a request, which `ask` translates. Raises RequestError before the response has begun."""
         own = self.defaults_of(scope)
-        prepared = await self.preparer.on_thread(lambda: self.preparer.prepare(asked, own.defaults))
+        prepared = await self.preparer.on_thread(lambda: self.preparer.prepare(ask(), own.defaults))
         client, path = scope["log"]["client"], scope["path"]
-        request = self.requests.add(client, path, model or self.name, own.preset, prepared.prompt)
-        scope["answer"] = request.number
+        served = self.requests.add(client, path, request.model or self.name, own.preset, prepared.prompt)
+        scope["answer"], scope["log"]["model"] = served.number, served.model[:80]
+        key = scope.get("key", 0)
+        job = Job(prepared, served, self.requests, streamed=bool(request.stream), key=key)
         try:
-            key = scope.get("key", 0)
-            job = Job(prepared, request, self.requests, streamed=streamed, events=asked.events, key=key)
             await exchange(job, self.worker, writer, scope, receive, send)
         except RequestError as error:
-            if request.state == "waiting":
-                self.requests.over(request, f"refused: {error}")
+            if served.state == "waiting":
+                self.requests.over(served, f"refused: {error}")
             raise
         finally:
-            if request.state == "waiting":
-                self.requests.over(request, "client left")
+            if self.settings.log is not None and self.settings.log.prompts:
+                scope["texts"] = self._texts(job)
+            if served.state == "waiting":
+                self.requests.over(served, "client left")
+
+    def _texts(self, job: Job) -> dict[str, Any]:
+        """What a request and its answer say."""
+        text, thinking, calls = text_thinking_calls(job.parts)
+        prompt = self.preparer.tokenizer.decode(job.prepared.prompt.ids)
+        return {"prompt": prompt, "thinking": thinking, "answer": text, "calls": calls}
 
     def close(self) -> None:
         """End all threads and save the states of conversations. Blocks until the running step is over."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from dflash_core.errors import DFlashError
+from dflash_tui.server.request_log import RequestLog
 
 KEY_VARIABLE = "DFLASH_TUI_API_KEY"
 MAX_BODY = 32 * 2**20
@@ -17,7 +18,8 @@ MAX_BODY = 32 * 2**20
 class ServerSettings:
     """`keys`: any of them opens the server; none: no key is needed. `origins`: web pages that may call it, "*" is all.
     `hosts`: further names of a server that only this machine reaches. `queue`: requests that may wait.
-    `max_body`: bytes of a request. `share_events`: whoever has a key may watch the requests of all."""
+    `max_body`: bytes of a request. `share_events`: whoever has a key may watch the requests of all. `log`: a line
+    for each request, besides the one in the program's log."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -28,6 +30,7 @@ class ServerSettings:
     queue: int = 32
     max_body: int = MAX_BODY
     share_events: bool = False
+    log: RequestLog | None = None
 
     @property
     def watched(self) -> bool:

@@ -5,47 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, cast
 
 from dflash_core.events import PrefillEvent
 from dflash_core.record import Line
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking, merged
-from dflash_core.turn_stats import TurnReport
+from dflash_core.turn_stats import TurnReport, TurnStats
 
-Kind = Literal["thinking", "text", "call"]
 Why = Literal["end", "length", "context", "stop string", "calls", "cancelled"]
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Consecutive parts of a kind as one; `name` of a call, whose `text` is its arguments."""
-
-    kind: Kind
-    text: str
-    name: str = ""
-
-
-def blocks_of(parts: Iterable[Part]) -> list[Block]:
-    """An answer that is not streamed, in its order."""
-    found: list[Block] = []
-    for part in parts:
-        if isinstance(part, CallStart):
-            found.append(Block("call", "", part.name))
-        elif isinstance(part, (Text, Thinking, CallArguments)):
-            kind: Kind = "text" if isinstance(part, Text) else "thinking" if isinstance(part, Thinking) else "call"
-            if not found or found[-1].kind != kind:
-                found.append(Block(kind, ""))
-            found[-1] = replace(found[-1], text=found[-1].text + part.text)
-    return found
-
-
-def text_thinking_calls(parts: Iterable[Part]) -> tuple[str, str, list[Block]]:
-    """An answer whose text, reasoning and calls are apart."""
-    blocks = blocks_of(parts)
-    text, thinking = ("".join(one.text for one in blocks if one.kind == kind) for kind in ("text", "thinking"))
-    return text, thinking, [one for one in blocks if one.kind == "call"]
+def text_thinking_calls(parts: Iterable[Part]) -> tuple[str, str, list[tuple[str, str]]]:
+    """An answer whose text, reasoning and calls are apart; of calls the names and arguments, as JSON text."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[tuple[str, str]] = []
+    for part in merged(parts):
+        if isinstance(part, Text):
+            texts.append(part.text)
+        elif isinstance(part, Thinking):
+            thoughts.append(part.text)
+        elif isinstance(part, CallStart):
+            calls.append((part.name, ""))
+        elif isinstance(part, CallArguments):
+            calls[-1] = (calls[-1][0], part.text)
+    return "".join(texts), "".join(thoughts), calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +44,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step's parts. `read`: the prompt has been read with it."""
+    """One step's parts. `read`: the prompt has been read with it. `figures`: those so far, where they are requested."""
 
     parts: tuple[Part, ...]
     read: PrefillEvent | None = None
+    figures: TurnStats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +87,8 @@ def joined(updates: Iterable[Update]) -> Iterator[Update]:
     for kind, run in groupby(updates, type):
         if kind is Step:
             steps = cast("list[Step]", list(run))
-            yield Step(tuple(merged(part for step in steps for part in step.parts)), steps[0].read)
+            figures = next((step.figures for step in reversed(steps) if step.figures is not None), None)
+            yield Step(tuple(merged(part for step in steps for part in step.parts)), steps[0].read, figures)
         else:
             yield from run
 

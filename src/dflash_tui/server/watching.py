@@ -6,17 +6,19 @@ import asyncio
 
 import msgspec
 from starlette.datastructures import Headers
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dflash_core.knobs import Knobs
 from dflash_core.record import VERSION, Start, encode
 from dflash_tui import __version__
 from dflash_tui.application.session_state import SessionState, encode_state
-from dflash_tui.server.body import decode
-from dflash_tui.server.exchange import ALIVE_S, PATIENCE_S, SSE, event, left
-from dflash_tui.server.gate import answer, answer_json
+from dflash_tui.server.exchange import ALIVE_S, PATIENCE_S, SSE, left
+from dflash_tui.server.gate import json_response
 from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.service import Service
+from dflash_tui.server.writer import event
 
 LOOK_S = 0.05
 
@@ -35,7 +37,7 @@ class Watching:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def session(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def session(self, http: HTTPRequest) -> Response:
         service, engine = self._service, self._service.engine
         defaults = service.served.defaults
         state = SessionState(
@@ -43,9 +45,9 @@ class Watching:
             engine.context_length, engine.memory(), engine.limits, defaults.knobs_for(defaults.knobs.thinking),
             tuple(engine.notes),
         )  # fmt: skip
-        await answer(200, encode_state(state), {"content-type": "application/json"}, send)
+        return Response(encode_state(state), media_type="application/json")
 
-    async def events(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def events(self, http: HTTPRequest) -> ASGIApp:
         """All lines from now on, as events named `dflash` whose id is the number of the line; `last-event-id` goes on
         after one. Before the first line of a request, an event named `request` says whose it is. A comment says how
         many are lost where a reader is late."""
@@ -54,6 +56,9 @@ class Watching:
                 403, "this server has several keys, so requests are not shown to each other; --share-events shows them",
                 code="events_not_shared",
             )  # fmt: skip
+        return self._send_lines
+
+    async def _send_lines(self, scope: Scope, receive: Receive, send: Send) -> None:
         requests, last = self._service.requests, Headers(scope=scope).get("last-event-id", "")
         sent = min(int(last), requests.last_line) if last.isdecimal() and len(last) < 16 else requests.last_line
         await send({"type": "http.response.start", "status": 200, "headers": list(SSE)})
@@ -81,11 +86,11 @@ class Watching:
         finally:
             gone.cancel()
 
-    async def change(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = decode(await self._service.body(scope, receive), AnswerChange)
-        number = scope["path_params"]["number"]
+    async def change(self, http: HTTPRequest) -> Response:
+        request = await self._service.read(http, AnswerChange)
+        number = http.path_params["number"]
         job = self._service.worker.find(number)
-        if job is None or not (self._service.settings.watched or job.key == scope["key"]):
+        if job is None or not (self._service.settings.watched or job.key == http.scope["key"]):
             raise RequestError(404, f"no answer of the number {number} is waiting or running", code="not_found")
         if request.knobs is not None:
             job.change(request.knobs)
@@ -93,4 +98,4 @@ class Watching:
             job.answer_now()
         if request.stop:
             job.cancel()
-        await answer_json(200, {"answer": number}, send)
+        return json_response({"answer": number})

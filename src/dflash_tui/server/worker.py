@@ -28,28 +28,19 @@ class Worker:
         self._engine, self._queue, self._ended = engine, queue, ended
         self._decoder = decoder or DecoderUse()
         self._waiting: deque[Job] = deque()
-        self._running: Job | None = None
-        self._ending = False
-        self._broken = ""
+        self.running: Job | None = None
+        self.ending = False
+        self.broken = ""
+        """Why the engine can answer nothing any more; "" as long as it can."""
         self._condition = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="dflash-engine", daemon=True)
         self._thread.start()
 
-    @property
-    def running(self) -> Job | None:
-        """The job that is being answered."""
-        return self._running
-
-    @property
-    def ending(self) -> bool:
-        """The server ends."""
-        return self._ending
-
     def find(self, number: int) -> Job | None:
         """The job of a request, while it waits or runs."""
         with self._condition:
-            jobs = [*self._waiting, *([self._running] if self._running is not None else [])]
-            return next((one for one in jobs if one.request.number == number), None)
+            jobs = (*self._waiting, self.running)
+            return next((one for one in jobs if one is not None and one.request.number == number), None)
 
     @property
     def waiting(self) -> int:
@@ -57,24 +48,19 @@ class Worker:
         with self._condition:
             return self._count()
 
-    @property
-    def broken(self) -> str:
-        """Why the engine can answer nothing any more; "" as long as it can."""
-        return self._broken
-
     def submit(self, job: Job) -> int:
         """Queue a job; how many are before it. Raises RequestError where too many wait, or none is taken any more."""
         with self._condition:
-            if self._ending:
+            if self.ending:
                 raise ending()
-            if self._broken:
-                raise RequestError(503, self._broken, code="engine_failed", headers={"retry-after": "60"})
-            if self._count() >= self._queue + (self._running is None):
+            if self.broken:
+                raise RequestError(503, self.broken, code="engine_failed", headers={"retry-after": "60"})
+            if self._count() >= self._queue + (self.running is None):
                 raise busy(
                     f"{self._queue} requests wait already, the limit of this server (--queue); send it again",
                     "queue_full",
                 )
-            before = self._count() + (self._running is not None)
+            before = self._count() + (self.running is not None)
             self._waiting.append(job)
             self._condition.notify()
             return before
@@ -88,8 +74,8 @@ class Worker:
     def end(self) -> None:
         """Cancel the running job and refuse those that wait."""
         with self._condition:
-            self._ending = True
-            waiting, running = list(self._waiting), self._running
+            self.ending = True
+            waiting, running = list(self._waiting), self.running
             self._waiting.clear()
             self._condition.notify()
         for job in waiting:
@@ -110,7 +96,7 @@ class Worker:
         while (job := self._next()) is not None:
             self._answer(job)
             with self._condition:
-                self._running = None
+                self.running = None
 
     def _answer(self, job: Job) -> None:
         client = job.request.client.partition(" ")[0] or "another program"
@@ -127,11 +113,11 @@ class Worker:
         if isinstance(last, Failed) and not isinstance(last.error, GrammarError):
             LOG.error("an answer failed", exc_info=last.error)
             if isinstance(last.error, KernelError) and last.error.reload:
-                self._broken = f"{last.error}; start the server again"
+                self.broken = f"{last.error}; start the server again"
         self._ended(job, last)
 
     def _next(self) -> Job | None:
         with self._condition:
-            self._condition.wait_for(lambda: self._waiting or self._ending)
-            self._running = self._waiting.popleft() if self._waiting else None
-            return self._running
+            self._condition.wait_for(lambda: self._waiting or self.ending)
+            self.running = self._waiting.popleft() if self._waiting else None
+            return self.running

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -92,6 +93,30 @@ class WrittenAnswers:
             head=moved(prompt.head),
             continued=moved(prompt.continued),
         )
+
+
+class Thoughts:
+    """The newest reasoning under keys, for clients that send back a key in place of the text. Thread-safe."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes, self._nbytes = max_bytes, 0
+        self._texts: OrderedDict[str, str] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, text: str) -> str:
+        """The key of a text, which nobody can guess."""
+        key = f"rk_{secrets.token_urlsafe(24)}"
+        with self._lock:
+            self._texts[key] = text
+            self._nbytes += len(text)
+            while self._nbytes > self._max_bytes:
+                self._nbytes -= len(self._texts.popitem(last=False)[1])
+        return key
+
+    def get(self, key: object) -> str:
+        """The text of a key; "" where it is not known any more."""
+        with self._lock:
+            return self._texts.get(key, "") if isinstance(key, str) else ""
 
 
 def _nbytes(answers: Sequence[_Answer]) -> int:

@@ -207,25 +207,21 @@ _MODIFIERS = frozenset(("ctrl", "alt", "shift", "super", "meta"))
 _NAMED = frozenset(key.value for key in Keys if key.value.isalnum()) | frozenset(REPLACED_KEYS)
 
 
-class KeysError(DFlashError):
-    """Keys that an action cannot have."""
-
-
 def checked(id: str, keys: str) -> str:
-    """A user's keys for an action, normalized, separated by commas; "" removes its keys. Raises KeysError."""
+    """A user's keys for an action, normalized, separated by commas; "" removes its keys. Raises DFlashError."""
     names = list(dict.fromkeys(key.strip().lower() for key in keys.split(",") if key.strip()))
     if id not in _KNOWN:
         near = difflib.get_close_matches(id, list(_KNOWN), n=1)
-        raise KeysError("no such action" + (f"; did you mean {near[0]}?" if near else ""))
+        raise DFlashError("no such action" + (f"; did you mean {near[0]}?" if near else ""))
     if id in FIXED:
-        raise KeysError("its keys are fixed")
+        raise DFlashError("its keys are fixed")
     for key in names:
         if not _is_key(key):
-            raise KeysError(f"{key!r} is no key; write it as ctrl+r, f10 or alt+up")
+            raise DFlashError(f"{key!r} is no key; write it as ctrl+r, f10 or alt+up")
         if key in ("ctrl+h", "ctrl+i", "ctrl+m"):
-            raise KeysError(f"terminals send {key} as another key; choose one that arrives")
+            raise DFlashError(f"terminals send {key} as another key; choose one that arrives")
         if _KNOWN[id].scope == "chat" and (key in _EDITING or len(key) == 1):
-            raise KeysError(f"the prompt needs {key} for typing; choose another key")
+            raise DFlashError(f"the prompt needs {key} for typing; choose another key")
     return ",".join(names)
 
 
@@ -256,23 +252,9 @@ def _clash(keymap: Mapping[str, str]) -> tuple[str, str] | None:
     return None
 
 
-def remapped(requested: Mapping[str, str]) -> tuple[tuple[Action, ...], dict[str, str], list[str]]:
-    """The actions with a user's keys, the keymap for Textual, and a line for each entry that is left out.
-
-    A key that two actions of one screen would share is refused, and so is one that no terminal sends.
-    """
-    keymap: dict[str, str] = {}
-    problems: list[str] = []
-    for id, keys in requested.items():
-        try:
-            keymap[id] = checked(id, keys)
-        except KeysError as error:
-            problems.append(f"{id}: {error}")
-    for id, why in clashing(keymap).items():
-        del keymap[id]
-        problems.append(f"{id}: {why}")
-    actions = tuple(dataclasses.replace(one, keys=keymap.get(one.id, one.keys)) for one in ACTIONS)
-    return actions, keymap, problems
+def with_keys(keymap: Mapping[str, str]) -> tuple[Action, ...]:
+    """The actions with a user's checked keys."""
+    return tuple(dataclasses.replace(one, keys=keymap.get(one.id, one.keys)) for one in ACTIONS)
 
 
 def actions_of(app: object) -> Sequence[Action]:
@@ -303,8 +285,7 @@ def retold(text: str, app: object) -> str:
 
 
 def nowhere(id: str) -> str:
-    """The placeholder key of an action without one. No terminal sends it. Textual needs a key to bind an action, and
-    only a bound action can be remapped."""
+    """The placeholder key of an action without one, which no terminal sends: Textual remaps only what has a key."""
     return f"{_NOWHERE}{id}"
 
 

@@ -27,44 +27,42 @@ _REFERENCE = re.compile(r"\$([a-zA-Z][\w-]*)", re.ASCII)
 _OPACITY = re.compile(r"(.+?)\s+(\d{1,3}(?:\.\d{1,6})?)%", re.DOTALL | re.ASCII)
 
 
-class BadVariableError(Exception):
-    """The variable `name` has an unusable value."""
+class _BadThemeError(Exception):
+    """`field` is the dotted name of the invalid entry, if the error concerns one."""
 
-    def __init__(self, name: str, what: str) -> None:
+    def __init__(self, what: str, field: str = "") -> None:
         super().__init__(what)
-        self.name = name
+        self.field = field
 
 
-def shown(value: object) -> str:
-    """A value of a file as shown in an error line."""
+def _wrong(name: str, value: object, problem: str, table: str = "") -> _BadThemeError:
+    return _BadThemeError(f"{name} is {_shown(value)}{problem}", table + name)
+
+
+def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-def resolved(variables: Mapping[str, str], generated: Mapping[str, str]) -> dict[str, str]:
-    """Resolve the references in `variables`. `generated`: the theme's other variables. Raises BadVariableError."""
-    return {name: _value(name, variables, generated) for name in variables}
-
-
-def _value(name: str, variables: Mapping[str, str], generated: Mapping[str, str]) -> str:
+def _variable(name: str, variables: Mapping[str, str], generated: Mapping[str, str]) -> str:
+    """The value of a variable, its references resolved. `generated`: the theme's other variables."""
     if not _NAME.fullmatch(name):
-        raise BadVariableError(name, f"{shown(name)} is no name; expected letters, digits, - and _")
+        raise _BadThemeError(f"{_shown(name)} is no name; expected letters, digits, - and _", f"variables.{name}")
     text = _followed(name, variables, generated)
     own = generated.get(name, "")
     if text == own or (own.startswith("auto") and _is_auto(text)):
         return text
     # The type follows Textual's own value. A name that Textual does not know may have either type.
-    style, color = _is_style(text), _as_color(text)
+    style, color, own_style = _is_style(text), _as_color(text), _is_style(own)
     if color is not None and name == GROUND and Color.parse(color).a < 1:
-        raise BadVariableError(name, f"{name} is {shown(variables[name])}; {OPAQUE}")
-    if color is not None and not (own and _is_style(own)):
+        raise _wrong(name, variables[name], f"; {OPAQUE}", "variables.")
+    if color is not None and not own_style:
         return color
-    if style and not (own and not _is_style(own)):
+    if style and (own_style or not own):
         return text
-    expected = "a color, or a color and its opacity in percent" if not own or not _is_style(own) else "text styles"
-    if not own:
-        expected += ", or text styles"
-    raise BadVariableError(name, f"{name} is {shown(variables[name])}; expected {expected}")
+    expected = "text styles" if own_style else "a color, or a color and its opacity in percent"
+    expected += "" if own else ", or text styles"
+    raise _wrong(name, variables[name], f"; expected {expected}", "variables.")
 
 
 def _followed(name: str, variables: Mapping[str, str], generated: Mapping[str, str]) -> str:
@@ -73,12 +71,12 @@ def _followed(name: str, variables: Mapping[str, str], generated: Mapping[str, s
     while (found := _REFERENCE.match(text)) is not None:
         other = found[1]
         if other in seen:
-            raise BadVariableError(name, f"{name} is {shown(variables[name])}, which refers back to itself")
+            raise _wrong(name, variables[name], ", which refers back to itself", "variables.")
         value = variables.get(other, generated.get(other))
         if value is None:
             near = difflib.get_close_matches(other, [*variables, *generated], n=1)
             hint = f"; did you mean ${near[0]}?" if near else ""
-            raise BadVariableError(name, f"{name} is {shown(variables[name])}; there is no ${other}{hint}")
+            raise _wrong(name, variables[name], f"; there is no ${other}{hint}", "variables.")
         seen.add(other)
         text = value.strip() + text[found.end() :]
     return text
@@ -102,9 +100,8 @@ def _is_style(text: str) -> bool:
 
 def _as_color(text: str) -> str | None:
     """A color in Textual's own notation; None if the value is no color."""
-    opacity = 100.0
-    if (match := _OPACITY.fullmatch(text)) is not None:
-        text, opacity = match[1], float(match[2])
+    match = _OPACITY.fullmatch(text)
+    text, opacity = (match[1], float(match[2])) if match is not None else (text, 100.0)
     try:
         color = Color.parse(text)
     except ColorParseError:
@@ -131,22 +128,14 @@ class Themes:
     problems: tuple[str, ...] = ()
 
 
-class _BadThemeError(Exception):
-    """`field` is the dotted name of the invalid entry, if the error concerns one."""
-
-    def __init__(self, what: str, field: str = "") -> None:
-        super().__init__(what)
-        self.field = field
-
-
 def installed() -> Themes:
     """The app's themes, and those of the user's configuration folder."""
+    own = config_folder() / "themes"
     try:
-        ours, problems = [themes_dir()], []
+        return load_themes([themes_dir(), own])
     except DFlashError as error:
-        ours, problems = [], [str(error)]
-    found = load_themes([*ours, config_folder() / "themes"])
-    return Themes(found.themes, (*problems, *found.problems))
+        found = load_themes([own])
+        return replace(found, problems=(str(error), *found.problems))
 
 
 def with_known_theme(config: Config, known: Iterable[str]) -> tuple[Config, list[str]]:
@@ -177,40 +166,32 @@ def load_themes(folders: Iterable[Path]) -> Themes:
         for path in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
             try:
                 text, table = read_toml(path)
+                theme = _read(table, path.stem)
+                found[theme.name] = theme
             except TomlError as error:
                 problems.append(f"{path.name}: {error}")
-                continue
-            try:
-                theme = _read(table, path.stem)
             except _BadThemeError as error:
                 line = f", line {line_of(text, error.field)}" if error.field else ""
                 problems.append(f"{path.name}{line}: {error}")
-            else:
-                found[theme.name] = theme
     return Themes(tuple(found.values()), tuple(problems))
 
 
 def _read(table: Mapping[str, Any], stem: str) -> Theme:
-    unknown = sorted(set(table) - _KNOWN)
-    if unknown:
-        raise _BadThemeError(f"unknown key {shown(unknown[0])}; known: {', '.join(sorted(_KNOWN))}", unknown[0])
-    name = table.get("name", stem)
+    if unknown := sorted(set(table) - _KNOWN):
+        raise _BadThemeError(f"unknown key {_shown(unknown[0])}; known: {', '.join(sorted(_KNOWN))}", unknown[0])
+    name, dark, variables = table.get("name", stem), table.get("dark", True), table.get("variables", {})
     if not isinstance(name, str) or not name:
-        raise _BadThemeError(f"name is {shown(name)}; expected text", "name")
-    dark = table.get("dark", True)
+        raise _wrong("name", name, "; expected text")
     if not isinstance(dark, bool):
-        raise _BadThemeError(f"dark is {shown(dark)}; expected true or false", "dark")
+        raise _wrong("dark", dark, "; expected true or false")
     if "primary" not in table:
         raise _BadThemeError("no primary color; expected at least primary")
     colors: dict[str, Any] = {key: _color(key, table[key]) for key in _COLORS if key in table}
-    variables = table.get("variables", {})
     if not isinstance(variables, dict) or not all(isinstance(value, str) for value in variables.values()):
         raise _BadThemeError('variables is not a table of texts; expected [variables] with name = "value"', "variables")
     theme = Theme(name=name, dark=dark, **colors)
-    try:
-        theme.variables = resolved(variables, theme.to_color_system().generate())
-    except BadVariableError as error:
-        raise _BadThemeError(str(error), f"variables.{error.name}") from None
+    generated = theme.to_color_system().generate()
+    theme.variables = {name: _variable(name, variables, generated) for name in variables}
     return theme
 
 
@@ -220,9 +201,9 @@ def _color(key: str, value: object) -> str:
     except ColorParseError:
         color = None
     if color is None or not isinstance(value, str):
-        raise _BadThemeError(f'{key} is {shown(value)}; expected a color such as "#5ec8b0"', key)
+        raise _wrong(key, value, '; expected a color such as "#5ec8b0"')
     if key == GROUND and color.a < 1:
-        raise _BadThemeError(f"{key} is {shown(value)}; {OPAQUE}", key)
+        raise _wrong(key, value, f"; {OPAQUE}")
     return value
 
 

@@ -10,10 +10,6 @@ from dflash_core.knobs import SPECS
 from dflash_tui.chat.parts import ChatParts
 
 
-class SlashError(DFlashError):
-    """A command that cannot be executed as typed; the text says what is possible."""
-
-
 def knob_words(host: ChatParts) -> Mapping[str, str]:
     return {spec.name: spec.help for spec in SPECS}
 
@@ -35,7 +31,7 @@ def does(action: str) -> Callable[[ChatParts, str], Awaitable[None]]:
 
     async def run(host: ChatParts, rest: str) -> None:
         if rest:
-            raise SlashError(f"expected no more words, found: {rest}")
+            raise DFlashError(f"expected no more words, found: {rest}")
         await host.screen.run_action(action)
 
     return run

@@ -7,25 +7,22 @@ import shlex
 from collections.abc import Mapping
 
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, TYPES, checked
-from dflash_core.errors import KnobError
+from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, SPEC, SPEC_FORMER, SPECS, described, parse_settings, spec_of
 from dflash_tui.application.new_file import typed_pair
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.settings.keys import ACTIONS
-from dflash_tui.slash.chats import CHATS
-from dflash_tui.slash.command import Slash, SlashError, does, knob_words
-from dflash_tui.slash.lab import LAB_SLASH
-from dflash_tui.slash.models import MODELS
-from dflash_tui.slash.programs import PROGRAMS
+from dflash_tui.slash.command import Slash, does, knob_words
+from dflash_tui.slash.pages import CHATS, LAB, MODELS_AND_PROGRAMS
 from dflash_tui.text.commands import COMMAND
-from dflash_tui.widgets.completions import Completion
+from dflash_tui.widgets.prompt import Completion
 
 
 async def run(text: str, host: ChatParts) -> None:
     """Run a command. Raises DFlashError if it is unknown, misused or refused; nothing has been changed then."""
     match = COMMAND.fullmatch(text.strip())
     if match is None:
-        raise SlashError(f"not a command: {text.strip()}; /help lists them")
+        raise DFlashError(f"not a command: {text.strip()}; /help lists them")
     name, rest = match[1].lower(), (match[2] or "").strip()
     if name not in SLASH and rest and (name in SPEC or name in SPEC_FORMER):
         await _set(host, f"{name} {rest}")
@@ -33,9 +30,9 @@ async def run(text: str, host: ChatParts) -> None:
     if name not in SLASH:
         near = [one for one in SLASH if one.startswith(name)] or difflib.get_close_matches(name, list(SLASH), n=1)
         hint = f"did you mean /{near[0]}?" if near else "/help lists the commands"
-        raise SlashError(f"unknown command /{name}; {hint}")
+        raise DFlashError(f"unknown command /{name}; {hint}")
     if name in host.state.refused:
-        raise SlashError(host.state.refusal)
+        raise DFlashError(host.state.refusal)
     await SLASH[name].run(host, rest)
 
 
@@ -70,9 +67,9 @@ async def _set(host: ChatParts, rest: str) -> None:
         return
     if len(words) == 1 and (words[0] in SPEC or words[0] in SPEC_FORMER):
         spec = spec_of(words[0])
-        raise SlashError(f"{spec.name}: {spec.help}; {spec.allowed}. Write /set {spec.name} VALUE")
+        raise DFlashError(f"{spec.name}: {spec.help}; {spec.allowed}. Write /set {spec.name} VALUE")
     if len(words) != 2:
-        raise SlashError(
+        raise DFlashError(
             "write /set NAME VALUE, for example /set drafting tree 32; names: " + ", ".join(s.name for s in SPECS)
         )
     host.tuning.set(**parse_settings({words[0]: words[1]}))
@@ -82,7 +79,7 @@ async def _set(host: ChatParts, rest: str) -> None:
 async def _think(host: ChatParts, rest: str) -> None:
     levels = host.tuning.reasoning.levels
     if rest.lower() not in ("on", "off", *levels):
-        raise SlashError("write " + " or ".join(f"/think {level}" for level in (*(levels or ("on",)), "off")))
+        raise DFlashError("write " + " or ".join(f"/think {level}" for level in (*(levels or ("on",)), "off")))
     host.tuning.think(rest.lower())
 
 
@@ -94,7 +91,7 @@ async def _preset(host: ChatParts, rest: str) -> None:
         host.tuning.save(words[1])
     else:
         names = ", ".join(f"{one.name} ({one.about})" if one.about else one.name for one in host.tuning.presets)
-        raise SlashError(f"write /preset NAME or /preset save NAME; there are {names}")
+        raise DFlashError(f"write /preset NAME or /preset save NAME; there are {names}")
 
 
 async def _theme(host: ChatParts, rest: str) -> None:
@@ -108,11 +105,11 @@ async def _load(host: ChatParts, rest: str) -> None:
     try:
         words = shlex.split(rest)
     except ValueError as error:
-        raise SlashError(f"{rest}: {error}") from None
+        raise DFlashError(f"{rest}: {error}") from None
     if not words:
         host.open_page("models")
     elif len(words) > 2:
-        raise SlashError("write /load MODEL [DRAFT], in quotes where a path has spaces; /load shows the list")
+        raise DFlashError("write /load MODEL [DRAFT], in quotes where a path has spaces; /load shows the list")
     else:
         host.program.change_model(*typed_pair(*words))
 
@@ -152,18 +149,20 @@ async def _policy(host: ChatParts, rest: str) -> None:
     elif rest == "reset":
         user = host.state.decoder.used_by
         busy = "an answer is being written: Esc stops it" if host.state.busy else f"the decoder is used by {user}"
-        raise SlashError(busy if user else host.state.no_pair)
+        raise DFlashError(busy if user else host.state.no_pair)
     elif rest in SPEC_FORMER["policy"].choices:
         await _set(host, f"policy {rest}")
     else:
-        raise SlashError("write /policy reset to forget what was learned of this pair; /set drafting says what decodes")
+        raise DFlashError(
+            "write /policy reset to forget what was learned of this pair; /set drafting says what decodes"
+        )
 
 
 async def _kv(host: ChatParts, rest: str) -> None:
     try:
         kv = checked(rest)
     except KnobError as error:
-        raise SlashError(f"{error}. Write /kv TYPE, then /reload") from None
+        raise DFlashError(f"{error}. Write /kv TYPE, then /reload") from None
     host.tuning.ask_for_cache(kv)
 
 
@@ -189,7 +188,7 @@ SLASH: dict[str, Slash] = {
             lambda host: {one.name: one.about for one in host.tuning.presets}
             | {"save": "keep the present parameters by a name"},
         ),
-        *LAB_SLASH,
+        *LAB,
         *CHATS,
         Slash("policy", "/policy reset", "forget what auto learned of this pair", _policy, lambda host: RESET),
         Slash(
@@ -197,8 +196,7 @@ SLASH: dict[str, Slash] = {
             lambda host: dict.fromkeys(sorted(host.screen.app.available_themes), ""),
         ),
         Slash("kv", "/kv TYPE|K/V", "the cache type of keys and values, from the next load on", _kv, _kv_types),
-        *MODELS,
-        *PROGRAMS,
+        *MODELS_AND_PROGRAMS,
         Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
         Slash("reload", "/reload [CONTEXT]", "load the model again, with so many positions of context", _reload),
         Slash("system", "/system [TEXT]", "the system message of this conversation", _system, lambda host: SYSTEM),

@@ -7,13 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.content import Content
-from textual.css.styles import RulesMap
 from textual.selection import Selection
-from textual.strip import Strip
-from textual.style import Style
-from textual.visual import RenderOptions, Visual
 from textual.widget import MountError
 
 from dflash_core.clean import clean, marked
@@ -27,7 +22,7 @@ from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.markdown import Streamed
-from dflash_tui.widgets.mixins import Stack
+from dflash_tui.widgets.mixins import ByWidth, Stack, StackedRows
 
 if TYPE_CHECKING:
     from dflash_core.turn_stats import TurnReport
@@ -50,33 +45,19 @@ def stray_close(text: str) -> tuple[str, str] | None:
     return before, text[found.end() :].lstrip("\n")
 
 
-class Flowed(Visual):
-    """The lines; their width is known only when they are drawn."""
+class Flowed(ByWidth):
+    """Lines of parts between dots, which are broken there."""
 
     def __init__(self, lines: Sequence[str], style: str) -> None:
         self._lines, self._style = lines, style
 
     def at(self, width: int) -> Content:
-        """As many lines as they take in `width` cells."""
         broken = (part for line in self._lines for part in dotted(line.split(DOT), width))
         return Content.styled(marked("\n".join(broken)), self._style)
-
-    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:
-        return self.at(container_width).get_optimal_width(rules, container_width)
-
-    def get_height(self, rules: RulesMap, width: int) -> int:
-        return self.at(width).get_height(rules, width)
-
-    def render_strips(self, width: int, height: int | None, style: Style, options: RenderOptions) -> list[Strip]:
-        return self.at(width).render_strips(width, height, style, options)
 
 
 class Dotted(Static):
     """Shows such lines, or any other text."""
-
-    def show(self, lines: Sequence[str], style: str) -> None:
-        """Each of `lines` begins a row."""
-        self.update(Flowed(lines, style))
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         shown = self.visual
@@ -94,23 +75,19 @@ _STOPS = {
 }
 
 
-class Inside(Stack, Vertical):
-    """All of an answer except the line that opens it."""
-
-
 class Answer(Stack, Foldable):
     """Filled while its turn runs. A retry folds it into one line and does not replace it."""
 
-    def __init__(self, knobs: Knobs) -> None:
+    def __init__(self, knobs: Knobs, node: str = "") -> None:
         super().__init__(classes="answer")
         self.knobs = knobs
-        self.node = ""  # its id in the conversation, once it is stored
+        self.node = node  # its id in the conversation, once it is stored
         self.report: TurnReport | None = None
         self.line = FoldLine()
         self.thinking = Thinking()
         self.body = Streamed()
         self.footer = Dotted(classes="turn-footer")
-        self.inside = Inside(self.thinking, self.body, self.footer, classes="answer-inside")
+        self.inside = StackedRows(self.thinking, self.body, self.footer, classes="answer-inside")
         self._summary = ""
         self._sibling = ""
         self._moved = False  # the thinking was at first taken for the answer, and counted as such
@@ -129,28 +106,24 @@ class Answer(Stack, Foldable):
 
     @property
     def over(self) -> bool:
-        """Whether the turn has ended."""
         return bool(self._summary)
 
     async def add(self, text: str, thinking: str, meter: Meter) -> None:
         if thinking:
             self.thinking.add(clean(thinking))
         if self.thinking.text and not self._moved:
-            self.thinking.count(
-                meter.thinking_tokens, meter.thinking_s, running=not text and (bool(thinking) or not self.body.text)
-            )
-        if text:
-            # The blank lines between thinking and answer are not shown.
-            shown = clean(text) if self.body.text else clean(text).lstrip("\n")
-            if shown:
-                try:
-                    await self.body.feed(shown)
-                except Exception as error:
-                    await self._give_up(error)
-                await self._move_reasoning()
+            running = not text and (bool(thinking) or not self.body.text)
+            self.thinking.count(meter.thinking_tokens, meter.thinking_s, running=running)
+        # The blank lines between thinking and answer are not shown.
+        shown = clean(text) if self.body.text else clean(text).lstrip("\n")
+        if shown:
+            try:
+                await self.body.feed(shown)
+            except Exception as error:
+                await self._give_up(error)
+            await self._move_reasoning()
 
     async def _move_reasoning(self) -> None:
-        """Text shown as the answer turns out to be reasoning, because a closing tag follows it."""
         if "</think>" not in self.body.text or self.thinking.text:
             return
         if (parts := stray_close(self.body.text)) is not None:
@@ -168,7 +141,6 @@ class Answer(Stack, Foldable):
         await self.inside.mount(Note(message, kind="info"), before=self.body)
 
     def waiting(self, what: str) -> None:
-        """Show what the turn is doing, from before its first token until it ends."""
         self.footer.update(Content.styled(what, "$foreground 80%"), layout=False)
 
     async def end(self, meter: Meter, report: TurnReport | None, outcome: str) -> None:
@@ -190,12 +162,10 @@ class Answer(Stack, Foldable):
         self._show_footer()
 
     async def fail(self, message: str, advice: str) -> None:
-        """The turn ended with an error; the text so far stays."""
         if self.is_attached:
             await self.inside.mount(Note(message, advice), before=self.footer)
 
     async def restore(self, text: str, thinking: str, report: TurnReport | None, outcome: str) -> None:
-        """Show an earlier answer, whole."""
         meter = Meter()
         await self.add(text, thinking, meter)
         await self.end(meter, report, outcome or ("" if report is not None else "without figures"))
@@ -208,40 +178,35 @@ class Answer(Stack, Foldable):
         self._show_footer()
         self.line.title = f"answer {number}/{count} · {self._summary or 'not finished'}"
 
-    def fold(self) -> None:
-        """Fold into one line, because a newer answer to the same message follows."""
-        self.line.display = True
-        self.line.open = False
-        self.inside.display = False
-
-    def unfold(self) -> None:
-        """Unfold: the conversation continues from this answer."""
-        self.line.display = False
-        self.inside.display = True
+    def fold(self, folded: bool) -> None:
+        """Fold into one line, if the conversation continues from another answer to the same message."""
+        self.line.display, self.line.open, self.inside.display = folded, False, not folded
 
     def toggled(self, is_open: bool) -> None:
         self.inside.display = is_open
 
     def compare(self, lines: Sequence[str]) -> None:
-        """Show under the answer how its parameters compare with others."""
         self.compared = tuple(lines)
         self._show_footer()
 
     def _show_footer(self) -> None:
         if self._summary:
             parts = [self._summary, self._sibling]
-            self.footer.show([DOT.join(part for part in parts if part), *self.compared], "$foreground 70%")
+            self.footer.update(Flowed([DOT.join(filter(None, parts)), *self.compared], "$foreground 70%"))
 
 
 def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str) -> str:
     """The line under an answer: speed, tokens, acceptance, the knobs it ran with, what ran, why it stopped."""
-    stats = report.stats if report else None
-    tokens = stats.tokens if stats else meter.tokens
+    if report is not None:
+        stats, stop = report.stats, _STOPS[report.stop]
+        mode: str = report.mode
+        tokens, rate, accept = stats.tokens, stats.tokens_per_second, stats.acceptance_length
+    else:
+        event, stop = meter.last or meter.prefill, ""
+        mode = event.mode if event is not None else ""
+        tokens, rate, accept = meter.tokens, meter.overall_rate, meter.totals.acceptance_length
     if not tokens and not (report is not None and report.source):
         return outcome or "no tokens"
-    mode = report.mode if report else meter.last.mode if meter.last else meter.prefill.mode if meter.prefill else ""
-    rate = stats.tokens_per_second if stats else meter.overall_rate
-    accept = stats.acceptance_length if stats else meter.totals.acceptance_length
     parts = [
         f"{speed(rate)} tok/s" if rate else "",
         f"{tokens} tok" if tokens else "",
@@ -249,5 +214,4 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
     ]
     if mode in DRAFTED or (report is None and not mode):
         parts.append(f"{knobs.drafting}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
-    parts += [mode, report.draws if report else "", outcome or (_STOPS[report.stop] if report else "")]
-    return DOT.join(part for part in parts if part)
+    return DOT.join(filter(None, (*parts, mode, report.draws if report else "", outcome or stop)))

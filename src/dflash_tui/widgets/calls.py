@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -21,73 +21,58 @@ from dflash_tui.application.tools.rounds import Reply
 from dflash_tui.text.bars import clip
 from dflash_tui.text.blocks import DOT
 from dflash_tui.widgets.dialogs import KeyHints
-from dflash_tui.widgets.fold import Foldable, FoldLine
+from dflash_tui.widgets.fold import FoldedText
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.mixins import Stack
+from dflash_tui.widgets.mixins import Stack, StackedRows
 from dflash_tui.widgets.transcript import TurnBlock
 
 MAX_LINE = 60  # cells of the arguments in a line
 MAX_VALUE = 24
 
 
-def _parsed(arguments: str) -> dict[str, object]:
+def _texts(arguments: str, indent: int | None = None) -> Iterator[tuple[str, str]]:
+    """The arguments of a call by name, each as a text."""
     try:
         found = json.loads(arguments)
     except (ValueError, RecursionError):
-        return {"": arguments}
-    return found if isinstance(found, dict) else {"": found}
+        found = arguments
+    for name, value in (found if isinstance(found, dict) else {"": found}).items():
+        yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def in_line(arguments: str) -> str:
     """Arguments in a few words: path=a.txt lines=3."""
-    parts = []
-    for name, value in _parsed(arguments).items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        parts.append(f"{name}={clip(' '.join(text.split()), MAX_VALUE)}")
+    parts = (f"{name}={clip(' '.join(text.split()), MAX_VALUE)}" for name, text in _texts(arguments))
     return clip(" ".join(parts), MAX_LINE)
 
 
 def argument_lines(arguments: str) -> str:
     """All of them, a value below its name where it has several lines."""
-    lines = []
-    for name, value in _parsed(arguments).items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
-        lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
+    lines = (f"{name}:\n{text}" if "\n" in text else f"{name}: {text}" for name, text in _texts(arguments, indent=2))
     return "\n".join(lines) or "(no arguments)"
 
 
 SHOWN = 20_000  # characters of a result that are drawn
 
 
-class CallFold(Stack, Foldable):
+class CallFold(Stack, FoldedText):
     """One call."""
 
     def __init__(self, call: ToolCall) -> None:
         super().__init__(classes="call")
         self.call = call
         self.result: ToolResult | None = None
-        self.line = FoldLine()
-        self.body = Static("", classes="thinking-body")
+        self.says("")
 
-    def compose(self) -> ComposeResult:
-        yield self.line
-        yield self.body
-
-    def on_mount(self) -> None:
-        self.body.display = False
-        if not self.line.title:
-            self.says("")
-
-    def says(self, what: str) -> None:
-        shown = f"{self.call.name} {in_line(self.call.arguments)}"
-        self.line.title = DOT.join(part for part in (one_line(shown), what) if part)
+    def says(self, *what: str) -> None:
+        shown = one_line(f"{self.call.name} {in_line(self.call.arguments)}")
+        self.line.title = DOT.join(filter(None, (shown, *what)))
 
     def ends(self, result: ToolResult) -> None:
         self.result = result
         size = counted(len(result.text), "character")
-        spent = seconds(result.seconds) if result.seconds >= 0.05 else ""
         how = {"done": size, "failed": f"✗ failed, {size}", "denied": "✗ not allowed", "cancelled": "✗ stopped"}
-        self.says(DOT.join(part for part in (how[result.outcome], spent) if part))
+        self.says(how[result.outcome], seconds(result.seconds) if result.seconds >= 0.05 else "")
         if self.line.open:
             self.toggled(True)
 
@@ -96,10 +81,6 @@ class CallFold(Stack, Foldable):
         text = self.result.text if self.result is not None else ""
         more = f"\n… {len(text) - SHOWN:,} more characters, which the model has read" if len(text) > SHOWN else ""
         return clean(f"{argument_lines(self.call.arguments)}\n\n{text[:SHOWN]}{more}".strip("\n"))
-
-    def toggled(self, is_open: bool) -> None:
-        self.body.display = is_open
-        self.body.update(Content(self.folded_text) if is_open else "")
 
 
 class CallsBlock(TurnBlock):
@@ -112,7 +93,7 @@ class CallsBlock(TurnBlock):
         self.folds = {call.id: CallFold(call) for call in calls}
 
     def message(self) -> ComposeResult:
-        yield Stacked(*self.folds.values(), classes="user calls")
+        yield StackedRows(*self.folds.values(), classes="user calls")
 
     def on_mount(self) -> None:
         for result in self.results:
@@ -129,10 +110,6 @@ class CallsBlock(TurnBlock):
     @property
     def message_text(self) -> str:
         return "\n\n".join(tool_lines(self))
-
-
-class Stacked(Stack, Vertical):
-    """The lines of calls, one below the other."""
 
 
 class CallScreen(ModalScreen[Reply]):
@@ -156,14 +133,8 @@ class CallScreen(ModalScreen[Reply]):
     def compose(self) -> ComposeResult:
         tool = self._tool
         with Vertical(id="call", classes="dialog"):
-            yield Static(
-                Content.assemble(
-                    ("The model wants to call ", ""),
-                    (one_line(tool.own), "bold $accent"),
-                    (" of the server ", ""),
-                    (tool.server, "bold"),
-                )
-            )
+            own, server = (one_line(tool.own), "bold $accent"), (tool.server, "bold")
+            yield Static(Content.assemble("The model wants to call ", own, " of the server ", server))
             if tool.description:
                 yield Static(Content.styled(one_line(tool.description, 200), "$foreground 70%"))
             with VerticalScroll():

@@ -38,7 +38,6 @@ class CurveView(Widget):
 
 
 def _styled(text: str) -> list[Span]:
-    """Runs of characters with one style each."""
     spans: list[Span] = []
     for character in text:
         style = STYLES.get(character, "")

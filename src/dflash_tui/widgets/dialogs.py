@@ -23,19 +23,13 @@ class KeyHints(Static):
     """Each key as written, and what it does; changed with `tell`."""
 
     def __init__(self, *hints: KeyHint, id: str | None = None) -> None:
-        super().__init__(_line(hints), id=id)
-        self.hints = hints
+        super().__init__(id=id)
+        self.tell(*hints)
 
     def tell(self, *hints: KeyHint) -> None:
         self.hints = hints
-        self.update(_line(hints))
-
-
-def _line(hints: tuple[KeyHint, ...]) -> Content:
-    parts: list[str | tuple[str, str]] = []
-    for key, what in hints:
-        parts += ["   " if parts else "", (key, "bold $accent"), f" {what}"]
-    return Content.assemble(*parts)
+        shown = (Content.assemble((key, "bold $accent"), f" {what}") for key, what in hints)
+        self.update(Content("   ").join(shown))
 
 
 class ConfirmScreen(ModalScreen[bool]):

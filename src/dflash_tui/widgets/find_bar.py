@@ -31,7 +31,7 @@ class Celled(Protocol):
 
 
 class _Words(Input):
-    """The search words. Here n and N are letters; after Enter they move between the matches."""
+    """Here n and N are letters; after Enter they move between the matches."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "submit", "Go to matches")]
 
@@ -102,10 +102,8 @@ class FindBar(Horizontal):
         before = self._places[self._at] if self._places else None
         earlier = self._places[: max(self._at, 0)]
         self._places = self._all()
-        if before in self._places:
-            self._at = self._places.index(before)
-        else:
-            self._at = min(len([one for one in earlier if one in self._places]), len(self._places) - 1)
+        at = self._places.index(before) if before in self._places else sum(one in self._places for one in earlier)
+        self._at = min(at, len(self._places) - 1)
         self._mark()
 
     def _all(self) -> list[Place]:
@@ -150,15 +148,12 @@ class FindBar(Horizontal):
             self.call_after_refresh(self._look_at, widget, place, layouts - 1)
 
     def _mark(self) -> None:
-        """Mark every match, and show their count."""
         style, here = (self.get_component_rich_style(name) for name in ("find--place", "find--here"))
         marks: dict[Widget, dict[int, list[Mark]]] = {}
         for number, (widget, parts) in enumerate(self._places):
             for one in parts:
-                mark = Mark(one.start, one.end, here if number == self._at else style)
-                marks.setdefault(widget, {}).setdefault(one.line, []).append(mark)
-        for lines in marks.values():
-            for line in lines.values():
+                line = marks.setdefault(widget, {}).setdefault(one.line, [])
+                line.append(Mark(one.start, one.end, here if number == self._at else style))
                 line.sort(key=lambda mark: mark.start)  # several stretches, if the words are wrapped
         before, self._marks = self._marks, marks
         for widget in {*before, *marks}:

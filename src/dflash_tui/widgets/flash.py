@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
@@ -17,33 +16,21 @@ from dflash_tui.widgets.literal import Static
 CAPACITY = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """A notice and its time."""
-
-    text: str
-    at: datetime
-    error: bool = False
-
-    def line(self) -> str:
-        return f"{self.at:%H:%M:%S}  {'✗ ' if self.error else ''}{self.text}"
-
-
 class Notices:
     """The newest `CAPACITY` notices since the start of the app."""
 
     def __init__(self) -> None:
-        self._notices: deque[Notice] = deque(maxlen=CAPACITY)
+        self._notices: deque[tuple[str, str]] = deque(maxlen=CAPACITY)  # time and text
 
     def keep(self, text: str, *, error: bool = False) -> None:
         """Add a notice; if it repeats the last one, replace that."""
-        if self._notices and self._notices[-1].text == text:
+        text = "✗ " * error + text
+        if self._notices and self._notices[-1][1] == text:
             self._notices.pop()
-        self._notices.append(Notice(text, datetime.now(), error))
+        self._notices.append((f"{datetime.now():%H:%M:%S}", text))
 
     def page(self) -> str:
-        """All of them, the newest first."""
-        return "\n".join(one.line() for one in reversed(self._notices)) or "No notices yet."
+        return "\n".join(f"{at}  {text}" for at, text in reversed(self._notices)) or "No notices yet."
 
 
 MIN_S, PER_CHARACTER_S = 5.0, 0.07  # slow reading, so that a refusal's remedy can be read and typed
@@ -59,7 +46,6 @@ class Saying(Protocol):
 
 
 def stays_s(text: str) -> float:
-    """How long a notice is shown, in seconds."""
     return max(MIN_S, PER_CHARACTER_S * len(text))
 
 
@@ -68,14 +54,15 @@ class Flash(Static):
 
     def __init__(self) -> None:
         super().__init__("", id="flash")
+        self.display = False
         self.text = ""
         self._timer: Timer | None = None
 
     def say(self, what: str | Exception) -> None:
         """Show a notice, or an error in the error color; the next one replaces it."""
-        error = isinstance(what, Exception)
-        self.text = text = retold(one_line(str(what)), self.app)
-        self._end()
+        error, text = isinstance(what, Exception), retold(one_line(str(what)), self.app)
+        self.hide()
+        self.text = text
         if not text:
             return
         self.set_class(error, "-error")
@@ -91,10 +78,6 @@ class Flash(Static):
         if words in self.text:
             self.hide()
 
-    def hide(self) -> None:
-        self.text = ""
-        self._end()
-
     def _fade(self) -> None:
         timer = self._timer
 
@@ -104,18 +87,13 @@ class Flash(Static):
 
         self.styles.animate("opacity", 0.0, duration=FADE_S, on_complete=gone)
 
-    def _end(self) -> None:
+    def hide(self) -> None:
+        self.text = ""
         if self._timer is not None:
             self._timer.stop()
             self._timer = None
         self.app.animator.force_stop_animation(self.styles, "opacity")  # it would fade the next notice
         self.display = False
-
-    def on_mount(self) -> None:
-        self.display = False
-
-
-_MARKS = {"error": "✗", "info": "·"}
 
 
 class Note(Static):
@@ -137,8 +115,7 @@ class Note(Static):
             self._draw()
 
     def _draw(self) -> None:
-        style = "bold $error" if self._kind == "error" else "$foreground 70%"
-        parts: list[str | tuple[str, str]] = [(f"{_MARKS[self._kind]} {retold(self.message, self.app)}", style)]
-        if self.advice:
-            parts.append((f"\n  {retold(self.advice, self.app)}", "$foreground 80%"))
-        self.update(Content.assemble(*parts))
+        mark, style = ("✗", "bold $error") if self._kind == "error" else ("·", "$foreground 70%")
+        message, advice = retold(self.message, self.app), retold(self.advice, self.app)
+        below = (f"\n  {advice}" if advice else "", "$foreground 80%")
+        self.update(Content.assemble((f"{mark} {message}", style), below))

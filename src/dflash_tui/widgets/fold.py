@@ -66,30 +66,38 @@ class Foldable(Vertical):
         """The line was opened or closed."""
 
 
-class Thinking(Foldable):
-    """The model's reasoning: counted while it streams, rendered only while it is open."""
+class FoldedText(Foldable):
+    """A text that is drawn only while it is open."""
 
-    def __init__(self) -> None:
-        super().__init__(classes="thinking")
-        self.line = FoldLine()
-        self.body = Static("", classes="thinking-body")
-        self.text = ""
-        self.effort = ""  # the requested level, if the model's template knows levels
-        self._drawn = -1
+    def __init__(self, *, id: str | None = None, classes: str = "", body: str = "thinking-body") -> None:
+        """`body`: the class of the text's widget."""
+        super().__init__(id=id, classes=classes)
+        self.line, self.body = FoldLine(), Static("", classes=body)
+        self.body.display = False
 
     def compose(self) -> ComposeResult:
         yield self.line
         yield self.body
 
-    def on_mount(self) -> None:
+    def toggled(self, is_open: bool) -> None:
+        self.body.display = is_open
+        self.body.update(Content(self.folded_text) if is_open else "")
+
+
+class Thinking(FoldedText):
+    """The model's reasoning: counted while it streams."""
+
+    def __init__(self) -> None:
+        super().__init__(classes="thinking")
         self.display = False
-        self.body.display = False
+        self.text = ""
+        self.effort = ""  # the requested level, if the model's template knows levels
 
     def add(self, text: str) -> None:
         self.text += text
         self.display = self.display or bool(self.text)
         if self.line.open:
-            self._draw()
+            self.toggled(True)
 
     @property
     def folded_text(self) -> str:
@@ -101,13 +109,3 @@ class Thinking(Foldable):
         count = f" · {tokens} tok" if tokens else ""  # another engine may not tell it
         how = f"thinking… {seconds(spent)}{count}" if running else f"thought for {seconds(spent)}{count}{level}"
         self.line.title = how
-
-    def toggled(self, is_open: bool) -> None:
-        self.body.display = is_open
-        if is_open:
-            self._draw()
-
-    def _draw(self) -> None:
-        if self._drawn != len(self.text):
-            self._drawn = len(self.text)
-            self.body.update(Content(self.folded_text))

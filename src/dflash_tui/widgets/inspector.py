@@ -25,7 +25,6 @@ TABS = ("params", "stats", "tree", "memory")  # panels, whose keys are those of 
 
 
 def tabs(app: App[Any], names: Sequence[str] = TABS) -> Iterator[tuple[str, str, str]]:
-    """Panels with their labels and keys."""
     keys = {one.id: one.shown.split("  ")[0] for one in actions_of(app)}
     return ((name, name.title(), keys[f"view.{name}"]) for name in names)
 
@@ -83,10 +82,8 @@ class Inspector(Container):
     def __init__(self, knobs: Knobs, without: Set[str] = frozenset()) -> None:
         """`without`: ids of actions; a panel whose own is among them is not shown."""
         super().__init__(id="inspector")
-        self.params_panel = ParamsPanel(knobs)
-        self.stats_panel = StatsPanel()
-        self.tree_panel = TreePanel()
-        self.memory_panel = MemoryPanel()
+        self.params_panel, self.stats_panel = ParamsPanel(knobs), StatsPanel()
+        self.tree_panel, self.memory_panel = TreePanel(), MemoryPanel()
         panels: tuple[Panel, ...] = (self.params_panel, self.stats_panel, self.tree_panel, self.memory_panel)
         self._panels = dict(zip(TABS, panels, strict=True))
         shown = [name for name in TABS if f"view.{name}" not in without]
@@ -118,7 +115,6 @@ class Inspector(Container):
             column.set_class(any(panel.has_class("-active") for panel in panels), "-active")
 
     def enter(self, name: str) -> None:
-        """Show a panel and focus it."""
         self.active = name
         self._apply(name)
         # At once, not with the next frame: the next key of the same burst belongs to the panel.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import count, repeat, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from markdown_it.rules_core import StateCore
@@ -36,14 +36,6 @@ _SIMPLE = _OPEN | _CLOSE | {"list_item_open", "list_item_close", "paragraph_open
 _Block: Any = MarkdownBlock
 _Bullets: Any = Markdown.BLOCKS["bullet_list_open"]
 _Numbers: Any = Markdown.BLOCKS["ordered_list_open"]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRow:
-    """A paragraph of a list, to the right of its bullets. `inline` is None for an item without text."""
-
-    prefix: str
-    inline: Token | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +81,6 @@ def _folded(tokens: Sequence[Token], unordered: int) -> list[Token]:
 
 
 def _end_of_list(tokens: Sequence[Token], at: int) -> int:
-    """The index after the list that begins at `at`."""
     ends = (place for place in range(at, len(tokens)) if tokens[place].type in _CLOSE)
     return next(place for place in ends if tokens[place].level == tokens[at].level) + 1
 
@@ -109,10 +100,10 @@ def _parts(tokens: Sequence[Token]) -> Iterator[Token]:
     simple = [_simple(tokens[start:end]) for start, end in zip(begins, ends)]
     at = 0
     while at < len(begins):
-        count = len(list(takewhile(bool, simple[at : at + PART]))) or 1
-        last = at + count - 1
+        size = len(list(takewhile(bool, simple[at : at + PART]))) or 1
+        last = at + size - 1
         number = None if first is None else first + at
-        width = 0 if number is None else len(f"{number + count - 1}. ") + 1
+        width = 0 if number is None else len(f"{number + size - 1}. ") + 1
         part = Part(number, width, more=last + 1 < len(begins))
         opened = replace(begin, map=[spans[at][0], spans[last][1]], meta={"part": part})
         items = [opened, *tokens[begins[at] : ends[last]], close]
@@ -120,7 +111,7 @@ def _parts(tokens: Sequence[Token]) -> Iterator[Token]:
             items[1].info = str(number)
         unordered = number is None
         yield from [_items(items, 0, part)] if simple[at] else [opened, *_folded(items[1:-1], int(unordered)), close]
-        at += count
+        at += size
 
 
 def _items(tokens: Sequence[Token], unordered: int, part: Part) -> Token:
@@ -129,43 +120,39 @@ def _items(tokens: Sequence[Token], unordered: int, part: Part) -> Token:
     return Token(ITEMS, "", 0, map=begin.map, level=begin.level, block=True, meta=meta)
 
 
-def _rows(tokens: Sequence[Token], unordered: int) -> list[TokenRow]:
-    rows: list[TokenRow] = []
-    symbols = _symbols(tokens, unordered)
+def _rows(tokens: Sequence[Token], unordered: int) -> list[tuple[str, Token | None]]:
+    """The paragraphs of a list, each with what is left of it; None for an item without text."""
+    rows: list[tuple[str, Token | None]] = []
+    lists: list[Iterator[str]] = []  # of each open list, what stands before its next items
     around: list[str] = []  # the bullets of the open items
     bullets = ""  # those that have not been drawn yet
     for place, token in enumerate(tokens):
-        if token.type == "list_item_open":
-            around.append(symbols[place])
-            bullets += symbols[place]
+        if token.type in _OPEN:
+            lists.append(_symbols(tokens[place : _end_of_list(tokens, place)], unordered))
+            unordered += token.type == "bullet_list_open"
+        elif token.type in _CLOSE:
+            lists.pop()
+            unordered -= token.type == "bullet_list_close"
+        elif token.type == "list_item_open":
+            around.append(next(lists[-1]))
+            bullets += around[-1]
         elif token.type == "inline" or (token.type == "list_item_close" and bullets):
             indent = sum(map(cell_len, around)) - cell_len(bullets)
-            rows.append(TokenRow(" " * indent + bullets, token if token.type == "inline" else None))
+            rows.append((" " * indent + bullets, token if token.type == "inline" else None))
             bullets = ""
         if token.type == "list_item_close":
             around.pop()
     return rows
 
 
-def _symbols(tokens: Sequence[Token], unordered: int) -> dict[int, str]:
-    """What stands before each item, by the place of its token. The numbers of a list end in one column."""
-    symbols: dict[int, str] = {}
-    lists: list[list[int]] = []
-    for place, token in enumerate(tokens):
-        if token.type in _OPEN:
-            lists.append([])
-        elif token.type == "list_item_open":
-            lists[-1].append(place)
-            if not token.info:
-                depth = unordered + sum(1 for items in lists[:-1] if not tokens[items[-1]].info)
-                symbols[place] = Markdown.BULLETS[depth % len(Markdown.BULLETS)]
-        elif token.type in _CLOSE:
-            items = lists.pop()
-            if token.type == "ordered_list_close":
-                first = int(tokens[items[0]].info)
-                width = len(f"{first + len(items) - 1}. ") + 1
-                symbols |= {item: f"{number}. ".rjust(width) for number, item in enumerate(items, first)}
-    return symbols
+def _symbols(tokens: Sequence[Token], unordered: int) -> Iterator[str]:
+    """What stands before each item of a list. The numbers of a list end in one column."""
+    items = [token for token in tokens if token.type == "list_item_open" and token.level == tokens[0].level + 1]
+    if tokens[0].type == "bullet_list_open":
+        yield from repeat(Markdown.BULLETS[unordered % len(Markdown.BULLETS)])
+    first = int(items[0].info)
+    width = len(f"{first + len(items) - 1}. ") + 1
+    yield from (f"{number}. ".rjust(width) for number in count(first))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,18 +165,15 @@ class Row:
 
     @property
     def indent(self) -> int:
-        """In cells."""
         return self.bullet.cell_length
 
     def height(self, rules: RulesMap, width: int) -> int:
-        """In lines, in `width` cells."""
         text_width = max(width - self.indent, 1)
         if self.text.cell_length <= text_width and "\n" not in self.text.plain:
             return 1
         return self.text.get_height(rules, text_width)
 
     def plain(self) -> str:
-        """As text, its lines hanging."""
         return self.bullet.plain + self.text.plain.replace("\n", "\n" + " " * len(self.bullet))
 
 
@@ -255,19 +239,28 @@ else:
     _Mixed = object
 
 
-class ListPart(_Mixed):
-    """A mixin for a block that is a list, or a part of one."""
+class Parted(_Mixed):
+    """A mixin for a block that is a list or table, or a part of one."""
 
     part = Part()
+
+    def _take(self, part: Part) -> None:
+        """Where it continues, no row stays free below this part."""
+        self.part = part
+        self.set_class(part.more, "-more")
+
+    def _copy_context(self, block: MarkdownBlock) -> None:
+        super()._copy_context(block)
+        if isinstance(block, type(self)):
+            self._take(block.part)
+
+
+class ListPart(Parted):
+    """A mixin for a list, or a part of one."""
 
     def __init__(self, markdown: Markdown, token: Token) -> None:
         super().__init__(markdown, token)
         self._take(token.meta.get("part", Part()))
-
-    def _take(self, part: Part) -> None:
-        """Where the list continues, no row stays free below this part."""
-        self.part = part
-        self.set_class(part.more, "-more")
 
     def align(self, width: int) -> None:
         """Move to the right, to stand below or above a part whose numbers take `width` cells."""
@@ -300,14 +293,9 @@ class Items(ListPart, Drawn, _Block):  # type: ignore[misc]
         super().__init__(markdown, token)
         rows: list[Row] = []
         line = 0
-        for one in token.meta["rows"]:
-            text = Content("") if one.inline is None else self._token_to_content(one.inline)
-            rows.append(Row(Content.styled(one.prefix, ".items--bullet"), text, line))
+        for prefix, inline in token.meta["rows"]:
+            text = Content("") if inline is None else self._token_to_content(inline)
+            rows.append(Row(Content.styled(prefix, ".items--bullet"), text, line))
             line += text.plain.count("\n") + 1
         self.shown = Rows(rows)
         self.update(self.shown)
-
-    def _copy_context(self, block: MarkdownBlock) -> None:
-        super()._copy_context(block)
-        if isinstance(block, Items):
-            self._take(block.part)

@@ -7,11 +7,9 @@ from typing import Protocol, runtime_checkable
 
 from rich.cells import cell_len
 from textual.actions import parse
-from textual.binding import Binding
 from textual.content import Content
 from textual.css.query import NoMatches
 from textual.events import Click
-from textual.screen import Screen
 from textual.widget import Widget
 
 GAP = "  "
@@ -46,11 +44,9 @@ def fitting(hints: list[Hint], width: int) -> list[Hint]:
     available = width - sum(one.width + len(GAP) for one in hints if one.key in _ALWAYS)
     chosen = []
     for one in hints:
-        if one.key in _ALWAYS:
+        if one.key in _ALWAYS or available >= one.width:
             chosen.append(one)
-        elif available >= one.width:
-            chosen.append(one)
-            available -= one.width + len(GAP)
+            available -= 0 if one.key in _ALWAYS else one.width + len(GAP)
     return chosen
 
 
@@ -64,13 +60,9 @@ class KeyLine(Widget):
         self._drawn: list[Hint] = []
 
     def on_mount(self) -> None:
-        self.screen.bindings_updated_signal.subscribe(self, self._changed)
+        self.screen.bindings_updated_signal.subscribe(self, lambda _: self.refresh())
         self.app.screen_change_signal.subscribe(self, lambda _: self.refresh())
         self.set_interval(LOOK_S, self._look)  # polled: much that decides what is possible sends no event
-
-    def _changed(self, screen: Screen[object]) -> None:
-        if self.is_attached and screen is self.screen:
-            self.refresh()
 
     def _look(self) -> None:
         if self.is_attached and self.hints != self._drawn:
@@ -87,10 +79,9 @@ class KeyLine(Widget):
             return self._drawn
 
     def _all(self) -> list[Hint]:
-        screen = self.screen
         found: dict[str, Hint] = {}
-        for key, active in screen.active_bindings.items():
-            binding: Binding = active.binding
+        for key, active in self.screen.active_bindings.items():
+            binding = active.binding
             if binding.show and binding.action not in found and self._is_ours(binding.action):
                 label = binding.description
                 if isinstance(active.node, Hinting):

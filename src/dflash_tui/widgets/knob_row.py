@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Click
@@ -16,7 +17,6 @@ from textual.reactive import reactive
 from dflash_core.knobs import Knobs, Spec, Value
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.text.bars import fit
-from dflash_tui.widgets import choices
 from dflash_tui.widgets.panels import Row
 
 LABEL = 18
@@ -63,10 +63,6 @@ class KnobRow(Row):
             self.value = value
             self.post_message(self.Changed(self.spec.name, value))
 
-    def action_step(self, count: int) -> None:
-        """Move the value by `count` of the parameter's steps."""
-        raise NotImplementedError
-
     def action_reset(self) -> None:
         self.change(self.spec.default)
 
@@ -85,8 +81,21 @@ class KnobRow(Row):
         return Content.assemble((mark, "$accent"), (dot, "bold $accent"), (fit(self.spec.label, LABEL), style), " ")
 
 
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Where a word of a row is drawn: its line, its first cell, and its text with brackets or blanks."""
+
+    line: int
+    start: int
+    text: str
+
+    @property
+    def end(self) -> int:
+        return self.start + cell_len(self.text)
+
+
 class WordRow(Row):
-    """Words side by side, one of them chosen, which a click takes."""
+    """Words side by side, one of them chosen, on as many lines as they need. A click takes a word."""
 
     @property
     def words(self) -> Sequence[str]:
@@ -98,22 +107,44 @@ class WordRow(Row):
         raise NotImplementedError
 
     def take(self, place: int) -> None:
-        """The user chooses a word."""
         raise NotImplementedError
 
     def label(self) -> Content:
         raise NotImplementedError
 
+    def placed(self, chosen: int | None, width: int) -> list[Word]:
+        """The words in lines of `width` cells, if a word fits at all. Each has a cell on both sides for its brackets,
+        unless one blank between words makes them fit on one line."""
+        words, found, line, at = self.words, list[Word](), 0, LEFT
+        wide = LEFT + sum(cell_len(word) + 2 for word in words)
+        close = wide > width >= wide - (len(words) - 1)
+        for index, word in enumerate(words):
+            text = f"‹{word}›" if index == chosen else word if close else f" {word} "
+            if at > LEFT and at + cell_len(text) > width:
+                line, at = line + 1, LEFT
+            found.append(Word(line, at, text))
+            at = found[-1].end + close
+        return found
+
     def on_click(self, event: Click) -> None:
-        place = choices.clicked(self.words, self.place, LEFT, self, event)
-        if place is not None:
-            self.take(place)
+        at = event.get_content_offset(self)
+        for place, word in enumerate(self.placed(self.place, self.size.width)):
+            if at is not None and word.line == at.y and word.start <= at.x < word.end:
+                self.take(place)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return choices.height(self.words, LEFT, width)
+        return max((word.line for word in self.placed(0, width)), default=0) + 1
 
     def render(self) -> Content:
-        return Content.assemble(self.label(), *choices.drawn(self.words, self.place, LEFT, self.size.width))
+        chosen, line, at = self.place, 0, LEFT
+        parts: list[Content | str | tuple[str, str]] = [self.label()]
+        for place, word in enumerate(self.placed(chosen, self.size.width)):
+            if word.line > line:
+                parts.append("\n" + " " * LEFT)
+                line, at = word.line, LEFT
+            parts += [" " * (word.start - at), (word.text, "bold $primary" if place == chosen else "$foreground 70%")]
+            at = word.end
+        return Content.assemble(*parts)
 
 
 class PresetRow(WordRow):
@@ -125,7 +156,7 @@ class PresetRow(WordRow):
         Binding("right,space,enter", "move(1)", "next", show=False),
     ]
 
-    names: reactive[tuple[str, ...]] = reactive[tuple[str, ...]]((), layout=True)
+    words: reactive[tuple[str, ...]] = reactive[tuple[str, ...]]((), layout=True)
     chosen: reactive[str] = reactive("")
 
     @dataclass
@@ -135,19 +166,15 @@ class PresetRow(WordRow):
         name: str
 
     @property
-    def words(self) -> Sequence[str]:
-        return self.names
-
-    @property
     def place(self) -> int | None:
-        return self.names.index(self.chosen) if self.chosen in self.names else None
+        return self.words.index(self.chosen) if self.chosen in self.words else None
 
     def take(self, place: int) -> None:
-        self.post_message(self.Chosen(self.names[place]))
+        self.post_message(self.Chosen(self.words[place]))
 
     def action_move(self, count: int) -> None:
-        if self.names:
-            self.take((self.place + count) % len(self.names) if self.place is not None else 0)
+        if self.words:
+            self.take((self.place + count) % len(self.words) if self.place is not None else 0)
 
     def label(self) -> Content:
         return Content.assemble(("▸" if self.has_focus else " ", "$accent"), " ", fit("preset", LABEL), " ")
@@ -196,7 +223,6 @@ class ThinkingRow(ChoiceRow):
         return ("off", *self.reasoning.levels) if self.reasoning.levels else (True, False)
 
     def show(self, knobs: Knobs) -> None:
-        """Set the row to `knobs`."""
         self.value = self.reasoning.level(knobs) if self.reasoning.levels else knobs.thinking
 
     @property
@@ -204,14 +230,11 @@ class ThinkingRow(ChoiceRow):
         return self.value in (False, "off")
 
     def change(self, value: Value) -> None:
-        if value == self.value:
-            return
-        self.value = value
-        if isinstance(value, bool):
-            self.post_message(self.Changed("thinking", value))
-            return
-        for name, part in self.reasoning.changes(str(value)).items():
-            self.post_message(self.Changed(name, part))
+        if value != self.value:
+            self.value = value
+            changes = {"thinking": value} if isinstance(value, bool) else self.reasoning.changes(str(value))
+            for name, part in changes.items():
+                self.post_message(self.Changed(name, part))
 
     def action_reset(self) -> None:
-        self.change(self.options[0] if self.reasoning.levels else False)
+        self.change("off" if self.reasoning.levels else False)

@@ -187,5 +187,4 @@ class ControlCodeFilter(LineFilter):
 
 
 def name_border(widget: Widget, name: str) -> None:
-    """Show a name on a widget's border; "" for none."""
     widget.border_title = Content(name) if name else None

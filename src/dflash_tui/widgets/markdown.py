@@ -174,7 +174,6 @@ class Streamed(Stack, Markdown):
         self._raw: Static | None = None  # all of it, where it cannot be rendered
 
     def unhandled_token(self, token: Token) -> Any:
-        """A table, or a list of text."""
         made = {ITEMS: Items, TABLE: Table}.get(token.type)
         return made(self, token) if made is not None else None
 

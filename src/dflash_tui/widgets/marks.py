@@ -79,10 +79,7 @@ class Marker(LineFilter):
         shown: list[Segment] = []
         for segment in segments:
             at = place(segment)
-            if at is None or at[1] not in self.marks:
-                shown.append(segment)
-            else:
-                shown += _split(segment, at[0], self.marks[at[1]])
+            shown += [segment] if at is None else _split(segment, at[0], self.marks.get(at[1], ()))
         return shown
 
 

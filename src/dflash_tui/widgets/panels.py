@@ -74,9 +74,8 @@ class Panel(Vertical):
 
     def enter(self) -> None:
         """Take the focus when the user asks for this panel."""
-        scroll = self.query("VerticalScroll")
-        if scroll:
-            scroll.first().focus()
+        for scroll in self.query(VerticalScroll):
+            scroll.focus()
 
 
 class TextPanel(Panel):
@@ -98,7 +97,6 @@ class TextPanel(Panel):
         self._body.update(content, layout=not same)
 
     def draw_by(self, drawn: Callable[[int], Content]) -> None:
-        """Draw the text that `drawn` makes for a width in cells."""
         self._drawn = drawn
         self.draw()
 

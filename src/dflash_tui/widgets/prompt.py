@@ -1,4 +1,4 @@
-"""Where the user types: one row that grows to six, Enter sends, history at the edges."""
+"""Where the user types: one row that grows to six, Enter sends, history at the edges; and completions above it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.document._document import EditResult, Location
 from textual.document._edit import Edit
 from textual.events import Key, Paste
@@ -20,12 +21,63 @@ from dflash_tui.application.conversations.history import History
 from dflash_tui.application.pasted import Pasted
 from dflash_tui.settings.keys import actions_of
 from dflash_tui.text.commands import is_command
-from dflash_tui.widgets.completions import Completions
+from dflash_tui.widgets.literal import Static
 
 if TYPE_CHECKING:
     from dflash_tui.application.conversations.current import CurrentConversation
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # except tabs and line ends
+
+
+SHOWN = 6
+
+
+class Completion(NamedTuple):
+    """`text` is the whole prompt after the completion is taken."""
+
+    text: str
+    label: str
+    help: str = ""
+
+
+class Completions(Static):
+    """Tab takes the marked completion, Up and Down mark another. Enter takes only one marked with Up or Down."""
+
+    def __init__(self) -> None:
+        super().__init__("", id="completions")
+        self.display = False
+        self.rows: Sequence[Completion] = ()
+        self.marked = 0
+        self.moved = False  # the user has moved the mark
+
+    def show(self, rows: Sequence[Completion]) -> None:
+        if rows != self.rows:
+            self.rows, self.marked, self.moved = rows, 0, False
+            self.display = bool(rows)
+            self._draw()
+
+    def move(self, count: int) -> None:
+        self.marked, self.moved = (self.marked + count) % len(self.rows), True
+        self._draw()
+
+    @property
+    def chosen(self) -> Completion | None:
+        return self.rows[self.marked] if self.rows else None
+
+    @property
+    def taken_by_enter(self) -> bool:
+        return bool(self.rows) and self.moved
+
+    def _draw(self) -> None:
+        width = max((len(row.label) for row in self.rows), default=0) + 2
+        first = min(max(self.marked - SHOWN // 2, 0), max(len(self.rows) - SHOWN, 0))
+        parts: list[str | tuple[str, str]] = []
+        for number, row in list(enumerate(self.rows))[first : first + SHOWN]:
+            mark, style = ("▸", "bold") if number == self.marked else (" ", "")
+            parts += [(f"{mark} {row.label:<{width}}", style), (f"{row.help}\n", "$foreground 70%")]
+        more = len(self.rows) - first - SHOWN
+        parts.append((f"  {more} more" if more > 0 else "", "$foreground 70%"))
+        self.update(Content.assemble(*parts).rstrip())
 
 
 class Prompt(TextArea):
@@ -59,19 +111,11 @@ class Prompt(TextArea):
 
         where: str
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, completions: Completions) -> None:
         self._pasted = Pasted()
-        super().__init__(
-            id="prompt",
-            compact=True,
-            soft_wrap=True,
-            tab_behavior="focus",
-            show_line_numbers=False,
-            highlight_cursor_line=False,
-            placeholder="Ask anything   / commands   ↑ history   Ctrl+J new line",
-        )
-        self.past = history
-        self.completions: Completions | None = None  # those that the screen shows, where it shows some
+        hint = "Ask anything   / commands   ↑ history   Ctrl+J new line"
+        super().__init__(id="prompt", compact=True, highlight_cursor_line=False, placeholder=hint)
+        self.past, self.completions = history, completions
         self.notebook: Callable[[], CurrentConversation] | None = None  # stores what is typed
         self.only_commands = False  # Enter sends no messages: there is no model
         self._returned = ""  # what was given back since the last Enter
@@ -86,7 +130,6 @@ class Prompt(TextArea):
 
     @property
     def whole(self) -> str:
-        """The full text, as it is sent."""
         return self._pasted.whole(self.text)
 
     def fill(self, text: str) -> None:
@@ -120,22 +163,20 @@ class Prompt(TextArea):
             line.stylize(self.get_component_rich_style("text-area--pasted"), *place)
         return line
 
+    # Undo: the cursor's line may go, and a scrollbar that goes with it asks where the cursor is before it has moved.
+
     def _undo_batch(self, edits: Sequence[Edit]) -> None:
-        self._stand_first(edits)
+        if edits:
+            self.move_cursor((0, 0))
         super()._undo_batch(edits)
 
     def _redo_batch(self, edits: Sequence[Edit]) -> None:
-        self._stand_first(edits)
-        super()._redo_batch(edits)
-
-    def _stand_first(self, edits: Sequence[Edit]) -> None:
-        """The cursor's line may go, and a scrollbar that goes with it asks where the cursor is before it has moved."""
         if edits:
             self.move_cursor((0, 0))
+        super()._redo_batch(edits)
 
     @property
     def is_long(self) -> bool:
-        """Whether the text takes more than one line."""
         return self.wrapped_document.height > 1
 
     def rewrite(self, text: str) -> None:
@@ -170,33 +211,30 @@ class Prompt(TextArea):
         return "", self.text
 
     async def _on_key(self, event: Key) -> None:
-        offered = self.completions
-        taken = event.key == "tab" or (event.key == "enter" and offered is not None and offered.taken_by_enter)
-        if taken and offered is not None and offered.chosen is not None:
+        taken = self._taken(event.key)
+        if taken or event.key == "enter":
             event.stop()
             event.prevent_default()
-            self.text = offered.chosen.text
-            self.move_cursor(self.document.end)
-            return
-        if event.key == "tab" and (example := self._example()):
-            event.stop()
+            if taken:
+                self.text = taken
+                self.move_cursor(self.document.end)
+            else:
+                self.action_send()
+        elif self._asks(event.key) or event.key.startswith("alt+"):
+            # The character of Alt is not text: terminals send Alt+T as Esc and t. The bindings handle it.
             event.prevent_default()
-            self.text = example
-            self.move_cursor(self.document.end)
-            return
-        if event.key == "enter":
-            event.stop()
-            event.prevent_default()
-            self.action_send()
-            return
-        if self._asks(event.key):
-            event.prevent_default()
-            return
-        if event.key.startswith("alt+"):
-            # Its character is not text: terminals send Alt+T as Esc and t. The bindings handle it.
-            event.prevent_default()
-            return
-        await super()._on_key(event)
+        else:
+            await super()._on_key(event)
+
+    def _taken(self, key: str) -> str:
+        """What a key puts into the prompt: the marked completion, or the next example to try while the prompt is empty
+        or has one as it was offered; "" usually."""
+        offered, examples = self.completions, [*self.examples()] if key == "tab" else []
+        if offered.chosen is not None and (key == "tab" or (key == "enter" and offered.taken_by_enter)):
+            return offered.chosen.text
+        if not examples or (self.text and self.text not in examples):
+            return ""
+        return examples[(examples.index(self.text) + 1) % len(examples)] if self.text else examples[0]
 
     async def _on_paste(self, event: Paste) -> None:
         """Remove the control characters of a paste: they are not text, and a terminal would execute them."""
@@ -205,13 +243,6 @@ class Prompt(TextArea):
         if not self.read_only and (done := self._replace_via_keyboard(text, *self.selection)):
             self.move_cursor(done.end_location)
             self.focus()
-
-    def _example(self) -> str:
-        """The next one to try, while the prompt is empty or holds one as it was offered; "" where there is none."""
-        offered = [*self.examples()]
-        if not offered or (self.text and self.text not in offered):
-            return ""
-        return offered[(offered.index(self.text) + 1) % len(offered)] if self.text else offered[0]
 
     def _asks(self, key: str) -> bool:
         """In an empty prompt a question mark opens the explanation of the screen's figures."""
@@ -232,7 +263,7 @@ class Prompt(TextArea):
         return super().check_action(action, parameters)
 
     def hint(self, action: str, label: str) -> str:
-        if action == "send" and self.completions is not None and self.completions.taken_by_enter:
+        if action == "send" and self.completions.taken_by_enter:
             return "Take"
         return self.offers() or label if action == "send" and not self.text else label
 
@@ -248,8 +279,7 @@ class Prompt(TextArea):
             self.post_message(self.Nothing())
 
     def action_newline(self) -> None:
-        start, end = self.selection
-        self._replace_via_keyboard("\n", start, end)
+        self._replace_via_keyboard("\n", *self.selection)
 
     def action_cursor_up(self, select: bool = False) -> None:
         if self._mark(-1):
@@ -268,11 +298,9 @@ class Prompt(TextArea):
             super().action_cursor_down(select)
 
     def _mark(self, count: int) -> bool:
-        """Mark another completion, where some are offered."""
-        if self.completions is None or self.completions.chosen is None:
-            return False
-        self.completions.move(count)
-        return True
+        if self.completions.chosen is not None:
+            self.completions.move(count)
+        return self.completions.chosen is not None
 
     def action_cursor_page_up(self) -> None:
         self.post_message(self.Scrolled("up"))
@@ -286,10 +314,9 @@ class Prompt(TextArea):
         super().action_cursor_line_end(select)
 
     def _recall(self, text: str | None, *, at_end: bool) -> None:
-        if text is None:
-            return
-        self.fill(text)
-        self.move_cursor(self.document.end if at_end or "\n" not in self.text else (0, 0))
+        if text is not None:
+            self.fill(text)
+            self.move_cursor(self.document.end if at_end or "\n" not in self.text else (0, 0))
 
 
 def _plain(text: str) -> str:

@@ -1,22 +1,61 @@
-"""Sliders on one row: keys, typed numbers, wheel, click and drag. One of them is the row of drafting."""
+"""Rows with a track to click and drag on: sliders of parameters, one of them that of drafting; the steps of a turn."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Blur, Key, MouseDown, MouseMove, MouseScrollDown, MouseScrollUp, MouseUp
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
 
 from dflash_core.drafting import CAPPED, DEFAULT_NODES, kind_of, nodes_of
 from dflash_core.errors import KnobError
-from dflash_core.knobs import Spec, Value
+from dflash_core.knobs import Value
+from dflash_tui.text.bars import spark
 from dflash_tui.widgets.knob_row import LEFT, KnobRow
 
 VALUE = 8  # cells for the number at the right
 
 
-class Slider(KnobRow):
+class Dragged(Widget):
+    """A widget with a track, on which a click or a drag goes to a place."""
+
+    _dragging = False
+
+    @property
+    def track(self) -> tuple[int, int]:
+        """Its first cell, and the one after its last."""
+        raise NotImplementedError
+
+    def drag(self, x: int) -> None:
+        """The pointer is at column `x`, maybe beyond the track."""
+        raise NotImplementedError
+
+    def on_mouse_down(self, event: MouseDown) -> None:
+        offset = event.get_content_offset(self)
+        if event.button == 1 and offset is not None and self.track[0] <= offset.x < self.track[1]:
+            self._dragging = True
+            self.capture_mouse()
+            self.drag(offset.x)
+        event.stop()
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        if self._dragging:
+            self.drag(event.x)
+            event.stop()
+
+    def on_mouse_up(self, event: MouseUp) -> None:
+        if self._dragging:
+            self._dragging = False
+            self.release_mouse()
+            event.stop()
+
+
+class Slider(KnobRow, Dragged):
     """An int or float `Spec` as `label ━━━●──── value`."""
 
     HELP = (
@@ -31,10 +70,7 @@ class Slider(KnobRow):
         Binding("end", "end(1)", "most", show=False),
     ]
 
-    def __init__(self, spec: Spec, value: Value | None = None) -> None:
-        super().__init__(spec, value)
-        self._typed = ""
-        self._dragging = False
+    _typed = ""
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -43,31 +79,16 @@ class Slider(KnobRow):
 
     @property
     def number(self) -> float:
-        """Where the knob of the track stands."""
         return float(self.value)
 
     @property
-    def start(self) -> int:
-        """The first cell of the track."""
-        return LEFT
-
-    @property
-    def track(self) -> int:
-        """Cells of the track."""
-        return max(self.size.width - LEFT - VALUE - 1, 4)
-
-    @property
-    def fraction(self) -> float:
-        low, high = self.ends
-        return min(max((self.number - low) / (high - low), 0.0), 1.0)
+    def track(self) -> tuple[int, int]:
+        return LEFT, max(self.size.width - VALUE - 1, LEFT + 4)
 
     def action_step(self, count: int) -> None:
-        low, high = self.ends
-        present = self.number
-        target = self._snap(present + count * self.spec.step)
+        (low, high), present = self.ends, self.number
         # A typed value beyond the track stays where it is rather than jump the wrong way.
-        low, high = min(low, present), max(high, present)
-        self.change(self._typed_as(min(max(target, low), high)))
+        self._move_to(present + count * self.spec.step, min(low, present), max(high, present))
 
     def action_end(self, which: int) -> None:
         self.change(self._typed_as(self.ends[which]))
@@ -94,25 +115,6 @@ class Slider(KnobRow):
         if self._typed:
             self._take_typed()
 
-    async def on_mouse_down(self, event: MouseDown) -> None:
-        offset = event.get_content_offset(self)
-        if event.button == 1 and offset is not None and self.start <= offset.x < self.start + self.track:
-            self._dragging = True
-            self.capture_mouse()
-            self._place(offset.x)
-        event.stop()
-
-    def on_mouse_move(self, event: MouseMove) -> None:
-        if self._dragging:
-            self._place(event.x)
-            event.stop()
-
-    def on_mouse_up(self, event: MouseUp) -> None:
-        if self._dragging:
-            self._dragging = False
-            self.release_mouse()
-            event.stop()
-
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
         self._wheel(event, 1)
 
@@ -126,14 +128,19 @@ class Slider(KnobRow):
             event.prevent_default()
             self.action_step(count)
 
-    def _place(self, x: int) -> None:
-        low, high = self.ends
-        part = min(max((x - self.start) / max(self.track - 1, 1), 0.0), 1.0)
-        self.change(self._typed_as(min(max(self._snap(low + part * (high - low)), low), high)))
+    def drag(self, x: int) -> None:
+        (low, high), (start, end) = self.ends, self.track
+        self._move_to(low + (x - start) / max(end - start - 1, 1) * (high - low), low, high)
 
-    def _snap(self, number: float) -> float:
-        """The nearest whole number of steps from zero, where steps are counted."""
-        return round(number / self.spec.step) * self.spec.step if self.spec.step else number
+    def _move_to(self, number: float, low: float, high: float) -> None:
+        """Change to the nearest whole number of steps from zero, where steps are counted, from `low` to `high`."""
+        step = self.spec.step
+        self.change(self._typed_as(min(max(round(number / step) * step if step else number, low), high)))
+
+    @property
+    def _prefix(self) -> str:
+        """What stands before the number in a value."""
+        return ""
 
     def _typed_as(self, number: float) -> Value:
         return round(number) if self.spec.kind == "int" else round(number, 6)
@@ -141,25 +148,22 @@ class Slider(KnobRow):
     def _take_typed(self) -> None:
         typed, self._typed = self._typed, ""
         try:
-            self.change(self._parsed(typed))
+            self.change(self.spec.parse(self._prefix + typed))
         except KnobError as error:
             self.post_message(self.Refused(str(error)))
-
-    def _parsed(self, typed: str) -> Value:
-        """What the user typed. Raises KnobError."""
-        return self.spec.parse(typed)
 
     def render(self) -> Content:
         return Content.assemble(self.label(), *self.drawn(self.spec.show(self.value), VALUE))
 
     def drawn(self, value: str, width: int) -> list[tuple[str, str]]:
         """The track, and at its right the value, or what is being typed instead, in `width` cells."""
-        at = round(self.fraction * (self.track - 1))
+        (low, high), (start, end) = self.ends, self.track
+        at = round(min(max((self.number - low) / (high - low), 0.0), 1.0) * (end - start - 1))
         value = f"{self._typed}_" if self._typed else value
         return [
             ("━" * at, "$primary"),
             ("●", "bold $accent" if self.has_focus else "bold $primary"),
-            ("─" * (self.track - 1 - at), "$foreground 30%"),
+            ("─" * (end - start - 1 - at), "$foreground 30%"),
             (value[-width:].rjust(width), "bold reverse" if self._typed else "bold"),
         ]
 
@@ -187,12 +191,9 @@ class DraftingRow(Slider):
         return nodes_of(str(self.value)) or DEFAULT_NODES
 
     @property
-    def start(self) -> int:
-        return LEFT + len(self.kind) + 3
-
-    @property
-    def track(self) -> int:
-        return max(self.size.width - self.start - SIZE, 2)
+    def track(self) -> tuple[int, int]:
+        start = LEFT + len(self.kind) + 3
+        return start, max(self.size.width - SIZE, start + 2)
 
     def action_kind(self, count: int) -> None:
         kind = KINDS[(KINDS.index(self.kind) + count) % len(KINDS)]
@@ -212,14 +213,79 @@ class DraftingRow(Slider):
     def _has_size(self) -> bool:
         return nodes_of(str(self.value)) is not None
 
-    def _typed_as(self, number: float) -> Value:
-        return f"{self.kind if self._has_size else 'tree'} {number:.0f}"
+    @property
+    def _prefix(self) -> str:
+        return f"{self.kind if self._has_size else 'tree'} "
 
-    def _parsed(self, typed: str) -> Value:
-        return self.spec.parse(f"{self.kind if self._has_size else 'tree'} {typed}")
+    def _typed_as(self, number: float) -> Value:
+        return f"{self._prefix}{number:.0f}"
 
     def render(self) -> Content:
         kind = (f"‹{self.kind}› ", "bold")
         if not self._has_size and not self._typed:
             return Content.assemble(self.label(), kind)
         return Content.assemble(self.label(), kind, *self.drawn(f"{self.number:.0f}", SIZE))
+
+
+class Scrubber(Dragged, can_focus=True):
+    """Shows `lengths` with the column of `step`, which counts from 1, in reverse. Posts `Moved`."""
+
+    ALLOW_SELECT = False
+    HELP = "← and → go by one step, with Shift by ten; Home and End to the ends; click and drag work too."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "move(-1)", "Step", show=True, key_display="← →"),
+        Binding("right", "move(1)", "next step", show=False),
+        Binding("shift+left", "move(-10)", "ten before", show=False),
+        Binding("shift+right", "move(10)", "ten on", show=False),
+        Binding("home", "move(-1000000)", "first", show=False),
+        Binding("end", "move(1000000)", "last", show=False),
+    ]
+
+    lengths: reactive[tuple[int, ...]] = reactive[tuple[int, ...]](())
+    step: reactive[int] = reactive(0)
+
+    @dataclass
+    class Moved(Message):
+        """The user went to `step`."""
+
+        step: int
+
+    def hint(self, action: str, label: str) -> str:
+        return label if self.lengths else ""
+
+    def action_move(self, count: int) -> None:
+        self.go(self.step + count)
+
+    def go(self, step: int) -> None:
+        step = min(max(step, 1), len(self.lengths))
+        if step and step != self.step:
+            self.post_message(self.Moved(step))
+
+    @property
+    def _label(self) -> str:
+        total = str(len(self.lengths))
+        return f" step {self.step:>{len(total)}}/{total} "
+
+    @property
+    def _columns(self) -> int:
+        return max(min(len(self.lengths), self.size.width - len(self._label) - 1), 0)
+
+    @property
+    def track(self) -> tuple[int, int]:
+        return len(self._label), len(self._label) + self._columns
+
+    def drag(self, x: int) -> None:
+        column = x - len(self._label)
+        if 0 <= column < self._columns:
+            self.go(-(-column * len(self.lengths) // self._columns) + 1)
+
+    def render(self) -> Content:
+        columns = self._columns
+        if not columns:
+            return Content.styled(" no step", "$foreground 70%")
+        row = spark([float(length) for length in self.lengths], columns)[0]
+        at = (self.step - 1) * columns // len(self.lengths)
+        label = "bold $accent" if self.has_focus else "bold"
+        return Content.assemble(
+            (self._label, label), (row[:at], "$success"), (row[at], "reverse bold"), (row[at + 1 :], "$success")
+        )

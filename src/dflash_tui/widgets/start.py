@@ -13,12 +13,14 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Click
 from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
 
 from dflash_core.clean import one_line
 from dflash_tui.application.amounts import ago
 from dflash_tui.settings.keys import retold
 from dflash_tui.text.bars import clip
-from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.literal import Caption, Static
 
 if TYPE_CHECKING:
     from dflash_tui.application.conversations.store import Card
@@ -35,33 +37,27 @@ EXAMPLES = (
 WIDTH = 64
 
 
-class Example(Static):
-    """A prompt to try."""
+class Example(Widget):
+    """A prompt to try; `chosen` while it is in the prompt."""
 
     ALLOW_SELECT = False
+    chosen: reactive[bool] = reactive(False)
 
     def __init__(self, text: str) -> None:
         super().__init__(classes="example")
         self.text = text
-        self._chosen: bool | None = None  # as shown
 
-    def show(self, *, chosen: bool) -> None:
-        """`chosen`: it is in the prompt now. Asked with each character that is typed."""
-        if chosen == self._chosen:
-            return
-        self._chosen = chosen
-        mark, style = ("▸", "bold") if chosen else ("›", "")
-        self.update(Content.assemble((f"{mark} ", "$accent"), (clip(self.text, WIDTH - 2), style)))
+    def render(self) -> Content:
+        mark, style = ("▸", "bold") if self.chosen else ("›", "")
+        return Content.assemble((f"{mark} ", "$accent"), (clip(self.text, WIDTH - 2), style))
 
     def on_click(self, event: Click) -> None:
         event.stop()
         self.post_message(StartPage.Chosen(self.text))
 
 
-class Last(Static):
+class Last(Caption):
     """The conversation that changed last; a click goes on with it."""
-
-    ALLOW_SELECT = False
 
     async def on_click(self, event: Click) -> None:
         event.stop()
@@ -85,24 +81,18 @@ class StartPage(Vertical):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="start"):
-            yield Static(
-                Content.assemble(("dflash", "bold $primary"), ("  a chat that drafts ahead", "$foreground 80%"))
-            )
+            about = ("  a chat that drafts ahead", "$foreground 80%")
+            yield Static(Content.assemble(("dflash", "bold $primary"), about))
             yield Static(WHAT, id="start-what", classes="start-part")
             yield Last("", id="start-last", classes="start-part")
-            yield Static(
-                Content.assemble(
-                    ("Try one", "bold"), ("   Tab puts it into the prompt, Enter sends it", "$foreground 70%")
-                ),
-                classes="start-part",
-            )
+            how = ("   Tab puts it into the prompt, Enter sends it", "$foreground 70%")
+            yield Static(Content.assemble(("Try one", "bold"), how), classes="start-part")
             yield from self._examples
             yield Static("", id="start-model", classes="start-part")
             yield Static("", id="start-hints", classes="start-part")
 
     def on_mount(self) -> None:
         self.offer(None)
-        self.mark("")
         self.show("", loading=True)
 
     @property
@@ -114,17 +104,12 @@ class StartPage(Vertical):
         last = self.query_one(Last)
         self.query_one("#start-what").display, last.display = card is None, card is not None
         if card is not None:
-            about = f"        {ago(card.updated, time.time())}; "
-            last.update(
-                Content.assemble(
-                    ("Last", "bold"), "    ", clip(one_line(card.title), WIDTH - 8), "\n",
-                    (about + retold("Alt+L goes on with it, Ctrl+O lists all", self.app), "$foreground 70%"),
-                )
-            )  # fmt: skip
+            keys = retold("Alt+L goes on with it, Ctrl+O lists all", self.app)
+            last.update(_part("Last", one_line(card.title), f"{ago(card.updated, time.time())}; {keys}"))
 
     def mark(self, prompt: str) -> None:
         for one in self._examples:
-            one.show(chosen=one.text == prompt)
+            one.chosen = one.text == prompt
 
     def show(self, model: str, *, loading: bool, tunes: bool = True) -> None:
         """The model that is loaded, "" for none. `tunes`: it can be measured here."""
@@ -133,28 +118,23 @@ class StartPage(Vertical):
             return
         self._shown = state
         self.query_one("#start-model", Static).update(_model(one_line(model), loading=loading))
+        hint, style = "F8 finds the best setting   " * tunes + "? explains figures   /tour", "$foreground 70%"
         if self.offers_tour:
-            hint = "New here? Enter begins a tour of six steps. Or just type."
-        else:
-            hint = "F8 finds the best setting   " * tunes + "? explains figures   /tour"
-        self.query_one("#start-hints", Static).update(
-            Content.styled(retold(hint, self.app), "$accent" if self.offers_tour else "$foreground 70%")
-        )
+            hint, style = "New here? Enter begins a tour of six steps. Or just type.", "$accent"
+        self.query_one("#start-hints", Static).update(Content.styled(retold(hint, self.app), style))
 
 
 def _model(title: str, *, loading: bool) -> Content:
+    if title.startswith("demo pair"):
+        return _part("Model", title, "small, to look around with; /models has real ones")
     if title:
-        hint = "/models opens another"
-        if title.startswith("demo pair"):
-            hint = "small, to look around with; /models has real ones"
-        return Content.assemble(
-            ("Model", "bold"), "   ", clip(title, WIDTH - 8), ("\n        " + hint, "$foreground 70%")
-        )
+        return _part("Model", title, "/models opens another")
     if loading:
-        return Content.assemble(
-            ("Model", "bold"), ("   is being loaded; what you send waits for it\n", "$foreground 70%")
-        )
-    return Content.assemble(
-        ("Model", "bold"), "   none is loaded\n",
-        ("        /models lists what is here, /get fetches one", "$foreground 70%"),
-    )  # fmt: skip
+        waits = ("   is being loaded; what you send waits for it\n", "$foreground 70%")
+        return Content.assemble(("Model", "bold"), waits)
+    return _part("Model", "none is loaded", "/models lists what is here, /get fetches one")
+
+
+def _part(name: str, what: str, hint: str) -> Content:
+    """A name, what has it, and below that a hint."""
+    return Content.assemble((f"{name:<8}", "bold"), clip(what, WIDTH - 8), (f"\n        {hint}", "$foreground 70%"))

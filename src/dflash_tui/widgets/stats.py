@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from dflash_core.events import STAGES
-from dflash_core.turn_stats import FoundRow, PartStats, TurnReport, TurnStats, so_far
+from dflash_core.turn_stats import FoundRow, TurnReport, TurnStats
 from dflash_tui.application.amounts import counted, seconds, short, speed
 from dflash_tui.application.figures.deltas import along_the_steps
 from dflash_tui.application.figures.measurements import when
@@ -47,45 +47,30 @@ class Figures:
         return self.mode == "remote"
 
 
-def of_turn(
-    record: TurnRecord,
-    report: TurnReport,
-    plain: PlainSpeed | None,
-    learned: Sequence[FoundRow] = (),
-    verdict: Verdict | None = None,
-) -> Figures:
-    """A finished turn's figures: the decoder's own."""
-    lengths = [len(step.tokens) for step in record.steps]
-    changes = along_the_steps(record)
-    title, it = "Last turn", report
-    return Figures(
-        title, it.stats, it.mode, it.reason, course(record), lengths, changes, plain, learned, verdict, it.source
-    )
-
-
-def of_meter(
+def figures(
     meter: Meter,
     report: TurnReport | None,
-    plain: PlainSpeed | None,
+    record: TurnRecord | None,
     *,
     running: bool,
+    plain: PlainSpeed | None = None,
     learned: Sequence[FoundRow] = (),
     verdict: Verdict | None = None,
 ) -> Figures:
-    """The figures of a turn so far, or of one that left no record."""
+    """The decoder's own figures of a finished turn; those so far of a turn that runs, or left no record."""
+    title, source = "This turn" if running else "Last turn", report.source if report is not None else ""
+    if record is not None and report is not None:
+        lengths, changes = [len(step.tokens) for step in record.steps], along_the_steps(record)
+        own = (report.stats, report.mode, report.reason, course(record), lengths, changes)
+        return Figures("Last turn", *own, plain, learned, verdict, source)
     event = meter.last or meter.prefill
     stats = report.stats if report is not None else None
     if stats is None and meter.prefill is not None:
-        stats = so_far(meter.prefill, meter.totals, meter.decode_s, meter.parts)
+        stats = meter.totals.stats(meter.prefill, meter.decode_s, meter.parts)
         if meter.prefill.mode == "remote":  # its tokens are counted, where they are, without steps
             stats = replace(stats, tokens=meter.tokens, tokens_per_second=meter.overall_rate)
     mode, reason = (event.mode, event.reason) if event is not None else ("", "")
-    title = "This turn" if running else "Last turn"
-    rates, lengths = list(meter.rates), list(meter.lengths)
-    source = report.source if report is not None else ""
-    return Figures(
-        title, stats, mode, reason, rates, lengths, plain=plain, learned=learned, verdict=verdict, source=source
-    )
+    return Figures(title, stats, mode, reason, [*meter.rates], [*meter.lengths], (), plain, learned, verdict, source)
 
 
 _DIM = "$foreground 70%"
@@ -107,7 +92,7 @@ def drawn(it: Figures, width: int) -> Content:
         blocks = [
             [*_numbers(it, stats, width), *_about(it, stats, width)], _changes(it, width), _depths(it, stats, width),
             _lengths_by_step(it, width), _stages(stats, width), _rates(it, width), _lengths(stats, width),
-            _sizes(stats, width), _totals(stats), _drafters(stats), _parts(it, stats), _learned(it),
+            _sizes(stats, width), *_tables(it, stats),
         ]  # fmt: skip
         return content(_apart(blocks))
     half = (width - 2) // 2
@@ -115,15 +100,17 @@ def drawn(it: Figures, width: int) -> Content:
     left = [*_numbers(it, stats, half), *(stages or _about(it, stats, half))]
     right = [*_depths(it, stats, half), *_lengths_by_step(it, half)]
     histograms = beside(_lengths(stats, half), _apart([_rates(it, half), _sizes(stats, half)]), half)
-    # Sentences and tables are wider than a column.
-    tables = [_totals(stats), _drafters(stats), _parts(it, stats), _learned(it)]
     about = _about(it, stats, width) if stages else []  # another engine has no stages: there it is beside the depths
-    blocks = [beside(left, right, half), about, _changes(it, width), histograms, *tables]
+    # Sentences and tables are wider than a column.
+    blocks = [beside(left, right, half), about, _changes(it, width), histograms, *_tables(it, stats)]
     return content(_apart(blocks))
 
 
+def _tables(it: Figures, stats: TurnStats) -> list[Block]:
+    return [_totals(stats), _drafters(stats), _parts(it, stats), _learned(it)]
+
+
 def _apart(blocks: Sequence[Block]) -> Block:
-    """Blocks under each other, with a line between them; empty ones are left out."""
     joined: Block = []
     for block in blocks:
         if block:
@@ -152,13 +139,12 @@ def _about(it: Figures, stats: TurnStats, width: int) -> Block:
         prompt.append(f"{stats.reused_tokens:,} of {stats.prompt_tokens:,} tokens reused")
     if stats.kv:
         prompt.append(f"keys and values {stats.kv}")
-    mode = it.mode
     again = f"{stats.read_again:,} tokens read again: {stats.read_why}" if stats.read_again else ""
     return [
         *wrapped(_against(it), width, _DIM),
         *wrapped("; ".join(prompt), width, _DIM),
         *wrapped(again, width, _DIM),
-        *wrapped(f"{mode}: {it.reason}" if it.reason else mode, width, _DIM),
+        *wrapped(f"{it.mode}: {it.reason}" if it.reason else it.mode, width, _DIM),
         *wrapped(it.source, width, _DIM),
     ]
 
@@ -238,25 +224,25 @@ def _stages(stats: TurnStats, width: int, min_share: float = 0.0) -> Block:
     shown = [(name, taken) for name, taken in taken_by if taken > 0 and taken >= min_share * total]
     if others := sum(taken for name, taken in taken_by if taken > 0 and taken < min_share * total):
         shown.append(("others", others))
-    rows: Block = [line("time by stage", (f"  {total:.1f} ms a step", _DIM))]
-    for name, taken in shown:
-        drawn_bar = (bar(taken / total, max(width - _STAGE, 4)), "$primary")
-        rows.append(line(f" {name:<7}{taken:>6.2f}  ", drawn_bar))
-    return rows
+    drawn_bars = [(bar(taken / total, max(width - _STAGE, 4)), "$primary") for _, taken in shown]
+    rows = [line(f" {name:<7}{taken:>6.2f}  ", one) for (name, taken), one in zip(shown, drawn_bars)]
+    return [line("time by stage", (f"  {total:.1f} ms a step", _DIM)), *rows]
 
 
 def _lengths(stats: TurnStats, width: int) -> Block:
-    """The histogram of tokens per step."""
+    rows = [(f" {length:>3}", count) for length, count in enumerate(stats.lengths) if length and count]
     if stats.steps == 0 or len(stats.lengths) < 3:
         return []
-    rows: Block = [line("steps by tokens committed"), line((" tok  steps share", _DIM))]
-    for length, count in enumerate(stats.lengths[1:], 1):
-        if not count:
-            continue
-        share = count / stats.steps
-        figures = f" {length:>3} {short(count):>6} {share * 100:>4.0f}%  "
-        rows.append(line(figures, (bar(share, max(width - _FIGURES, 4)), "$success")))
-    return rows
+    heads = [line("steps by tokens committed"), line((" tok  steps share", _DIM))]
+    return [*heads, *_histogram(rows, stats.steps, width - _FIGURES, "$success")]
+
+
+def _histogram(rows: Sequence[tuple[str, int]], steps: int, width: int, color: str) -> Block:
+    """A row each: its name, how many of the `steps` it has, and a bar of `width` cells."""
+    return [
+        line(f"{name} {short(count):>6} {count / steps * 100:>4.0f}%  ", (bar(count / steps, max(width, 4)), color))
+        for name, count in rows
+    ]
 
 
 def _totals(stats: TurnStats) -> Block:
@@ -283,7 +269,6 @@ def _totals(stats: TurnStats) -> Block:
 
 
 def _drafters(stats: TurnStats) -> Block:
-    """Acceptance by drafter, if several were used."""
     if len(stats.drafters) < 2:
         return []
     block: Block = [line("drafters", ("   steps tok/step  nodes taken tok/s", _DIM))]
@@ -296,41 +281,36 @@ def _drafters(stats: TurnStats) -> Block:
 
 
 def _sizes(stats: TurnStats, width: int) -> Block:
-    """The histogram of tree sizes, if they differ between steps."""
-    counts = [(low, high, sum(stats.nodes[low : high + 1])) for low, high in _SIZES]
-    rows = [(low, high, count) for low, high, count in counts if count]
+    rows = []
+    for low, high in _SIZES:
+        span = str(low) if low == high else f"{low}-{high}" if high < _SIZES[-1][1] else f"{low}+"
+        if count := sum(stats.nodes[low : high + 1]):
+            rows.append((f" {span:>6}", count))
     if len(rows) < 2:
         return []
-    block: Block = [line("steps by nodes verified"), line(("  nodes  steps share", _DIM))]
-    for low, high, count in rows:
-        span = str(low) if low == high else f"{low}-{high}" if high < _SIZES[-1][1] else f"{low}+"
-        figures = f" {span:>6} {short(count):>6} {count / stats.steps * 100:>4.0f}%  "
-        drawn_bar = (bar(count / stats.steps, max(width - _FIGURES - 2, 4)), "$primary")
-        block.append(line(figures, drawn_bar))
-    return block
+    heads = [line("steps by nodes verified"), line(("  nodes  steps share", _DIM))]
+    return [*heads, *_histogram(rows, stats.steps, width - _FIGURES - 2, "$primary")]
 
 
 def _learned(it: Figures) -> Block:
     """Probabilities of candidates, over all turns: stated by the drafter, learned by the program, and observed."""
-    if not it.learned:
-        return []
-    block: Block = [line("all candidates", ("   tried stated learned found", _DIM))]
-    for row in it.learned:
-        figures = f"{short(row.trials):>6}{row.stated:>7.2f}{row.learned:>8.2f}{row.found:>6.2f}"
-        block.append(line(f" {row.kind:<15}{figures}"))
-    return block
+    head = line("all candidates", ("   tried stated learned found", _DIM))
+    rows = [
+        line(f" {row.kind:<15}{short(row.trials):>6}{row.stated:>7.2f}{row.learned:>8.2f}{row.found:>6.2f}")
+        for row in it.learned
+    ]
+    return [head, *rows] if rows else []
 
 
 def _parts(it: Figures, stats: TurnStats) -> Block:
     """Figures of thinking and answer separately, if there was any thinking."""
     if not stats.thinking.tokens or it.remote:
         return []
-    block: Block = [line(("             tok  tok/s accept", _DIM))]
-    parts: tuple[tuple[str, PartStats], ...] = (("thinking", stats.thinking), ("answer", stats.answer))
-    for name, part in parts:
-        figures = f"{short(part.tokens):>6} {speed(part.tokens_per_second):>6} {part.acceptance_length:>6.2f}"
-        block.append(line(f" {name:<9}{figures}"))
-    return block
+    rows = [
+        line(f" {name:<9}{short(one.tokens):>6} {speed(one.tokens_per_second):>6} {one.acceptance_length:>6.2f}")
+        for name, one in (("thinking", stats.thinking), ("answer", stats.answer))
+    ]
+    return [line(("             tok  tok/s accept", _DIM)), *rows]
 
 
 def _changes(it: Figures, width: int) -> Block:

@@ -11,7 +11,7 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from dflash_core.clean import one_line
-from dflash_core.knobs import SPEC, Knobs, Value
+from dflash_core.knobs import SPEC, Knobs
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.application.amounts import seconds, short, speed
@@ -52,22 +52,19 @@ class TitleRow(Widget):
             self.refresh()
 
     def render(self) -> Content:
-        width = self.size.width
-        context, memory = self._gauge(), ""
-        if self.memory is not None and self.memory.total and width >= 70:
-            memory = f"  mem {_of(self.memory)}"
-        context = clip(f" {context}", max(width - 12, 0)) if context else ""
-        memory = clip(f"{memory} ", max(width - 12 - len(context), 0))
-        downloads, style = self.downloads
-        downloads = clip(f" {downloads} ", max(width - 12 - len(context) - len(memory), 0)) if downloads else ""
-        available = width - len(downloads) - len(context) - len(memory) - 9
+        width, (downloads, style) = self.size.width, self.downloads
+        available = width - 9  # for what is left of the row, each part after those that matter more
+        context = clip(self._gauge(), max(available - 3, 0))
+        available -= len(context)
+        known = self.memory is not None and self.memory.total and width >= 70
+        memory = clip(f"  mem {_of(self.memory)} " if known and self.memory else " ", max(available - 3, 0))
+        available -= len(memory)
+        downloads = clip(f" {downloads} ", max(available - 3, 0)) if downloads else ""
+        available -= len(downloads)
         system = "  system message" if self.system and available >= 50 else " sys" if self.system else ""
         left = fit(self._names(available - len(system)) + system, available)
-        full = self._share >= NEARLY_FULL
-        return Content.assemble(
-            (" dflash  ", "bold $primary"), left, (downloads, style),
-            (context, "bold $warning" if full else ""), memory,
-        )  # fmt: skip
+        warns = "bold $warning" if self._share >= NEARLY_FULL else ""
+        return Content.assemble((" dflash  ", "bold $primary"), left, (downloads, style), (context, warns), memory)
 
     def _names(self, available: int) -> str:
         """The pair and the conversation. Where not both fit, the pair is its first word."""
@@ -91,12 +88,9 @@ class TitleRow(Widget):
         share = f"{self._share:.0%}" if self._share < MANY else "too long"
         full = f" {share}: /full" if self._share >= NEARLY_FULL else ""
         drawn = f" {meter(self._share)}" if self.size.width >= WIDE else ""
-        return f"ctx {short(used)}{typed}/{_length(length)}{drawn}{full}"
-
-
-def _length(count: int) -> str:
-    """Context lengths are powers of two: 32,768 is 32k."""
-    return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else short(count)
+        # Context lengths are powers of two: 32,768 is 32k.
+        whole = f"{length // 1024}k" if length >= 1024 and length % 1024 == 0 else short(length)
+        return f" ctx {short(used)}{typed}/{whole}{drawn}{full}"
 
 
 def _of(memory: MemoryBreakdown) -> str:
@@ -109,7 +103,7 @@ def _of(memory: MemoryBreakdown) -> str:
 class Status:
     """What the strip shows."""
 
-    rates: tuple[float, ...] = ()
+    measured: bool = False  # a speed, if only 0
     rate: float = 0.0
     acceptance: float = 0.0
     knobs: Knobs = field(default_factory=Knobs)
@@ -129,7 +123,6 @@ _SHOWN = (
 )  # fmt: skip
 MIN_REASON = 12  # cells
 _MORE = " …"
-_SHOWN_KNOBS = {*(name for _, _, names in _SHOWN for name in names)}
 
 
 class StatusStrip(Widget):
@@ -139,10 +132,9 @@ class StatusStrip(Widget):
     status: reactive[Status] = reactive(Status())
 
     def render(self) -> Content:
-        it = self.status
-        width = self.size.width - 1
+        it, width = self.status, self.size.width - 1
         parts: list[tuple[str, str]] = []
-        if it.rates or it.rate:
+        if it.measured or it.rate:
             parts.append((f"{speed(it.rate)} tok/s", "bold"))
             if it.against is not None and it.against.ratio:
                 style = "bold $error" if it.against.slower else "bold $success"
@@ -152,39 +144,27 @@ class StatusStrip(Widget):
             if it.acceptance and it.mode != "plain":
                 parts.append((f" · {it.acceptance:.1f} tok/step", "bold"))
             parts.append(("  │", "$foreground 40%"))
-        taken = it.taken
-        shown = [row for row in _SHOWN if taken is None or row[0] in taken]
+        staged = {name for name in SPEC if getattr(it.knobs, name) != getattr(it.used, name)}
+        shown = [row for row in _SHOWN if it.taken is None or row[0] in it.taken]
         for place, (name, label, names) in enumerate(shown):
-            changed = any(getattr(it.knobs, one) != getattr(it.used, one) for one in names)
-            lead = f"{' · ' if place else ' ' if parts else ''}{'•' if changed else ''}"
-            style = "bold $accent" if changed else ""
-            parts.append((f"{lead}{label}{self._shown(name)}", style))
-        others = sum(getattr(it.knobs, name) != getattr(it.used, name) for name in SPEC if name not in _SHOWN_KNOBS)
-        if others:
-            parts.append((f" · •{others} more", "bold $accent"))
-        asked = f"{it.client}: {it.mode}" if it.client else it.mode
-        why = one_line(f"{asked}: {it.reason}" if it.mode and it.reason else asked)
+            lead = f"{' · ' if place else ' ' if parts else ''}{'•' if staged & names else ''}"
+            parts.append((f"{lead}{label}{self._value(name)}", "bold $accent" if staged & names else ""))
+        if others := staged.difference(*(names for _, _, names in _SHOWN)):
+            parts.append((f" · •{len(others)} more", "bold $accent"))
+        head = f"{it.client}: {it.mode}" if it.client else it.mode
         available = width - sum(cell_len(text) for text, _ in parts)
-        reason = f"  │ {why}" if it.mode else ""
+        reason = "  │ " + one_line(f"{head}: {it.reason}" if it.reason else head) if it.mode else ""
         if cell_len(reason) > available:  # a few letters of a reason are not readable
-            reason = (
-                clip(reason, available) if available >= cell_len(f"  │ {asked}: ") + MIN_REASON else f"  │ {asked}…"
-            )
-        parts.append((reason, "$foreground 80%"))
-        return _clipped(parts, width)
+            fits = available >= cell_len(f"  │ {head}: ") + MIN_REASON
+            reason = clip(reason, available) if fits else f"  │ {head}…"
+        return _clipped([*parts, (reason, "$foreground 80%")], width)
 
-    def _shown(self, name: str) -> str:
-        knobs = self.status.knobs
+    def _value(self, name: str) -> str:
+        knobs, value = self.status.knobs, getattr(self.status.knobs, name)
         if name == "thinking" and self.status.reasoning is not None:
             return self.status.reasoning.level(knobs)
-        return _value(name, getattr(knobs, name))
-
-
-def _value(name: str, value: Value) -> str:
-    shown = SPEC[name].show(value)
-    if isinstance(value, float):
-        shown = f"{value:g}"
-    return shown[1:] if name == "p_min" and shown.startswith("0.") else shown
+        shown: str = f"{value:g}" if isinstance(value, float) else SPEC[name].show(value)
+        return shown[1:] if name == "p_min" and shown.startswith("0.") else shown
 
 
 def _clipped(parts: list[tuple[str, str]], width: int) -> Content:

@@ -16,15 +16,12 @@ from markdown_it.token import Token
 from rich.cells import cell_len
 from textual.content import Content
 from textual.css.styles import RulesMap
-from textual.strip import Strip
-from textual.style import Style
-from textual.visual import RenderOptions, Visual
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
-from dflash_tui.widgets.items import Part
+from dflash_tui.widgets.items import Part, Parted
 from dflash_tui.widgets.marks import Stretch, stretches
-from dflash_tui.widgets.mixins import Drawn
+from dflash_tui.widgets.mixins import ByWidth, Drawn
 
 TABLE = "table_lines"  # the kind of token that represents a table, or a part of one
 PART = 32  # rows of one part: what is parsed and drawn again when a table grows
@@ -120,8 +117,8 @@ class _Piece:
     length: int = 0
 
 
-class Grid(Visual):
-    """What a table, or a part of one, looks like: its lines depend on the width."""
+class Grid(ByWidth):
+    """What a table, or a part of one, looks like."""
 
     def __init__(self, rows: Sequence[Sequence[Content]], columns: Columns, *, head: bool, more: bool) -> None:
         self.rows, self.columns, self._head, self._more = rows, columns, head, more
@@ -133,17 +130,15 @@ class Grid(Visual):
 
     @property
     def _drawn_last(self) -> Content:
-        return self._lines[1] if self._lines[0] >= 0 else self.lines(self.columns.whole)
+        return self._lines[1] if self._lines[0] >= 0 else self.at(self.columns.whole)
 
-    def lines(self, width: int) -> Content:
-        """All of it in `width` cells."""
+    def at(self, width: int) -> Content:
         if self._lines[0] != width:
             self._cells = []
             self._lines = width, Content("\n").join(self._drawn(self.columns.within(width)))
         return self._lines[1]
 
     def places(self, searched: str) -> list[tuple[Stretch, ...]]:
-        """Where words are in its cells, as it is drawn: a stretch for each line that they are broken over."""
         lines = self._drawn_last.plain.split("\n")
         found = [
             parts
@@ -181,14 +176,10 @@ class Grid(Visual):
         return min(self.columns.whole, container_width)
 
     def get_height(self, rules: RulesMap, width: int) -> int:
-        return self.lines(width).plain.count("\n") + 1
-
-    def render_strips(self, width: int, height: int | None, style: Style, options: RenderOptions) -> list[Strip]:
-        return self.lines(width).render_strips(width, height, style, options)
+        return self.at(width).plain.count("\n") + 1  # a row wider than that is cut
 
 
 def _cell(text: Content, width: int, side: str) -> list[_Piece]:
-    """The lines of a cell, each of `width` cells."""
     lines = [text] if text.cell_length <= width else [line.rstrip() for line in text.wrap(width)]
     placed = []
     for line in lines:
@@ -211,7 +202,7 @@ def _parts(found: Stretch, text: str, places: Sequence[Stretch], lines: Sequence
         at += len(piece)
 
 
-class Table(Drawn, _Block):  # type: ignore[misc]
+class Table(Parted, Drawn, _Block):  # type: ignore[misc]
     """A table, or a part of one; links and the colors of its text are those of any block.
 
     `head`: the two lines of the text that its table begins with, if these are not in this part.
@@ -226,7 +217,7 @@ class Table(Drawn, _Block):  # type: ignore[misc]
     """
 
     def __init__(self, markdown: Markdown, token: Token) -> None:
-        super().__init__(markdown, token)  # type: ignore[call-arg,arg-type]
+        super().__init__(markdown, token)
         meta = token.meta
         self.head: str = meta["head"]
         self._take(meta["part"])
@@ -236,15 +227,10 @@ class Table(Drawn, _Block):  # type: ignore[misc]
         self.shown: Grid = Grid(rows, meta["columns"], head=not self.head, more=self.part.more)
         self.update(self.shown)
 
-    def _take(self, part: Part) -> None:
-        self.part = part
-        self.set_class(part.more, "-more")
-
     def _copy_context(self, block: MarkdownBlock) -> None:
         super()._copy_context(block)
         if isinstance(block, Table):
             self.head = block.head
-            self._take(block.part)
 
     def widen(self, widths: tuple[int, ...]) -> None:
         if widths != self.shown.columns.widths:
@@ -253,5 +239,4 @@ class Table(Drawn, _Block):  # type: ignore[misc]
             self.update(self.shown)
 
     def places(self, searched: str) -> list[tuple[Stretch, ...]]:
-        """Where words are in it, also where they are broken over the lines of a cell."""
         return self.shown.places(searched)

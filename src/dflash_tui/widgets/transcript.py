@@ -17,8 +17,7 @@ from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.mentions import collapse
 from dflash_tui.application.pasted import clipped
-from dflash_tui.widgets.flash import Note
-from dflash_tui.widgets.fold import Foldable, FoldLine
+from dflash_tui.widgets.fold import FoldedText
 from dflash_tui.widgets.literal import Caption, Static
 from dflash_tui.widgets.marks import begins_before
 from dflash_tui.widgets.mixins import Blank, Stack
@@ -72,7 +71,6 @@ class TurnBlock(Stack, Vertical):
         return bool(self.answers) and all(answer.over for answer in self.answers)
 
     def as_text(self) -> str:
-        """The message and each of its answers as plain text."""
         parts = [self.message_text]
         for answer in self.answers:
             parts += [text.strip("\n") for text in (answer.thinking.text, answer.text) if text.strip()]
@@ -89,11 +87,11 @@ class TurnBlock(Stack, Vertical):
         for place in self.query(".user-place").results(Caption):
             place.update(f" ‹{number}/{count}›" if count > 1 else "")
 
-    async def add_answer(self, knobs: Knobs) -> Answer:
-        """Begin an answer; earlier ones fold into a line each."""
+    async def add_answer(self, knobs: Knobs, node: str = "") -> Answer:
+        """Begin an answer, or show that of the id `node`; earlier ones fold into a line each."""
         from dflash_tui.widgets.answer import Answer
 
-        answer = Answer(knobs)
+        answer = Answer(knobs, node)
         self.answers.append(answer)
         await self.mount(answer)
         self.choose(answer)
@@ -103,37 +101,22 @@ class TurnBlock(Stack, Vertical):
         """Open one of the answers; the others fold into a line each."""
         for number, one in enumerate(self.answers, 1):
             one.place(number, len(self.answers))
-            if one is answer:
-                one.unfold()
-            else:
-                one.fold()
+            one.fold(one is not answer)
 
 
-class Earlier(Foldable):
+class Earlier(FoldedText):
     """Old turns, as plain text under one line, because every key and resize costs time for what is laid out."""
 
     def __init__(self) -> None:
-        super().__init__(id="earlier")
+        super().__init__(id="earlier", body="")
+        self.display = False
         self.texts: list[str] = []
-        self.line = FoldLine()
-        self.body = Static("")
-
-    def compose(self) -> ComposeResult:
-        yield self.line
-        yield self.body
-
-    def on_mount(self) -> None:
-        self.show()
 
     def show(self) -> None:
         """Bring line and text up to date."""
         self.line.title = counted(len(self.texts), "earlier turn")
         self.display = bool(self.texts)
         self.toggled(self.line.open)
-
-    def toggled(self, is_open: bool) -> None:
-        self.body.display = is_open
-        self.body.update(Content(self.folded_text) if is_open else "")
 
     @property
     def folded_text(self) -> str:
@@ -165,10 +148,7 @@ class Transcript(Blank, VerticalScroll):
 
     @property
     def answer(self) -> Answer | None:
-        for turn in reversed(self.turns):
-            if turn.answers:
-                return turn.answers[-1]
-        return None
+        return next((turn.answers[-1] for turn in reversed(self.turns) if turn.answers), None)
 
     def toggle_thinking(self) -> bool:
         """Open or close the thinking of the newest answer; False where it has none."""
@@ -187,11 +167,11 @@ class Transcript(Blank, VerticalScroll):
         else:
             self.anchor()
 
-    def look_at(self, widget: Widget, *, top: bool = True) -> None:
+    def look_at(self, widget: Widget) -> None:
         """Bring `widget` into view. If it is fully visible, do not scroll: without its anchor it would move up."""
         if self.max_scroll_y > 0:
             self.release_anchor()
-            widget.scroll_visible(animate=False, top=top)
+            widget.scroll_visible(animate=False, top=True)
 
     def look_at_line(self, widget: Widget, line: int, column: int) -> None:
         """Bring a place of a widget's text into view, with a line above and below it."""
@@ -203,12 +183,8 @@ class Transcript(Blank, VerticalScroll):
         top = widget.region.y - self.region.y + int(self.scroll_y) + row
         self.scroll_to_region(Region(0, top - 1, 1, 3), animate=False, force=True, immediate=True)
 
-    async def add_turn(self, prompt: str) -> TurnBlock:
-        """A new user message, at the end."""
-        return await self.add(TurnBlock(prompt))
-
     async def add(self, turn: Block, after: TurnBlock | None = None) -> Block:
-        """A turn, at the end or `after` another one, before queued messages."""
+        """A new turn, at the end or `after` another one, before queued messages."""
         self.start.display = False
         await self.mount(turn, after=after)
         # Not earlier: a retry would find it before it can take an answer.
@@ -217,13 +193,11 @@ class Transcript(Blank, VerticalScroll):
         return turn
 
     def past(self, texts: list[str]) -> None:
-        """Earlier turns that are shown as plain text from the first."""
         self.start.display = False
         self.earlier.texts += texts
         self.earlier.show()
 
     async def take_away(self, turn: TurnBlock) -> None:
-        """Remove a turn that is not part of the conversation."""
         self.turns.remove(turn)
         await turn.remove()
 
@@ -239,12 +213,7 @@ class Transcript(Blank, VerticalScroll):
             await turn.remove()
         self.earlier.show()
 
-    async def note(self, note: Note, after: TurnBlock | None = None) -> None:
-        """A note between turns; `after` one of them, or at the end."""
-        await self.mount(note, after=after)
-
     async def clear(self) -> None:
-        """Remove every turn and note."""
         self.turns.clear()
         self.earlier.line.open = False
         self.earlier.texts.clear()

@@ -119,29 +119,19 @@ def parts(form: Form, modules: Modules, values: Values, tied: bool | None) -> di
         if make := form.made.get(name):
             found |= {block + to: part for to, part in make(modules, module).items()}
             continue
-        _add(found, form, modules, values, module, block, name)
+        if (leaves := modules.modules[module]) != {BIAS}:
+            part, change = modules.part(module), form.changes.get(name)
+            whole = name if "." in name.removeprefix("nextn.") or name in WITHOUT_ENDING else f"{name}.weight"
+            found[block + whole] = part if change is None else change(part, values, modules)
+        if BIAS in leaves:
+            found[f"{block}{name}.{BIAS}"] = modules.floats(f"{module}.{BIAS}")
     for bare, each in experts.items():
         if sorted(each) != list(range(len(each))):
-            raise FormatError(
-                f"{modules.file.path}: {shown(bare)} has {len(each):,} experts with numbers up to {max(each):,},"
-                " expected each number once; download the folder again"
-            )
+            found_experts = f"has {len(each):,} experts with numbers up to {max(each):,}"
+            raise modules.file.damaged(bare, found_experts, "each number once")
         block, name = _named(bare, form.names, values)
         found[f"{block}{name}.weight"] = Stack(tuple(modules.part(each[index]) for index in range(len(each))))
     return found
-
-
-def _add(
-    found: dict[str, Part], form: Form, modules: Modules, values: Values, module: str, block: str, name: str
-) -> None:
-    leaves = modules.modules[module]
-    change = form.changes.get(name)
-    if leaves != {BIAS}:
-        part = modules.part(module)
-        whole = name if "." in name.removeprefix("nextn.") or name in WITHOUT_ENDING else f"{name}.weight"
-        found[block + whole] = part if change is None else change(part, values, modules)
-    if BIAS in leaves:
-        found[f"{block}{name}.{BIAS}"] = modules.floats(f"{module}.{BIAS}")
 
 
 def bare_name(module: str) -> str:
@@ -187,7 +177,7 @@ def flat(part: Part, values: Values, modules: Modules) -> Part:
     """A matrix of one row as a vector."""
     read, (rows, columns) = modules.file, part.shape
     if rows != 1:
-        raise FormatError(f"{read.path}: {shown(part.name)} has {rows} rows, expected one; download it again")
+        raise read.damaged(part.name, f"has {rows} rows", "one")
     return Computed(part.name, (columns,), lambda: read.float32(part.name).reshape(-1))
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dflash_core.arch import gemma3 as files3
-from dflash_core.arch import gemma4 as files4
 from dflash_core.arch.assistant import CELLS_USED
 from dflash_core.arch.folders.form import ATTENTION, DENSE, Form, Maker, Values, bare_name, plus_one, refused
 from dflash_core.arch.folders.settings import (
@@ -20,6 +18,8 @@ from dflash_core.arch.folders.settings import (
     sliding,
     whole_rotary,
 )
+from dflash_core.arch.gemma import BLOCKS_OF_27B, PERIOD, WINDOW_ROPE_BASE
+from dflash_core.arch.rope import SCALING
 from dflash_core.errors import FormatError
 from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.folders.parts import Computed, Part
@@ -35,17 +35,17 @@ def gemma3(keys: Settings, modules: Modules) -> Values:
     values = _common(keys)
     layers, head_dim = values["block_count"], values["attention.key_length"]
     scalar = keys.number("query_pre_attn_scalar", default=head_dim)
-    of_27b = layers == files3.BLOCKS_OF_27B
+    of_27b = layers == BLOCKS_OF_27B
     expected = values["embedding_length"] / values["attention.head_count"] if of_27b else head_dim
     if scalar != expected:
         raise refused(keys, "query_pre_attn_scalar", f"{expected:g}")
-    period = keys.integer("sliding_window_pattern", "_sliding_window_pattern", default=files3.PERIOD)
+    period = keys.integer("sliding_window_pattern", "_sliding_window_pattern", default=PERIOD)
     both = rope_by_kind(keys)
     if both is None:
-        base = keys.number("rope_local_base_freq", default=files3.WINDOW_ROPE_BASE)
+        base = keys.number("rope_local_base_freq", default=WINDOW_ROPE_BASE)
         rope = whole_rotary(keys, 1e6)
     else:
-        base, rope = _window_base(both[1], files3.WINDOW_ROPE_BASE), whole_rotary(both[0], 1e6)
+        base, rope = _window_base(both[1], WINDOW_ROPE_BASE), whole_rotary(both[0], 1e6)
     return values | rope | {
         "feed_forward_length": keys.integer("intermediate_size"),
         "rope.freq_base_swa": base,
@@ -111,7 +111,7 @@ def _common(keys: Settings) -> Values:
 def _window_base(window: Settings, default: float) -> float:
     """The rotary base of layers with a window, whose positions are not scaled."""
     found = whole_rotary(window, default)
-    if "rope.scaling.type" in found:
+    if SCALING in found:
         raise refused(window, "rope_parameters", f"{WINDOW} without scaling")
     return float(found["rope.freq_base"])
 
@@ -119,7 +119,7 @@ def _window_base(window: Settings, default: float) -> float:
 def _gemma4(keys: Settings) -> Values:
     """What an assistant has too."""
     values = _common(keys)
-    windows = sliding(keys, [(at + 1) % files4.PERIOD != 0 for at in range(values["block_count"])])
+    windows = sliding(keys, [(at + 1) % PERIOD != 0 for at in range(values["block_count"])])
     windows[-1] = False  # as Hugging Face does, whatever the config lists
     heads, full_dim = _key_heads(keys, windows, values)
     base, divisors = _proportional(keys, full_dim)
@@ -133,7 +133,7 @@ def _gemma4(keys: Settings) -> Values:
         "rope.dimension_count_swa": values["attention.key_length"],
         "rope.dimension_count": full_dim,
         "rope.freq_base": base,
-        "rope.freq_base_swa": _window_base(both[1], files4.WINDOW_ROPE_BASE) if both else files4.WINDOW_ROPE_BASE,
+        "rope.freq_base_swa": _window_base(both[1], WINDOW_ROPE_BASE) if both else WINDOW_ROPE_BASE,
         DIVISORS: divisors,
     }
 

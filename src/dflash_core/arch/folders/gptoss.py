@@ -9,7 +9,6 @@ import numpy as np
 from dflash_core.arch.folders.form import ATTENTION, Form, Maker, Values, refused
 from dflash_core.arch.folders.settings import check_activation, common, sliding, whole_rotary
 from dflash_core.arch.kinds import CLAMP, CLAMP_ALPHA
-from dflash_core.errors import FormatError
 from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.folders.parts import Computed, Part
 from dflash_core.formats.folders.stacks import Mxfp4Experts, TurnedExperts
@@ -49,10 +48,7 @@ def _packed(modules: Modules, module: str) -> Mapping[str, Part]:
 def _floats(modules: Modules, module: str) -> Mapping[str, Part]:
     info, to = modules.file.tensors[module], OF[module.rpartition(".")[2]]
     if len(info.shape) != 3 or info.shape[2] % len(to):
-        raise FormatError(
-            f"{modules.file.path}: {module} has shape {list(info.shape)}, expected experts, inputs and outputs;"
-            " download it again"
-        )
+        raise modules.file.damaged(module, f"has shape {list(info.shape)}", "experts, inputs and outputs")
     modules.check_type(module, *FLOATS)
     return {f"{one}.weight": TurnedExperts(modules.file, module, at, len(to)) for at, one in enumerate(to)}
 

@@ -15,6 +15,7 @@ from dflash_core.arch.folders.form import (
     ATTENTION,
     DENSE,
     EXPERTS,
+    Change,
     Form,
     Values,
     computed,
@@ -23,7 +24,6 @@ from dflash_core.arch.folders.form import (
     refused,
 )
 from dflash_core.arch.folders.settings import check_activation, common, experts, layer_kinds, mtp_blocks, rotary
-from dflash_core.errors import FormatError
 from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.folders.parts import ColumnsInOrder, Computed, Part, RowsInOrder
 from dflash_core.formats.metadata import Settings
@@ -73,78 +73,61 @@ def _hybrid(keys: Settings, modules: Modules) -> Values:
     return values
 
 
-def _heads(values: Values) -> tuple[int, ...]:
-    """The head here that each value head of a GGUF file is."""
-    return _rows(values, 1)
-
-
-def _rows(values: Values, width: int, before: int = 0) -> tuple[int, ...]:
-    """The order of rows: `before` that stay, then heads of `width` rows."""
-    return _order(values["ssm.group_count"], values["ssm.time_step_rank"], width, before)
-
-
 @functools.cache
 def _order(keys: int, count: int, width: int, before: int) -> tuple[int, ...]:
     heads = (group * (count // keys) + turn for turn in range(count // keys) for group in range(keys))
     return (*range(before), *(before + head * width + row for head in heads for row in range(width)))
 
 
+def _heads(values: Values, width: int = 1, before: int = 0) -> tuple[int, ...]:
+    """The order of rows: `before` that stay, then heads of `width` rows, those of a GGUF file by their places here."""
+    return _order(values["ssm.group_count"], values["ssm.time_step_rank"], width, before)
+
+
 def _value_dim(values: Values) -> int:
     return int(values["ssm.inner_size"] // values["ssm.time_step_rank"])
 
 
-def _key_rows(values: Values) -> int:
+def _values(values: Values) -> tuple[int, ...]:
+    return _heads(values, _value_dim(values))
+
+
+def _mixed(values: Values) -> tuple[int, ...]:
     """Rows of queries and keys before those of values."""
-    return int(2 * values["ssm.group_count"] * values["ssm.state_size"])
+    return _heads(values, _value_dim(values), int(2 * values["ssm.group_count"] * values["ssm.state_size"]))
 
 
-def _in_order(part: Part, order: tuple[int, ...], modules: Modules) -> Part:
-    if part.shape[0] != len(order):
-        raise FormatError(
-            f"{modules.file.path}: {part.name} has {part.shape[0]:,} rows, expected {len(order):,} from the config's"
-            " heads; download it again"
-        )
-    return part if order == tuple(range(len(order))) else RowsInOrder(part, order)
+def _check(modules: Modules, part: Part, what: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise modules.file.damaged(part.name, f"has {found:,} {what}", f"{expected:,} from the config's heads")
 
 
-def _per_head(part: Part, values: Values, modules: Modules) -> Part:
-    return _in_order(part, _rows(values, 1), modules)
+def _rows(order_of: Callable[[Values], tuple[int, ...]]) -> Change:
+    def change(part: Part, values: Values, modules: Modules) -> Part:
+        order = order_of(values)
+        _check(modules, part, "rows", part.shape[0], len(order))
+        return part if order == tuple(range(len(order))) else RowsInOrder(part, order)
 
-
-def _per_value(part: Part, values: Values, modules: Modules) -> Part:
-    return _in_order(part, _rows(values, _value_dim(values)), modules)
-
-
-def _mixed(part: Part, values: Values, modules: Modules) -> Part:
-    return _in_order(part, _rows(values, _value_dim(values), _key_rows(values)), modules)
+    return change
 
 
 def _out(part: Part, values: Values, modules: Modules) -> Part:
     heads = _heads(values)
-    if part.shape[1] != values["ssm.inner_size"]:
-        raise FormatError(
-            f"{modules.file.path}: {part.name} has {part.shape[1]:,} inputs, expected {values['ssm.inner_size']:,} from"
-            " the config's heads; download it again"
-        )
+    _check(modules, part, "inputs", part.shape[1], values["ssm.inner_size"])
     return part if heads == tuple(range(len(heads))) else ColumnsInOrder(part, heads, _value_dim(values))
 
 
 def _convolution(part: Part, values: Values, modules: Modules) -> Part:
     """(channels, 1, taps) to (channels, taps), its channels in order."""
-    rows, taps = part.shape
-    order = _rows(values, _value_dim(values), _key_rows(values))
-    _in_order(part, order, modules)
+    (rows, taps), order = part.shape, _mixed(values)
+    _check(modules, part, "rows", rows, len(order))
     return Computed(part.name, (rows, taps), lambda: modules.file.float32(part.name).reshape(rows, taps)[list(order)])
 
 
-def _of_heads(change: Callable[[Float32], Float32]) -> Callable[[Part, Values, Modules], Part]:
+def _of_heads(change: Callable[[Float32], Float32]) -> Change:
     def made(part: Part, values: Values, modules: Modules) -> Part:
         heads = list(_heads(values))
-        if part.shape[1] != len(heads):
-            raise FormatError(
-                f"{modules.file.path}: {part.name} has {part.shape[1]} numbers, expected {len(heads)}, one per head;"
-                " download it again"
-            )
+        _check(modules, part, "numbers", part.shape[1], len(heads))
         return computed(part, modules, lambda stored: change(stored[heads]))
 
     return made
@@ -167,10 +150,10 @@ NORMS = (
     "nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm",
 )  # fmt: skip
 CHANGES = dict.fromkeys(NORMS, plus_one) | {
-    "attn_qkv": _mixed,
-    "attn_gate": _per_value,
-    "ssm_alpha": _per_head,
-    "ssm_beta": _per_head,
+    "attn_qkv": _rows(_mixed),
+    "attn_gate": _rows(_values),
+    "ssm_alpha": _rows(_heads),
+    "ssm_beta": _rows(_heads),
     "ssm_conv1d": _convolution,
     "ssm_a": _of_heads(lambda stored: -np.exp(stored)),
     "ssm_dt.bias": _of_heads(lambda stored: stored),

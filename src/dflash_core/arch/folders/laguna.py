@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from dflash_core.arch.folders.form import ATTENTION, DENSE, EXPERTS, Form, Values, refused
-from dflash_core.arch.folders.settings import (
-    check_activation,
-    common,
-    experts,
-    rope_by_kind,
-    rotary,
-    sliding,
-)
+from dflash_core.arch.folders.settings import check_activation, common, experts, rope_by_kind, rotary, sliding
 from dflash_core.arch.laguna import WINDOW_ROPE_BASE
 from dflash_core.arch.reading import GATING
+from dflash_core.arch.rope import SCALING
 from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.metadata import Settings
 
@@ -29,7 +23,7 @@ def settings(keys: Settings, modules: Modules) -> Values:
     blocks, head_dim = values["block_count"], values["attention.key_length"]
     windows = sliding(keys, [False] * blocks)
     full, window = (rotary(one) for one in rope_by_kind(keys) or (_usual(keys, 5e5, 0.5), _usual(keys)))
-    if "rope.scaling.type" in window:
+    if SCALING in window:
         raise refused(keys, "rope_parameters", "sliding_attention without scaling")
     full["rope.dimension_count"] = int(head_dim * full.pop("rope.partial"))
     heads = "num_attention_heads_per_layer"

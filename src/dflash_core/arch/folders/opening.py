@@ -126,8 +126,7 @@ def _form(folder: Path, config: Mapping[str, Any]) -> Form:
         found = "no model_type" + (f" (architectures: {shown(str(named))})" if named else "")
         expected = f"one of {expected}"
     raise UnsupportedError(
-        f"{folder / CONFIG} has {found}, expected {expected}; use the model's GGUF",
-        code=Code.UNKNOWN_ARCHITECTURE,
+        f"{folder / CONFIG} has {found}, expected {expected}; use the model's GGUF", code=Code.UNKNOWN_ARCHITECTURE
     )
 
 

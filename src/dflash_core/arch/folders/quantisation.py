@@ -71,9 +71,9 @@ def zeros_of(folder: Path, values: Mapping[str, Any]) -> Zeros:
     source, found, usual = _stated(folder, values)
     if found is None:
         return Zeros()
-    said = found.get("quant_method", usual) if isinstance(found, Mapping) else found
-    if not isinstance(found, Mapping) or (method := ALIKE.get(str(said), str(said))) not in READ:
-        words = OTHERS.get(str(said), f"quant_method {shown(str(said))}")
+    name = str(found.get("quant_method", usual) if isinstance(found, Mapping) else found)
+    if not isinstance(found, Mapping) or (method := ALIKE.get(name, name)) not in READ:
+        words = OTHERS.get(name, f"quant_method {shown(name)}")
         raise UnsupportedError(f"{source}: quantised as {words}, expected {', '.join(READ)}; {_INSTEAD}")
     for name, value, expected in _forms(method, found):
         if value not in expected:
@@ -102,7 +102,7 @@ def _stated(folder: Path, values: Mapping[str, Any]) -> tuple[Path, Any, str]:
 
 
 def _forms(method: str, found: Mapping[str, Any]) -> list[tuple[str, Any, tuple[Any, ...]]]:
-    """What is said of a method's form, and the values that are read."""
+    """What a folder states of a method's form, and the values that are read."""
     match method:
         case "gptq" | "auto-round" | "awq":
             forms: list[tuple[str, Any, tuple[Any, ...]]] = [

@@ -10,7 +10,7 @@ import numpy as np
 from dflash_core.arch.folders.form import Values, refused
 from dflash_core.arch.folders.quantisation import ENTRIES
 from dflash_core.arch.kinds import ROPE_FACTORS
-from dflash_core.arch.rope import Linear, Llama3, Yarn, json_scaling
+from dflash_core.arch.rope import SCALING, Linear, Llama3, Yarn, json_scaling
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.folders.parts import Computed, Part
@@ -74,23 +74,14 @@ def rotary(keys: Settings, default: float | None = None, truncate: bool = True) 
     share = inner if inner.find("partial_rotary_factor") else keys
     found: Values = {"rope.freq_base": base, "rope.partial": share.number("partial_rotary_factor", default=1.0)}
     match json_scaling(keys, base):
-        case Linear(factor=factor):
-            found |= {"rope.scaling.type": "linear", "rope.scaling.factor": factor}
-        case Yarn() as yarn:
-            if yarn.truncate != truncate:
-                raise UnsupportedError(
-                    f"{keys.source}: YaRN has truncate {yarn.truncate}, expected {truncate}; use the model's GGUF"
-                )
-            found |= {
-                "rope.scaling.type": "yarn",
-                "rope.scaling.factor": yarn.factor,
-                "rope.scaling.original_context_length": yarn.original,
-                "rope.scaling.yarn_attn_factor": yarn.attention,
-                "rope.scaling.yarn_beta_fast": yarn.fast,
-                "rope.scaling.yarn_beta_slow": yarn.slow,
-            }
+        case Yarn(truncate=other) if other != truncate:
+            raise UnsupportedError(
+                f"{keys.source}: YaRN has truncate {other}, expected {truncate}; use the model's GGUF"
+            )
         case Llama3() as scaling:
             found[DIVISORS] = scaling
+        case Linear() | Yarn() as scaling:
+            found[SCALING] = scaling
     return found
 
 

@@ -71,8 +71,7 @@ class ChainDrafter(ABC, Generic[Model]):
             logits, hidden = run(token, hidden, depth)
             rows.append(logits)
             token = likeliest(logits.float().numpy(), knobs, length + depth)
-        array: Logits = torch.stack(rows).float().numpy()
-        return array
+        return torch.stack(rows).float().numpy()
 
     @abstractmethod
     def _pass(self, length: int) -> Pass:
@@ -174,9 +173,9 @@ class CpuAssistantDrafter(ChainDrafter[Assistant]):
 class CpuMtp(LoadedModel[MtpConfig]):
     """A loaded MTP head: implements `drafters.base.Draft` and `HostDraft`."""
 
-    def __init__(self, opened: OpenedModel[MtpConfig], model: Mtp, weight_bytes: int) -> None:
-        super().__init__(opened, weight_bytes)
-        self.model = model
+    def __init__(self, opened: OpenedModel[MtpConfig], weights: Weights, target: TargetModel, nbytes: int) -> None:
+        super().__init__(opened, nbytes)
+        self.model = Mtp(weights, opened.config, target)
 
     def drafter(self, kv: CachePair | None = None) -> CpuMtpDrafter:
         """Its keys and values are floats whatever `kv` says."""
@@ -193,16 +192,17 @@ class CpuMtp(LoadedModel[MtpConfig]):
         for at in range(0, len(tokens) - 1, PREFILL_CHUNK):
             end = min(at + PREFILL_CHUNK, len(tokens) - 1)
             parts.append(self.model.logits(self.model.forward(tokens[at + 1 : end + 1], hidden[at:end], at, cache)))
-        array: Logits = torch.cat(parts).float().numpy()
-        return array
+        return torch.cat(parts).float().numpy()
 
 
 class CpuAssistant(LoadedModel[AssistantConfig]):
     """A loaded assistant: implements `drafters.base.Draft` and `HostDraft`."""
 
-    def __init__(self, opened: OpenedModel[AssistantConfig], model: Assistant, weight_bytes: int) -> None:
-        super().__init__(opened, weight_bytes)
-        self.model = model
+    def __init__(
+        self, opened: OpenedModel[AssistantConfig], weights: Weights, target: TargetModel, nbytes: int
+    ) -> None:
+        super().__init__(opened, nbytes)
+        self.model = Assistant(weights, opened.config, target)
 
     def drafter(self, kv: CachePair | None = None) -> CpuAssistantDrafter:
         """It has no keys and values of its own."""
@@ -210,13 +210,3 @@ class CpuAssistant(LoadedModel[AssistantConfig]):
 
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
         raise MismatchError(assistant.NEEDS_KEYS)
-
-
-def load_mtp(opened: OpenedModel[MtpConfig], weights: Weights, target: TargetModel, weight_bytes: int) -> CpuMtp:
-    return CpuMtp(opened, Mtp(weights, opened.config, target), weight_bytes)
-
-
-def load_assistant(
-    opened: OpenedModel[AssistantConfig], weights: Weights, target: TargetModel, weight_bytes: int
-) -> CpuAssistant:
-    return CpuAssistant(opened, Assistant(weights, opened.config, target), weight_bytes)

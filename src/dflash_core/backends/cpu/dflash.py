@@ -115,17 +115,13 @@ class CpuDFlash(LoadedModel[DraftConfig]):
         return CpuDFlashDrafter(self.model, self._target_model, kv)
 
     def logits(self, features: Logits, anchor: int) -> Logits:
-        return self._behind(features, anchor).logits(int(anchor), 0)
-
-    def _behind(self, features: Logits, anchor: int) -> CpuDFlashDrafter:
-        """A drafter that has seen a context."""
         array = checked_features(features, len(self.config.target_layers) * self.config.embedding_length)
         check_ids([anchor], self.target.config.vocab_size)
         drafter = self.drafter()
         # Only the features of a context count here, not the tokens that they belong to.
         rows = torch.from_numpy(array).to(self.model.output_norm.dtype)
         drafter.observe(range(len(array)), rows)
-        return drafter
+        return drafter.logits(int(anchor), 0)
 
 
 def load(opened: OpenedModel[DraftConfig], weights: Weights, target: TargetModel, weight_bytes: int) -> CpuDFlash:

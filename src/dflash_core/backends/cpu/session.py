@@ -209,5 +209,4 @@ class CpuSession:
 
     @staticmethod
     def _numpy(logits: Tensor) -> Logits:
-        array: Logits = logits.float().numpy()
-        return array
+        return logits.float().numpy()

@@ -18,7 +18,7 @@ from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
 from dflash_core.backends.cuda.rings import slot_runs
 from dflash_core.cache_types import F16, CachePair
 
-MAX_FILLS = 256  # of a View: for each stage two, and two for a ring that wraps
+MAX_FILLS = 256  # of a View: runs of what it shows, and of a ring that wraps
 
 # Values that may exceed the range of f16 are multiplied by this before they are rounded.
 HEADROOM = 1 / 16
@@ -26,68 +26,73 @@ HEADROOM = 1 / 16
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """`slots` of a cache, or of its `newest` halves, that are copied to a chunk's keys from `to` on. `counts`: their
-    number and 0, on the card."""
+    """`slots` of a cache that are copied to a chunk's keys from `to` on. `place`: of the numbers for the kernel that
+    copies, in `View.counts`."""
 
     slots: slice
     to: int
-    counts: At
-    newest: bool = False
+    place: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Rows of a chunk that read the same form of each key: the first `keys` ones, after `fills`."""
+    """Rows of a chunk that read the same form of each key: the first `keys` ones. Those in `packed` are read as halves
+    by the stage before."""
 
     rows: slice
     keys: int
-    fills: Sequence[Fill]
+    packed: slice
+
+
+NO_KEYS = slice(0, 0)
 
 
 class View:
     """What the layers of one kind see of a chunk: the positions `shown`, all up to its end, or if the `window` hides
     some of them (`masked`), those that some row sees. `slots`: of a ring; 0 where all positions have their own.
 
-    With a recent window of `kv`, `slots` are those of its halves. The first stage reads keys before its border packed,
-    the others as halves; each further stage has more of them packed. Other chunks have one stage.
+    `fills` copy keys where not all are read in their place. With a recent window of `kv`, `slots` are those of its
+    halves: `fills` copy what the last stage reads packed, `newest` the halves that the first one reads, over those of
+    them in `border`. Other chunks have one stage.
     """
 
     def __init__(self, device: torch.device, window: AttentionWindow, slots: int, kv: CachePair = F16) -> None:
         self.window, self.slots, self.kv = window, slots, kv
         self.shown, self.masked, self.stages = list[slice](), False, list[Stage]()
-        self._counts = torch.zeros(MAX_FILLS, 2, dtype=torch.int32, device=device)
-        self._sizes: list[int] = []
+        self.fills, self.newest, self.border = list[Fill](), list[Fill](), NO_KEYS
+        self.counts = torch.zeros(MAX_FILLS, 4, dtype=torch.int32, device=device)
 
     def begin(self, window: AttentionWindow, first: int, end: int) -> None:
         """Of the positions from `first` to `end`."""
-        self.window, self.masked, self._sizes = window, window.hides(end), []
+        self.window, self.masked = window, window.hides(end)
         self.shown = window.runs(first, end) if self.masked else [slice(0, end)]
-        groups, copied, self.stages = self.kv.groups(first, end), 0, []
-        for group in groups:
-            fills = list[Fill]()
-            if self.kv.recent:
-                border = self.kv.border(group.start)
-                fills += self._fills(copied, border)
-                fills += self._fills(border, end, newest=True) if not self.stages else []
-                copied = border
-            elif self.masked:
-                fills += self._fills(0, end)
-            hidden = end - sum(run.stop - run.start for run in self.shown)
-            self.stages.append(Stage(slice(group.start - first, group.stop - first), group.stop - hidden, fills))
-        if self._sizes:
-            sizes = [(size, 0) for size in self._sizes]
-            self._counts[: len(sizes)] = torch.tensor(sizes, dtype=torch.int32)
+        groups, seen = self.kv.groups(first, end), self._keys(end)
+        borders = [self._keys(self.kv.border(group.start)) for group in groups] if self.kv.recent else [0]
+        self.stages = [
+            Stage(slice(group.start - first, group.stop - first), group.stop - end + seen, slice(before, border))
+            for group, before, border in zip(groups, borders[:1] + borders, borders)
+        ]
+        self.border, self.fills, self.newest = slice(borders[0], borders[-1]), [], []
+        if self.kv.recent:
+            self.fills = list(self._fills(0, self.kv.border(groups[-1].start), 0, 0))
+            self.newest = list(self._fills(self.kv.border(first), end, self.slots, len(self.fills)))
+        elif self.masked:
+            self.fills = list(self._fills(0, end, self.slots, 0))
+        if fills := self.fills + self.newest:
+            counts = [(fill.slots.stop - fill.slots.start, 0, fill.slots.start, fill.to) for fill in fills]
+            self.counts[: len(counts)] = torch.tensor(counts, dtype=torch.int32)
 
-    def _fills(self, begin: int, end: int, *, newest: bool = False) -> Iterator[Fill]:
-        """Of what is shown of the positions begin..end."""
-        to, ring = 0, self.slots and newest == bool(self.kv.recent)
+    def _keys(self, end: int) -> int:
+        """How many positions before `end` are shown."""
+        return sum(max(min(run.stop, end) - run.start, 0) for run in self.shown)
+
+    def _fills(self, begin: int, end: int, ring: int, place: int) -> Iterator[Fill]:
+        """Of what is shown of the positions begin..end, out of a ring of so many slots (0: none)."""
         for run in self.shown:
             low, high = max(run.start, begin), min(run.stop, end)
-            for place, slots in slot_runs(low, high, self.slots if ring else max(high, 1)):
-                counts = At(self._counts, 2 * len(self._sizes))
-                yield Fill(slice(slots.start, slots.stop), to + low - run.start + place, counts, newest)
-                self._sizes.append(len(slots))
-            to += run.stop - run.start
+            for at, slots in slot_runs(low, high, ring or max(high, 1)):
+                yield Fill(slice(slots.start, slots.stop), self._keys(low) + at, place)
+                place += 1
 
 
 class Chunk:
@@ -103,7 +108,7 @@ class Chunk:
         on = device.torch_device
         self.rows, self._device = needs.rows, on
         self.views: dict[tuple[int, int, CachePair], View] = {}
-        self.counts = torch.zeros(2, dtype=torch.int32, device=on)
+        self.counts = torch.zeros(4, dtype=torch.int32, device=on)
         self.tokens = torch.zeros(needs.rows, dtype=torch.int32, device=on)
         self.h, self.x, self.weights, shared, *rest = arena.carve(*needs.pieces)
         self.embedded = rest.pop(0) if needs.embedded else self.x
@@ -115,7 +120,7 @@ class Chunk:
 
     @property
     def count(self) -> At:
-        """The number of rows and the first position, as an argument of kernels."""
+        """The number of rows, the first position and two zeros, as an argument of kernels."""
         return At(self.counts, 0)
 
     def view(self, size: int, slots: int = 0, kv: CachePair = F16) -> View:
@@ -134,7 +139,7 @@ class Chunk:
         for rows in (self.out, self.side):
             if rows is not self.h:
                 rows.zero_()
-        self.counts[:] = torch.tensor([len(tokens), first], dtype=torch.int32)
+        self.counts[:2] = torch.tensor([len(tokens), first], dtype=torch.int32)
         self.tokens[: len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
 
 

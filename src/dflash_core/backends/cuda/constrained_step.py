@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.layers.draws import all_listed
 from dflash_core.backends.cuda.sequence_passes import SequencePasses
@@ -18,9 +17,9 @@ from dflash_core.backends.cuda.state import STEP_SLOTS
 from dflash_core.backends.cuda.step import CudaDecoder, Queued
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps, widths_of
 from dflash_core.backends.decoder import NOTE, SPARE, constrained, tokens_left
-from dflash_core.constraints.base import Constraint, Mask, allowed_count, masked
+from dflash_core.constraints.base import Constraint, Mask, allowed_count
 from dflash_core.constraints.drafts import depth_first
-from dflash_core.events import StepEvent, Stop
+from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.log_probs import LogProbs
 from dflash_core.policy.base import Decision, Policy
@@ -54,6 +53,8 @@ class Started:
 class ConstrainedCudaDecoder(CudaDecoder):
     """A `CudaDecoder` whose answer conforms to a constraint. Raises GrammarError where that cannot be followed on."""
 
+    constraint: Constraint
+
     def __init__(
         self,
         session: SequencePasses,
@@ -66,23 +67,12 @@ class ConstrainedCudaDecoder(CudaDecoder):
         constraint: Constraint,
     ) -> None:
         # A stop token ends the answer whatever the knobs say: nothing may follow it.
-        super().__init__(session, steps, knobs.replace(ignore_eos=False), stop_ids, context_length, policy, log_probs)
-        self.constraint = constraint
+        knobs = knobs.replace(ignore_eos=False)
+        super().__init__(session, steps, knobs, stop_ids, context_length, policy, log_probs, constraint)
         self._ahead = 1
         self._started: Started | None = None
-        self._open = False  # see `_is_open`, when it was last asked; the next tree is built for that
-        self._taken: Knobs | None = None
-
-    def put(self, token: int) -> Stop | None:
-        self.constraint.drop()
-        return super().put(token)
-
-    def _extend(self, tokens: Sequence[int]) -> None:
-        super()._extend(tokens)
-        self.constraint.add(tokens)
-
-    def _masked(self, logits: Logits) -> Logits:
-        return masked(logits, self.constraint.allowed(()))
+        self._open = False  # see `_is_open`, when it was last called; the next tree is built for that
+        self._next_knobs: Knobs | None = None
 
     @property
     def _fixed_budget(self) -> int:
@@ -92,14 +82,14 @@ class ConstrainedCudaDecoder(CudaDecoder):
         """Whether the grammar forces nothing, and admits most tokens, so that hardly a draft is ruled out: then the
         pass runs the tree as it was built. A node that is ruled out is never drawn, edited or not."""
         allowed = self.constraint.allowed(())
-        most = self.session.head.vocab // 2
-        return (allowed is None or allowed_count(allowed) > most) and not self.constraint.forced()
+        half = self.session.head.vocab // 2
+        return (allowed is None or allowed_count(allowed) > half) and not self.constraint.forced()
 
     def _learn(self, event: StepEvent) -> None:
-        self.policy.said(event.tokens)  # what a grammar leaves of a tree shows nothing about the drafter
+        self.policy.injected(event.tokens)  # what a grammar leaves of a tree shows nothing about the drafter
 
     def take(self, knobs: Knobs) -> None:
-        self._taken = knobs  # the step that has begun ends with the settings that it began with
+        self._next_knobs = knobs  # the step that has begun ends with the settings that it began with
 
     def finish(self) -> Sequence[StepEvent]:
         if self._begun and self._started is not None and self._started.passed and not self._over:
@@ -120,18 +110,16 @@ class ConstrainedCudaDecoder(CudaDecoder):
     def _start(self) -> Started:
         """Draft and build the tree of the next step. A plain step's pass begins too, unless the grammar may have tokens
         for it that are forced: those of the first step that is no longer open are drawn one by one."""
-        taken, self._taken = self._taken, None
-        if taken is None:
-            self._decide(self._asked[0])
+        knobs, self._next_knobs = self._next_knobs, None
+        if knobs is None:
+            self._decide(self._requested[0])
         else:
-            super().take(taken)
+            super().take(knobs)
         began = time.perf_counter()
         proposal = self._propose()
         proposing_ms = (time.perf_counter() - began) * 1e3
         session, steps, kind = self.session, self.steps, self._kind(proposal)
         with session.device.stream():
-            if kind.text and session.memory.text is not None and (text := self._text) is not None:
-                session.memory.text.follow(text)
             self._catch_up(kind)
             steps.drafting(kind)()
             arrived = None
@@ -180,8 +168,7 @@ class ConstrainedCudaDecoder(CudaDecoder):
         """The tree that the grammar leaves, sent to the card."""
         session, knobs = self.session, started.knobs
         drafted = self._drafted(started)
-        capacity = self.context_length - self._prompt_length
-        deepest = deepest_draft(tokens_left(knobs, len(self.answer), capacity, self._halt))
+        deepest = deepest_draft(tokens_left(knobs, len(self.answer), self._capacity, self._halt))
         limits = deepest, session.max_drafted
         tree, decision = constrained(drafted, self.constraint, knobs, started.decision, *limits)
         if tree != drafted:

@@ -10,12 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.cache import CubinCache
 from dflash_core.backends.cuda.host_blocks import HostBlocks
 from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Run, Size
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES, Library
 from dflash_core.backends.cuda.plan import Card
-from dflash_core.backends.cuda.programs import Programs, Variant
+from dflash_core.backends.cuda.programs import CubinCache, Programs, Variant
 from dflash_core.backends.cuda.runtime import Runtime
 from dflash_core.errors import Code, OutOfMemoryError
 from dflash_core.memory import gib
@@ -39,7 +38,7 @@ class CudaDevice:
         Raises OutOfMemoryError if torch's allocator does, and KernelError if torch reports a kernel's error.
         """
         try:
-            with torch.cuda.stream(self.runtime.torch_stream):
+            with self.runtime.torch_stream:  # not torch.cuda.stream, which takes 15 us of each step
                 yield
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()

@@ -7,15 +7,15 @@ import itertools
 import numpy as np
 import torch
 
+from dflash_core.backends.cuda.device_state import send
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, PinnedMemory, Run, ceil_div
-from dflash_core.backends.cuda.sending import send
 from dflash_core.drafters.ngram_table import RUNS, SLOTS, NgramTable
 
 DEFINES: dict[str, object] = {"TEXT": 1}
 BLOCKS = 2  # of tree_build: one builds the tree, the other prefetches the text
 MAX_CHANGES = 1024  # the most changed numbers in a list: those of 256 new tokens
 LISTS = 4  # lists that are used in rotation: more than the steps that run or are queued
-NEWS_THREADS = 4 * WARP
+CHANGE_THREADS = 4 * WARP
 
 
 class DeviceNgrams:
@@ -36,9 +36,9 @@ class DeviceNgrams:
         """More arguments of tree_build, before the address for the bits of nodes copied from the text."""
         return self._text, np.int32(len(self._text))
 
-    def launch(self, news: int) -> Launch:
-        """The launch that applies the list of changes at the address `news`."""
-        return Launch("text_news.cu", "text_news", {}, 1, NEWS_THREADS, [np.uint64(news), self._text])
+    def launch(self, changes: int) -> Launch:
+        """The launch that applies the list of changes at the address `changes`."""
+        return Launch("text_news.cu", "text_news", {}, 1, CHANGE_THREADS, [np.uint64(changes), self._text])
 
     def follow(self, text: NgramTable) -> None:
         """Update the arrays, after the queued steps: only with new tokens, or completely if the text was cut or has
@@ -49,22 +49,22 @@ class DeviceNgrams:
             send(text.last.reshape(-1), self._text[: self._last])
             send(text.tokens, self._text[self._last :][:end])
         elif begin < end:
-            self._tell(text, begin)
+            self._add(text, begin)
         self._source, self._known, self._cuts = text, end, text.cuts
 
-    def _tell(self, text: NgramTable, begin: int) -> None:
+    def _add(self, text: NgramTable, begin: int) -> None:
         """Send the tokens that were added to the text since it had `begin` tokens, and the changes to the table."""
         if self._lists is None:
             self._lists = itertools.cycle([self._list() for _ in range(LISTS)])
-        news, take_over = next(self._lists)
+        changes, apply = next(self._lists)
         places, tokens = text.places(begin)[0], text.tokens[begin:]
         slots, count = len(places), len(places) + len(tokens)
-        news.array[0, 0] = count
-        pairs = news.array[1 : 1 + count]
+        changes.array[0, 0] = count
+        pairs = changes.array[1 : 1 + count]
         pairs[:slots, 0], pairs[:slots, 1] = places, text.last.reshape(-1)[places]
         pairs[slots:, 0], pairs[slots:, 1] = np.arange(self._last + begin, self._last + len(text)), tokens
-        take_over()
+        apply()
 
     def _list(self) -> tuple[PinnedMemory, Run]:
-        news = self._device.pinned((1 + MAX_CHANGES, 2), np.int32)
-        return news, self._device.bind([self.launch(news.address)])
+        changes = self._device.pinned((1 + MAX_CHANGES, 2), np.int32)
+        return changes, self._device.bind([self.launch(changes.address)])

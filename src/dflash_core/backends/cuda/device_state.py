@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.launch import At
-from dflash_core.backends.cuda.sending import send
-from dflash_core.backends.cuda.state import AFTER_KNOBS, FIRST_KNOB, STEP_STATE, StopCode
+from dflash_core.backends.cuda.state import AFTER_KNOBS, FIRST_KNOB, STEP_STATE, StopCode, from_text
 from dflash_core.tree import Tree, ancestors
+
+
+def send(values: npt.NDArray[Any], to: Tensor) -> None:
+    """Copy `values` to a tensor of the same size and type, in stream order; the host does not wait for it.
+
+    The source is page-locked, and torch keeps it until it was read. From other memory, the copy would wait for all
+    queued work.
+    """
+    source = torch.from_numpy(values)
+    to.copy_(source.pin_memory() if to.is_cuda else source, non_blocking=True)
 
 
 class DeviceState:
@@ -74,8 +85,7 @@ class DeviceState:
         n = int(state["built" if state["by_value"] and not live else "n"])
         tokens, parents, depths = (tuple(state[name][:n].tolist()) for name in ("token", "parent", "depth"))
         log_probs, paths = (tuple(state[name][:n].tolist()) for name in ("log_prob", "path_log_prob"))
-        from_text = tuple(node for node in range(n) if copied >> node & 1)
-        return Tree(tokens, parents, depths, log_probs, paths, copied=from_text)
+        return Tree(tokens, parents, depths, log_probs, paths, copied=from_text(copied, n))
 
     def send_tree(self, tree: Tree) -> None:
         """Make `tree` that of the next pass, in stream order. The host's copy must be fresh: `pull`, `receive`."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.launch import WARP
-from dflash_core.backends.cuda.plan import Card, Shape, forms_of, reads_f16, reads_q8, staged_block
-from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, packed_bytes, tile_type
+from dflash_core.backends.cuda.plan import Card, ReadsActs, Shape
+from dflash_core.backends.cuda.repack import ROWS, blocks_of, groups_of, packed_bytes, tile_type
 from dflash_core.errors import UnsupportedError
 
 COLUMNS = 8  # the most columns of a work list entry
@@ -88,20 +88,19 @@ class ExpertProduct:
         return f"{self.used} of {' and '.join(map(str, self.kinds))}{self.rounding}"
 
 
-class ExpertPlan:
+class ExpertPlan(ReadsActs):
     """The plan of one product on one card. Raises UnsupportedError if activations do not fit in shared memory."""
 
     def __init__(self, product: ExpertProduct, card: Card) -> None:
-        self.product = product
-        shapes, self.rounding = product.shapes, product.rounding
+        self.product, self.shapes, self.rounding = product, product.shapes, product.rounding
         self.stride = max(sum(ROWS * blocks_of(s.rows) for s in kind.shapes) for kind in product.kinds)
         self.tiles_k = max(groups_of(kind.columns) for kind in product.kinds)
         self.warps = WARPS
-        self.shared_bytes = 2 * self.warps * WARP * 16 + self.tiles_k * staged_block(shapes, self.rounding)
-        shared_limit = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
+        self.shared_bytes = 2 * self.warps * WARP * 16 + self.tiles_k * self.staged_block
+        shared_limit = self.shared_limit_on(card)
         if self.shared_bytes > shared_limit:
             raise UnsupportedError(
-                f"experts of {max(kind.columns for kind in product.kinds)} columns need {self.shared_bytes:,} bytes of"
+                f"experts of {product.columns} columns need {self.shared_bytes:,} bytes of"
                 f" shared memory, expected at most {shared_limit:,}; run it on the CPU"
             )
         self.per_sm = MAX_PER_SM if MAX_PER_SM * self.shared_bytes <= shared_limit else 1
@@ -110,28 +109,10 @@ class ExpertPlan:
         self.multiprocessors = card.multiprocessors
         self.grid = self.multiprocessors * self.per_sm
 
-    @property
-    def needs_q8(self) -> bool:
-        return reads_q8(self.product.shapes, self.rounding)
-
-    @property
-    def needs_f16(self) -> bool:
-        return reads_f16(self.product.shapes, self.rounding)
-
-    @property
-    def forms(self) -> dict[str, object]:
-        """Defines of int8 activations, for the kernels that write and read them (kernels/acts.cuh)."""
-        return forms_of(self.product.shapes, self.rounding)
-
     def defines(self, rows: int) -> dict[str, object]:
         """Defines of the kernels of a pass over `rows` rows."""
-        names = {tile_type(shape.type).name for shape in self.product.shapes}
-        found: dict[str, object] = {"COLUMNS": 1 if rows == 1 else COLUMNS, "WARPS": self.warps, "PER_SM": self.per_sm}
-        found |= {f"WITH_{name}": 1 for name in TILE_TYPES if name in names}
-        found |= self.forms
-        if self.rounding.half:
-            found["ACTS_F16"] = 1
-        return found
+        columns = 1 if rows == 1 else COLUMNS
+        return {"COLUMNS": columns, "WARPS": self.warps, "PER_SM": self.per_sm, **self.read_defines}
 
     def pack(self, addresses: Sequence[Sequence[int]], places: Sequence[int] = (), used: int = 0) -> bytes:
         """The launch's struct, with the device addresses of the tiles of each kind's matrices. `places`: for each of

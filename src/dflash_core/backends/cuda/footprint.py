@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.allocator import Pieces, reserved
-from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.drafters.kinds import on_device
+from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
 from dflash_core.backends.cuda.layers.embedding import TOKENS
 from dflash_core.backends.cuda.layers.per_layer import TABLE
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES

@@ -49,7 +49,7 @@ class HostBlocks:
         self._returned: deque[int] = deque()  # addresses of blocks; tensors can be freed in any thread at any time
         self._guard = threading.RLock()
         self._worker = ThreadPoolExecutor(1, "host blocks")
-        self._wanted: deque[int] = deque()  # sizes of the blocks to prepare
+        self._requested: deque[int] = deque()  # sizes of the blocks to prepare
         self._locking: _Block | None = None
         self._paused = self._refused = self._closed = False
 
@@ -72,29 +72,29 @@ class HostBlocks:
             self._collect()
             return sum(block.nbytes for block in self._blocks.values()), sum(block.nbytes for block in self._free)
 
-    def prepare(self, sizes: Sequence[int], most: int) -> None:
-        """Prepare blocks for the next copies, between turns. `sizes`: bytes of the pieces; `most`: the most bytes of
+    def prepare(self, sizes: Sequence[int], limit: int) -> None:
+        """Prepare blocks for the next copies, between turns. `sizes`: bytes of the pieces; `limit`: the most bytes of
         all prepared blocks."""
         if self._refused or self._closed:
             return
         with self._guard:
             self._collect()
-            wanted = sorted((size for size in sizes if size >= MIN_LOCKED), reverse=True)
-            spare, left = list(self._free), most
-            self._wanted.clear()
-            for size in wanted:
+            requested = sorted((size for size in sizes if size >= MIN_LOCKED), reverse=True)
+            spare, left = list(self._free), limit
+            self._requested.clear()
+            for size in requested:
                 if (block := _fitting(spare, size)) is not None:
                     spare.remove(block)
                     left -= block.nbytes
                 elif block_size(size) <= left:
-                    self._wanted.append(block_size(size))
+                    self._requested.append(block_size(size))
                     left -= block_size(size)
-            left = min(left, sum(wanted))
-            for block in spare:  # keep no more unused memory than was requested
+            left = min(left, sum(requested))
+            for block in spare:  # no more unused memory stays than was requested
                 left -= block.nbytes
                 if left < 0 and block is not self._locking:
                     self._drop(block)
-            if self._wanted or any(not block.locked for block in self._blocks.values()):
+            if self._requested or any(not block.locked for block in self._blocks.values()):
                 self._start()
 
     def pause(self) -> None:
@@ -110,7 +110,7 @@ class HostBlocks:
         """Free what is not in use and lock nothing any more; existing copies stay valid."""
         with self._guard:
             self._closed = True
-            self._wanted.clear()
+            self._requested.clear()
         self._worker.shutdown()
         with self._guard:
             self._collect()
@@ -168,9 +168,9 @@ class HostBlocks:
                 block = next((block for block in self._blocks.values() if not block.locked), None)
                 fresh = None
                 if block is None:
-                    if not self._wanted:
+                    if not self._requested:
                         return
-                    block = fresh = self._new(self._wanted.popleft())
+                    block = fresh = self._new(self._requested.popleft())
                 self._locking = block
             if fresh is not None:
                 # Touch all pages now: otherwise the driver does it while it holds its lock.

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.footprint import Footprint
-from dflash_core.backends.cuda.sequence import CAPACITIES
+from dflash_core.backends.cuda.sequence import CAPACITIES, DRAFTER_KV
 from dflash_core.backends.cuda.upload import ALIGNMENT, PACKED, stored_type
 from dflash_core.cache_types import AUTO_PAIRS, CachePair
 from dflash_core.config import MtpConfig
@@ -30,11 +30,10 @@ from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, HostExperts, weights_detail
 
-DRAFTER_KV = "drafter KV"
 ORDER = ("target KV", "states", "scratch", DRAFTER_KV)  # the order in which a sequence's components are shown
-# Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs. The
-# least is for the rounding only.
-SPARE, LEAST_SPARE = 512 << 20, 64 << 20
+# Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs.
+# MIN_SPARE is for the rounding only.
+SPARE, MIN_SPARE = 512 << 20, 64 << 20
 CHUNK_ROWS = tuple(PREFILL_ROWS >> halving for halving in range((PREFILL_ROWS // MIN_PREFILL_ROWS).bit_length()))
 # The driver's memory for a context, kernels and libraries: 716.8 MiB were measured on 132 multiprocessors, and most of
 # it is proportional to their number.
@@ -93,7 +92,7 @@ class CardMemoryEstimator:
         self._embedding, self._mtp = embedding, mtp if self._draft is not None else None
         self._context = Component("CUDA context", context_bytes(processors), "driver, kernels, libraries")
         self._footprints: dict[str, Footprint] = {}
-        self._sequence = functools.cache(self._reckon)
+        self._sequence = functools.cache(self._predict)
 
     @functools.cached_property
     def kv_types(self) -> Sequence[str]:
@@ -117,7 +116,7 @@ class CardMemoryEstimator:
         return SPARE
 
     def min_spare(self, available: int) -> int:
-        return LEAST_SPARE
+        return MIN_SPARE
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         drafted = setup.drafted and self._draft is not None
@@ -168,7 +167,7 @@ class CardMemoryEstimator:
     def sequence(self, setup: Setup) -> tuple[Component, ...]:
         return self._sequence(replace(setup, embedding=ON_CARD, experts=0, cached=0))  # it does not depend on weights
 
-    def _reckon(self, setup: Setup) -> tuple[Component, ...]:
+    def _predict(self, setup: Setup) -> tuple[Component, ...]:
         return sequence_components(self._of(setup), self._drafted(setup), setup)
 
     def _drafted(self, setup: Setup) -> bool:

@@ -2,55 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.host_blocks import HostBlocks
-from dflash_core.backends.cuda.launch import At, HasAddress, Launch, PinnedMemory, Run, Size
+from dflash_core.backends.cuda.launch import At, HasAddress
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, tile_type
 from dflash_core.backends.cuda.upload import aligned, checked_blocks, stored_type
 from dflash_core.formats.weights import WeightFile
-from dflash_core.progress import Progress
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("a device of shapes alone runs nothing")
 
 
 class MetaDevice:
     """Implements the part of `launch.Device` that building models and buffers needs; nothing can be launched on it."""
 
     torch_device = torch.device("meta")
+    host: Any = None
+    bind = record = pinned = synchronize = mark = multiply = _refuse
 
     def __init__(self, card: Card) -> None:
         self.card = card
 
     def stream(self) -> AbstractContextManager[object]:
         return nullcontext()
-
-    @property
-    def host(self) -> HostBlocks:
-        raise NotImplementedError
-
-    def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
-        raise NotImplementedError
-
-    def record(self, name: str, work: Run) -> Run:
-        raise NotImplementedError
-
-    def pinned(self, shape: Size, dtype: npt.DTypeLike) -> PinnedMemory:
-        raise NotImplementedError
-
-    def synchronize(self) -> None:
-        raise NotImplementedError
-
-    def mark(self) -> Run:
-        raise NotImplementedError
-
-    def multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, scale: float = 1.0, add: bool = False) -> None:
-        raise NotImplementedError
 
 
 class MetaUpload:

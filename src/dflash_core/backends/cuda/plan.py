@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.acts import F16_BLOCK, q8_read
-from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, blocks_of, groups_of, packed_bytes, tile_type
+from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, TileType, blocks_of, groups_of, packed_bytes, tile_type
 from dflash_core.backends.cuda.shares import (
     FEWER_WARPS,
     MIN_PARTIALS,
@@ -58,8 +58,66 @@ class Shape:
     rows: int
 
 
+class ReadsActs:
+    """What the matrices `shapes` of a launch read of activations under `rounding`: f16 and f32 matrices always f16."""
+
+    shapes: tuple[Shape, ...]
+    rounding: Rounding
+
+    @property
+    def _kinds(self) -> list[TileType]:
+        return [tile_type(shape.type) for shape in self.shapes]
+
+    @property
+    def needs_q8(self) -> bool:
+        """Whether the launch reads int8 activations."""
+        return not self.rounding.half and any(not kind.half_activations for kind in self._kinds)
+
+    @property
+    def needs_f16(self) -> bool:
+        """Whether the launch reads f16 activations."""
+        return self.rounding.half or any(kind.half_activations for kind in self._kinds)
+
+    @property
+    def plane_bits(self) -> int:
+        """Bits of a second plane of int8 activations: as many as all matrices of the launch allow."""
+        bits = (kind.plane_bits for kind in self._kinds if not kind.half_activations)
+        return min(bits, default=0) if self.rounding.planes > 1 else 0
+
+    @property
+    def forms(self) -> dict[str, object]:
+        """Defines of int8 activations, for the kernels that write and read them (kernels/acts.cuh)."""
+        if not self.needs_q8:
+            return {}
+        if bits := self.plane_bits:
+            return {"PLANE_BITS": bits}
+        return {"SPANS": self.rounding.spans} if self.rounding.spans > 1 else {}
+
+    @property
+    def formats(self) -> dict[str, object]:
+        """Defines of the matrices' formats."""
+        names = {kind.name for kind in self._kinds}
+        return {f"WITH_{name}": 1 for name in TILE_TYPES if name in names}
+
+    @property
+    def read_defines(self) -> dict[str, object]:
+        """All defines of a kernel that reads them."""
+        return {**self.formats, **self.forms, **({"ACTS_F16": 1} if self.rounding.half else {})}
+
+    @property
+    def staged_block(self) -> int:
+        """Bytes of 8 columns x 256 k of activations in shared memory, in the largest form that the launch reads."""
+        f16 = F16_BLOCK if self.needs_f16 else 0
+        q8 = q8_read(self.plane_bits, self.rounding.spans) if self.needs_q8 else 0
+        return max(f16, q8)
+
+    def shared_limit_on(self, card: Card) -> int:
+        """Bytes of shared memory that the formats' tables leave for the rest."""
+        return card.shared_bytes - sum(tile_type(name).table for name in {shape.type for shape in self.shapes})
+
+
 @dataclass(frozen=True, slots=True)
-class Product:
+class Product(ReadsActs):
     """The matrices of one launch, which share K and their input. `rounding`: how the input is rounded; `split_k`: the
     number of parts of K, if it is fixed."""
 
@@ -117,13 +175,13 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(ReadsActs):
     """How the work of one launch is distributed.
 
     K is split into `split_k` parts, each with partial sums of `stride` rows. Matrix i begins at row `offsets[i]`; rows
     are padded to 16. `part_begin[s]`: first thread block of part s; the last item is the grid. `row_begin[b]`: first
-    block of 16 rows of thread block b, counted over all matrices. `rounding`: how activations are rounded; f16 and f32
-    matrices always read f16 activations. `warps`: the shares of a thread block's tiles, which decide the order of sums.
+    block of 16 rows of thread block b, counted over all matrices. `warps`: the shares of a thread block's tiles, which
+    decide the order of sums.
     """
 
     shapes: tuple[Shape, ...]
@@ -148,25 +206,10 @@ class Plan:
         """Tiles of the longest part of K."""
         return -(-self.tiles_k // self.split_k)
 
-    @property
-    def needs_q8(self) -> bool:
-        """Whether the launch reads int8 activations."""
-        return reads_q8(self.shapes, self.rounding)
-
-    @property
-    def needs_f16(self) -> bool:
-        """Whether the launch reads f16 activations."""
-        return reads_f16(self.shapes, self.rounding)
-
-    @property
-    def forms(self) -> dict[str, object]:
-        """Defines of int8 activations, for the kernels that write and read them (kernels/acts.cuh)."""
-        return forms_of(self.shapes, self.rounding)
-
     def shared_bytes(self, columns: int) -> int:
         """Bytes of dynamic shared memory of a pass over `columns` columns."""
         if self.chunked(columns):
-            return chunks_bytes(self._chunk(columns), self._staged, columns)
+            return chunks_bytes(self._chunk(columns), self.staged_block, columns)
         whole = self._whole(columns)
         return max(whole, self._claimed_bytes) if self._claimed(columns) else whole
 
@@ -183,7 +226,7 @@ class Plan:
 
     def _whole(self, columns: int) -> int:
         """Bytes of shared memory for whole parts of K."""
-        return whole_bytes(self.longest_part, self._staged, columns, self.warps)
+        return whole_bytes(self.longest_part, self.staged_block, columns, self.warps)
 
     def _claimed(self, columns: int) -> bool:
         """Whether warps claim tiles as they become free; only with one column."""
@@ -198,7 +241,7 @@ class Plan:
     @property
     def _claimed_bytes(self) -> int:
         """Bytes of shared memory of a launch over one column with claimed tiles."""
-        return self.longest_part * self._staged + self._sums_bytes
+        return self.longest_part * self.staged_block + self._sums_bytes
 
     @property
     def max_tiles(self) -> int:
@@ -208,11 +251,7 @@ class Plan:
 
     def defines(self, columns: int) -> dict[str, object]:
         """Defines of the kernels of a pass over `columns` columns."""
-        names = {tile_type(shape.type).name for shape in self.shapes}
-        found: dict[str, object] = {"COLUMNS": columns, **{f"WITH_{name}": 1 for name in TILE_TYPES if name in names}}
-        found |= self.forms
-        if self.rounding.half:
-            found["ACTS_F16"] = 1
+        found: dict[str, object] = {"COLUMNS": columns, **self.read_defines}
         if self.chunked(columns):
             found["CHUNK"] = self._chunk(columns)
         elif prefetch := self._prefetch(columns):
@@ -230,13 +269,9 @@ class Plan:
             return self.config.prefetch
         return int(self.overlaps and columns <= _PREFETCHED_COLUMNS)
 
-    @property
-    def _staged(self) -> int:
-        return staged_block(self.shapes, self.rounding)
-
     def _chunk(self, columns: int) -> int:
         """Tiles of a chunk: two chunks fit in shared memory, and the longest part is split evenly."""
-        fitting = min(_MAX_CHUNK, self.shared_limit // chunks_bytes(1, self._staged, columns))
+        fitting = min(_MAX_CHUNK, self.shared_limit // chunks_bytes(1, self.staged_block, columns))
         return -(-self.longest_part // -(-self.longest_part // max(1, fitting)))
 
     def passes(self, columns: int) -> tuple[tuple[int, int], ...]:
@@ -248,7 +283,7 @@ class Plan:
         return tuple((a, b - a) for a, b in itertools.pairwise(starts))
 
     def _fits(self, columns: int) -> bool:
-        need = chunks_bytes(1, self._staged, columns) if self.chunked(columns) else self._whole(columns)
+        need = chunks_bytes(1, self.staged_block, columns) if self.chunked(columns) else self._whole(columns)
         return need <= self.shared_limit
 
     def pack(self, addresses: Sequence[int]) -> bytes:
@@ -304,9 +339,8 @@ def _plan(product: Product, card: Card) -> Plan:
         raise UnsupportedError(f"{len(shapes)} matrices in one launch, expected 1 to {MAX_SEGMENTS}")
     costs = tuple((blocks_of(s.rows), tile_type(s.type).bytes) for s in shapes)
     max_partials = card.max_partials if card.shared_bytes < _WHOLE_PARTS else 0
-    shared_limit = card.shared_bytes - sum(tile_type(name).table for name in {s.type for s in shapes})
+    shared_limit, block = product.shared_limit_on(card), product.staged_block
     grid = min(card.multiprocessors, MAX_GRID)
-    block = staged_block(shapes, rounding)
     layout = ShareLayout(groups_of(product.columns), costs, block, grid, shared_limit, max_partials)
     choices = layout.choices(product.split_k or config.split_k, rounding.planes)
     if not choices or chunks_bytes(1, block, 1) > shared_limit:
@@ -323,34 +357,3 @@ def _plan(product: Product, card: Card) -> Plan:
         shared_limit, card.overlaps, config,
     )  # fmt: skip
     return replace(found, warps=warps_for(min(size for _, size in costs), found.max_tiles))
-
-
-def forms_of(shapes: Sequence[Shape], rounding: Rounding) -> dict[str, object]:
-    """Defines of int8 activations for a launch of `shapes`."""
-    if not reads_q8(shapes, rounding):
-        return {}
-    bits = plane_bits(shapes, rounding)
-    return {"PLANE_BITS": bits} if bits else {"SPANS": rounding.spans} if rounding.spans > 1 else {}
-
-
-def reads_q8(shapes: Sequence[Shape], rounding: Rounding) -> bool:
-    """Whether a launch of `shapes` reads int8 activations."""
-    return not rounding.half and any(not tile_type(s.type).half_activations for s in shapes)
-
-
-def reads_f16(shapes: Sequence[Shape], rounding: Rounding) -> bool:
-    """Whether a launch of `shapes` reads f16 activations."""
-    return rounding.half or any(tile_type(s.type).half_activations for s in shapes)
-
-
-def plane_bits(shapes: Sequence[Shape], rounding: Rounding) -> int:
-    """Bits of a second plane of int8 activations: as many as all matrices of the launch allow."""
-    kinds = [tile_type(s.type) for s in shapes]
-    return min((k.plane_bits for k in kinds if not k.half_activations), default=0) if rounding.planes > 1 else 0
-
-
-def staged_block(shapes: Sequence[Shape], rounding: Rounding) -> int:
-    """Bytes of 8 columns x 256 k of activations in shared memory, in the largest form that the launch reads."""
-    f16 = F16_BLOCK if reads_f16(shapes, rounding) else 0
-    q8 = q8_read(plane_bits(shapes, rounding), rounding.spans) if reads_q8(shapes, rounding) else 0
-    return max(f16, q8)

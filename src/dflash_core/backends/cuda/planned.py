@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from dflash_core.backends.cuda.driver import CardFacts, Driver, describe_card, find_driver
 from dflash_core.backends.cuda.memory_estimator import context_bytes
@@ -14,6 +15,17 @@ from dflash_core.nvml import holders, used_by_others
 
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
 SMALL_SHARED, LARGE_SHARED = 99 * KIB, 227 * KIB
+
+
+class PlannedDevice(MetaDevice):
+    """A substitute for `device.CudaDevice` when only headers are read and sizes are computed. All the card's memory is
+    free: that of other programs is not counted as part of it."""
+
+    def __init__(self, card: PlannedCard) -> None:
+        super().__init__(card.layout)
+        self.runtime = SimpleNamespace(
+            card=SimpleNamespace(name=card.name, bus=""), memory=lambda: (card.free, card.free)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +75,3 @@ def card_here() -> PlannedCard:
     own = max(facts.total - facts.free - used_by_others(facts.bus), 0)
     free = facts.free + min(own, context_bytes(facts.processors))
     return PlannedCard(facts.name, free, Card.of(facts), holders(facts.bus))
-
-
-class PlannedDevice(MetaDevice):
-    """A substitute for `device.CudaDevice` when only headers are read and sizes are computed."""
-
-    def __init__(self, card: PlannedCard) -> None:
-        super().__init__(card.layout)
-        self.runtime = _Runtime(card)
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    name: str
-    bus: str = ""
-
-
-class _Runtime:
-    """A card with all its memory free: memory of other programs is not counted as part of it."""
-
-    def __init__(self, card: PlannedCard) -> None:
-        self.card = _Named(card.name)
-        self._free = card.free
-
-    def memory(self) -> tuple[int, int]:
-        return self._free, self._free

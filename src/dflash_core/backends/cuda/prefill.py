@@ -8,6 +8,7 @@ with nothing pending.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -16,17 +17,13 @@ from torch import Tensor
 from dflash_core.arch.spec import EMBEDDING
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import PrefillCancelled
-from dflash_core.backends.cuda.block import Block
 from dflash_core.backends.cuda.chunk import Chunk
-from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.drafters.base import ChunkDrafter, DeviceDrafter
-from dflash_core.backends.cuda.launch import Launch
+from dflash_core.backends.cuda.launch import Device, Launch, Run
 from dflash_core.backends.cuda.layers.base import ChunkRun
 from dflash_core.backends.cuda.layers.norm import chunk_add, chunk_norm
-from dflash_core.backends.cuda.parts_ahead import PartsAhead
 from dflash_core.backends.cuda.products import Op
 from dflash_core.backends.cuda.sequence import SequenceMemory
-from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.target_model import Block, DeviceTarget
 
 # Shorter prompts are run in passes of 24 rows. On an H200 seven passes take 51 ms, and eight take 58 ms; converting all
 # weights to f16 and multiplying 192 rows by them takes 51 ms. Cards that were found to be otherwise: prompts.py.
@@ -38,15 +35,8 @@ Cancelled = Callable[[], bool]
 class ChunkPass:
     """Runs up to `chunk.rows` tokens after the committed state; no commit may be pending."""
 
-    def __init__(
-        self,
-        target: DeviceTarget,
-        memory: SequenceMemory,
-        chunk: Chunk,
-        state: DeviceState,
-        drafter: DeviceDrafter | None = None,
-    ) -> None:
-        self.memory, self.chunk, self.state = memory, chunk, state
+    def __init__(self, target: DeviceTarget, memory: SequenceMemory, chunk: Chunk) -> None:
+        self.memory, self.chunk, self.state = memory, chunk, memory.state
         self.device, eps = target.device, target.spec.rms_eps
         scale = target.spec.embedding_scale
         embed = target.embedding.launch(chunk.h, chunk.tokens, chunk.count, chunk.rows, scale=scale)
@@ -55,7 +45,7 @@ class ChunkPass:
             self.embed.append(chunk_norm(chunk.ops, chunk.count, chunk.h, None, eps, chunk.embedded))
 
         self.layers = [[*self._steps(block, eps)] for block in target.blk]
-        self.drafter: ChunkDrafter | None = drafter.chunk(chunk) if drafter else None
+        self.drafter = memory.drafter.chunk(chunk) if memory.drafter else None
 
     def _steps(self, block: Block, eps: float) -> Iterator[ChunkRun]:
         """What runs of one layer, in order."""
@@ -68,10 +58,9 @@ class ChunkPass:
             several = len(residual.branches) > 1
             into, factor = (chunk.side, None) if several else (chunk.h, residual.factor)
             for branch in residual.branches:
-                ffn = branch.ffn
-                part = self.memory.mixers[block.group].layer(block.place) if ffn is None else ffn
-                rows, by = (ffn.chunk_normed(chunk), ffn.normed_by) if ffn else (None, None)
-                yield step(chunk_norm(ops, count, chunk.h, branch.norm, eps, chunk.x, rows, by))
+                part = branch.ffn or self.memory.mixers[block.group].layer(block.place)
+                rows = part.chunk_normed(chunk)
+                yield step(chunk_norm(ops, count, chunk.h, branch.norm, eps, chunk.x, rows, part.normed_by))
                 yield part.chunk(chunk)
                 if chunk.out is not chunk.h:
                     own = branch.post_norm if several or residual.post_norm is None else residual.post_norm
@@ -93,10 +82,7 @@ class ChunkPass:
         self.device.multiply(x, w, self.chunk.h[:64, :64], add=True)
 
     def run(
-        self,
-        tokens: Sequence[int],
-        cancelled: Cancelled | None = None,
-        window: AttentionWindow = EVERYTHING,
+        self, tokens: Sequence[int], cancelled: Cancelled | None = None, window: AttentionWindow = EVERYTHING
     ) -> Tensor:
         """Run and commit `tokens`; returns the residual stream (hidden,) of the last one after the last layer.
 
@@ -110,7 +96,7 @@ class ChunkPass:
         self.chunk.begin(tokens, length, window)
         if length:
             for memory in self.memory.mixers:
-                memory.keep()
+                memory.save()
         try:
             with self.memory.workspace():
                 self._layers(n, length, cancelled)
@@ -139,3 +125,23 @@ class ChunkPass:
                 step(n, length)
             if self.drafter is not None:
                 self.drafter.capture(index, n)
+
+
+AHEAD = 2  # parts that are queued while the host waits for an earlier one
+
+
+class PartsAhead:
+    """Limits the lead, so that `cancelled`, if there is one, is called while there is still something to leave out."""
+
+    def __init__(self, device: Device, cancelled: Callable[[], bool] | None) -> None:
+        self._device, self._cancelled = device, cancelled
+        self._marks: deque[Run] = deque()
+
+    def given_up(self) -> bool:
+        """Whether the rest of the prompt is left out. To be called before a part is queued."""
+        if self._cancelled is None:
+            return False
+        self._marks.append(self._device.mark())
+        if len(self._marks) > AHEAD:
+            self._marks.popleft()()
+        return self._cancelled()

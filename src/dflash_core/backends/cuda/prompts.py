@@ -32,5 +32,5 @@ def chunks_from(passes: Mapping[int, float], chunks: Mapping[int, float]) -> int
     row = (chunks[many] - chunks[few]) / (many - few)
     fixed = chunks[few] - row * few
     gained = COMMIT * passes[PASS_ROWS] / PASS_ROWS - row  # by a chunk, for each row
-    least = int(fixed / gained) + 1 if fixed < NEVER * gained else NEVER
-    return least if least > WORTHWHILE else None
+    shortest = int(fixed / gained) + 1 if fixed < NEVER * gained else NEVER
+    return shortest if shortest > WORTHWHILE else None

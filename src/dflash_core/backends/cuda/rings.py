@@ -14,12 +14,12 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import ceil_div
-from dflash_core.snapshots.base import check_tensors
 
 TILE = 64  # a ring's slots are a multiple of this, the largest tile of attention
 
 # Allocates a tensor of a shape and a dtype in host memory.
 Empty = Callable[[Sequence[int], torch.dtype], Tensor]
+Tensors = tuple[Tensor, ...]
 
 
 def ring_slots(window: int, spare: int, positions: int) -> int:
@@ -66,30 +66,53 @@ class Layer:
         return max(0, length - self.window + 1) // self.step * self.step
 
 
+class SequenceState:
+    """A part of a sequence's state, as checkpoints and snapshots store it: tensors in host memory.
+
+    What is not overridden is for state that only grows: a rewind truncates it, so nothing else is to be done.
+    """
+
+    def like(self, length: int) -> Tensors:
+        """Tensors of the types and shapes of those that `checkpoint` gives after `length` positions."""
+        return ()
+
+    def checkpoint(self, length: int, empty: Empty) -> Tensors:
+        """Copies of what truncating to the committed `length` positions cannot restore, in host memory that `empty`
+        allocates; complete once the device is synchronized."""
+        return ()
+
+    def reaches(self, length: int, before: int) -> bool:
+        """Whether truncating a sequence of `before` positions to `length` restores all that a row there sees."""
+        return True
+
+    def restore(self, saved: Tensors | None, length: int = 0, before: int = 0) -> None:
+        """Go from `before` positions to a checkpoint `saved` at `length`, which may be later; without tensors where the
+        state `reaches` so far. None: to the empty state."""
+
+    def positions(self, begin: int, end: int) -> Tensors:
+        """State of the positions begin..end in its stored form."""
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
 class HostRows:
     """Rows of positions begin..end of some layers, in host memory: tensors of shape (heads, positions, row)."""
 
     begin: int
     end: int
-    layers: tuple[tuple[Tensor, ...], ...]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors of all layers."""
-        return tuple(tensor for layer in self.layers for tensor in layer)
+    tensors: Tensors
 
     def part(self, begin: int, end: int) -> HostRows:
         """Only the rows of positions begin..end."""
         rows = slice(begin - self.begin, end - self.begin)
-        return HostRows(begin, end, tuple(tuple(one[:, rows] for one in layer) for layer in self.layers))
+        return HostRows(begin, end, tuple(one[:, rows] for one in self.tensors))
 
 
-class Rings:
-    """The rows of layers, as rings or whole, and which positions the rings still hold.
+class Rings(SequenceState):
+    """The rows of layers, as rings or whole, and which positions the rings still have.
 
     `ahead`: positions after the committed ones that a step may write. `positions`: length of the longest sequence,
-    `ahead` included. `slots`: slots of the smallest ring, 0 if every layer holds all positions.
+    `ahead` included. `slots`: slots of the smallest ring, 0 if every layer has all positions.
     """
 
     def __init__(self, layers: Sequence[Layer], ahead: int, positions: int) -> None:
@@ -98,72 +121,54 @@ class Rings:
         self._whole = [layer for layer in layers if not layer.ring(positions)]
         self.slots = min((layer.slots for layer in self._rings), default=0)
         self._widest = max(layers, key=lambda layer: layer.window)
-        self._first = 0  # rings hold no positions before this one
+        self._first = 0  # rings have no positions before this one
 
     def oldest(self, length: int) -> int:
-        """The first position that rings still hold after a step behind `length` committed positions."""
+        """The first position that rings still have after a step behind `length` committed positions."""
         return max(self._first, length + self.ahead - self.slots)
 
     def seen(self, length: int) -> int:
         """The first position in a ring that a row after `length` positions may see."""
         return self._widest.seen(length)
 
-    def forget(self) -> None:
-        """Begin an empty sequence."""
-        self._first = 0
-
-    def overwritten(self, end: int) -> None:
+    def undo(self, end: int) -> None:
         """Rows of positions up to `end` were written, and are given up."""
         self._first = max(self._first, end - self.slots)
 
     def reaches(self, length: int, before: int) -> bool:
-        """Whether rings of a sequence of `before` positions still hold what a row after `length` positions sees."""
         return not self._rings or self.oldest(before) <= self.seen(length)
 
-    def like(self, length: int) -> tuple[Tensor, ...]:
-        """Tensors of the types and shapes of those of `checkpoint`."""
+    def like(self, length: int) -> Tensors:
         count = length - self.seen(length)
         return tuple(tensor[:, :count] for layer in self._rings for tensor in layer.tensors)
 
-    def checkpoint(self, length: int, empty: Empty) -> HostRows | None:
-        """A copy of the rows in rings that a row after `length` positions sees, in memory that `empty` allocates."""
-        return copied(self._rings, self.seen(length), length, empty) if self._rings else None
+    def checkpoint(self, length: int, empty: Empty) -> Tensors:
+        """The rows in rings that a row after `length` positions sees."""
+        return copied(self._rings, self.seen(length), length, empty).tensors if self._rings else ()
 
-    def saved_of(self, length: int, tensors: Sequence[Tensor]) -> HostRows | None:
-        """The result of `checkpoint` after `length` positions, built from its tensors. Raises SnapshotError."""
-        check_tensors(tensors, self.like(length))
-        rest = iter(tensors)
-        layers = tuple(tuple(next(rest) for _ in layer.tensors) for layer in self._rings)
-        return HostRows(self.seen(length), length, layers) if layers else None
-
-    def restore(self, saved: HostRows | None, length: int, before: int) -> None:
-        """Truncate a sequence of `before` positions to `length`. `saved`: the checkpoint made there; None: rings still
-        hold what is needed, see `reaches`."""
-        if not self._rings:
-            return
-        oldest = self.oldest(before)
+    def restore(self, saved: Tensors | None, length: int = 0, before: int = 0) -> None:
         if saved is None:
-            self._first = oldest
+            self._first = 0
+        if saved is None or not self._rings:
             return
-        begin, end = saved.begin, min(oldest, length)
-        if begin < end:
-            put(self._rings, saved.part(begin, end))
-        self._first = min(begin, oldest)
+        rows = HostRows(self.seen(length), length, saved) if saved else None
+        if before < length:  # another sequence, in stream order
+            self._first = 0
+            if rows is not None:
+                put(self._rings, rows, wait=False)
+                self._first = rows.begin
+            return
+        self._first = oldest = self.oldest(before)
+        if rows is not None:
+            if rows.begin < min(oldest, length):
+                put(self._rings, rows.part(rows.begin, min(oldest, length)))
+            self._first = min(rows.begin, oldest)
 
-    def resume(self, saved: HostRows | None, length: int) -> None:
-        """Begin another sequence with `length` positions, in stream order and without what `positions` gives; `saved`:
-        the checkpoint made there."""
-        self.forget()
-        if saved is not None:
-            put(self._rings, saved, wait=False)
-            self._first = saved.begin
-
-    def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """The positions begin..end of the layers that hold all positions, in their stored form."""
+    def positions(self, begin: int, end: int) -> Tensors:
         return tuple(tensor[:, begin:end] for layer in self._whole for tensor in layer.tensors)
 
 
-def copies(tensors: Sequence[Tensor], empty: Empty) -> tuple[Tensor, ...]:
+def copies(tensors: Sequence[Tensor], empty: Empty) -> Tensors:
     """Copies in host memory that `empty` allocates, complete once the device is synchronized."""
     return tuple(empty(one.shape, one.dtype).copy_(one, non_blocking=True) for one in tensors)
 
@@ -176,21 +181,20 @@ def copied(layers: Sequence[Layer], begin: int, end: int, empty: Empty = _plain)
     """Copies of the positions begin..end, complete once the device is synchronized, or at once in pageable memory."""
     found = []
     for layer in layers:
-        tensors = tuple(empty((one.shape[0], end - begin, one.shape[2]), one.dtype) for one in layer.tensors)
-        for place, slots in slot_runs(begin, end, layer.slots):
-            for to, tensor in zip(tensors, layer.tensors, strict=True):
+        for tensor in layer.tensors:
+            found.append(to := empty((tensor.shape[0], end - begin, tensor.shape[2]), tensor.dtype))
+            for place, slots in slot_runs(begin, end, layer.slots):
                 for head in range(len(to)):  # each is contiguous, so torch makes no copy on the card
                     rows = to[head, place : place + len(slots)]
                     rows.copy_(tensor[head, slots.start : slots.stop], non_blocking=True)
-        found.append(tensors)
     return HostRows(begin, end, tuple(found))
 
 
 def put(layers: Sequence[Layer], rows: HostRows, *, wait: bool = True) -> None:
     """Copy rows back to where their positions are."""
-    for layer, sources in zip(layers, rows.layers, strict=True):
+    tensors = [(layer, tensor) for layer in layers for tensor in layer.tensors]
+    for (layer, tensor), source in zip(tensors, rows.tensors, strict=True):
         for place, slots in slot_runs(rows.begin, rows.end, layer.slots):
-            for tensor, source in zip(layer.tensors, sources, strict=True):
-                for head in range(len(source)):
-                    part = source[head, place : place + len(slots)]
-                    tensor[head, slots.start : slots.stop].copy_(part, non_blocking=not wait)
+            for head in range(len(source)):
+                part = source[head, place : place + len(slots)]
+                tensor[head, slots.start : slots.stop].copy_(part, non_blocking=not wait)

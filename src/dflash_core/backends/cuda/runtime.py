@@ -17,16 +17,11 @@ import numpy.typing as npt
 import torch
 
 from dflash_core.backends.cuda.driver import CardFacts, Driver, find_driver, open_card
+from dflash_core.backends.cuda.launch import Argument, Size
 from dflash_core.errors import KernelError, cpu_only
 
-Size = int | tuple[int, ...]
 RESERVED = 1 << 10  # bytes of shared memory that the system reserves for every thread block
 STATIC_LIMIT = 48 << 10  # bytes of shared memory that a kernel may use without opting in
-
-
-# A torch tensor on the card, anything with an address, a numpy scalar of the parameter's exact size, or the bytes of a
-# struct that is passed by value.
-Argument = Any
 
 
 class Runtime:
@@ -101,15 +96,29 @@ class Runtime:
         return int(free), int(total)
 
 
-class Module:
-    """A loaded program; it stays loaded as long as this object or one of its kernels."""
+class _Owned:
+    """An object of the driver, which is freed with this one by the driver's function `free`."""
 
-    def __init__(self, runtime: Runtime, handle: Any, name: str) -> None:
-        self.runtime, self.handle, self.name = runtime, handle, name
+    free: str
+    handle: Any = None
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
 
     def __del__(self) -> None:
-        driver = self.runtime.driver
-        driver.release(driver.api.cuModuleUnload, self.handle)
+        if self.handle is not None:
+            driver = self.runtime.driver
+            driver.release(getattr(driver.api, self.free), self.handle)
+
+
+class Module(_Owned):
+    """A loaded program; it stays loaded as long as this object or one of its kernels."""
+
+    free = "cuModuleUnload"
+
+    def __init__(self, runtime: Runtime, handle: Any, name: str) -> None:
+        super().__init__(runtime)
+        self.handle, self.name = handle, name
 
     def kernel(self, name: str) -> Kernel:
         """A kernel of the program. Raises KernelError if there is none of this name."""
@@ -138,13 +147,7 @@ class Kernel:
             yield int(found[1])
 
     def bind(
-        self,
-        grid: Size,
-        block: Size,
-        args: Sequence[Argument],
-        *,
-        shared: int = 0,
-        per_sm: int = 0,
+        self, grid: Size, block: Size, args: Sequence[Argument], *, shared: int = 0, per_sm: int = 0
     ) -> BoundLaunch:
         """A launch with fixed arguments. `shared`: bytes of dynamic shared memory. `per_sm`: the most blocks per
         multiprocessor, 0 for as many as fit.
@@ -158,7 +161,7 @@ class Kernel:
         if per_sm:
             shared = self._spread(shared, per_sm)
         self._allow(shared)
-        return BoundLaunch(self, _triple(grid), _triple(block), values, list(args), shared)
+        return BoundLaunch(self, grid, block, values, list(args), shared)
 
     def _spread(self, shared: int, per_sm: int) -> int:
         """Bytes of shared memory per block such that per_sm + 1 blocks do not fit on a multiprocessor.
@@ -195,8 +198,8 @@ class BoundLaunch:
     def __init__(
         self,
         kernel: Kernel,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
+        grid: Size,
+        block: Size,
         values: Sequence[bytes],
         args: Sequence[Argument],
         shared: int,
@@ -207,8 +210,8 @@ class BoundLaunch:
         self._buffers = [ctypes.create_string_buffer(value, len(value)) for value in values]
         self._pointers = (ctypes.c_void_p * max(len(values), 1))(*map(ctypes.addressof, self._buffers))
         config = api.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = block
+        config.gridDimX, config.gridDimY, config.gridDimZ = _triple(grid)
+        config.blockDimX, config.blockDimY, config.blockDimZ = _triple(block)
         config.sharedMemBytes = shared
         config.hStream = runtime.stream
         # A kernel may then start while earlier ones run: it calls pdl_wait before it uses their results.
@@ -227,17 +230,14 @@ class BoundLaunch:
         driver.call(name, driver.api.cuLaunchKernelEx, self._config, self.kernel.handle, address, 0)
 
 
-class Graph:
+class Graph(_Owned):
     """Launches that Runtime.capture recorded; a call runs them all."""
 
-    def __init__(self, runtime: Runtime, name: str) -> None:
-        self.runtime, self.name = runtime, name
-        self.handle: Any = None
+    free = "cuGraphExecDestroy"
 
-    def __del__(self) -> None:
-        if self.handle is not None:
-            driver = self.runtime.driver
-            driver.release(driver.api.cuGraphExecDestroy, self.handle)
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        super().__init__(runtime)
+        self.name = name
 
     def __call__(self) -> None:
         driver = self.runtime.driver
@@ -245,17 +245,14 @@ class Graph:
         driver.call(name, driver.api.cuGraphLaunch, self.handle, self.runtime.stream)
 
 
-class Event:
+class Event(_Owned):
     """A point in the stream that can be waited for and timed."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
-        self.handle = runtime.driver.call("an event", runtime.driver.api.cuEventCreate, 0)
+    free = "cuEventDestroy"
 
-    def __del__(self) -> None:
-        if hasattr(self, "handle"):
-            driver = self.runtime.driver
-            driver.release(driver.api.cuEventDestroy, self.handle)
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self.handle = runtime.driver.call("an event", runtime.driver.api.cuEventCreate, 0)
 
     def record(self) -> None:
         """Record the event after everything launched so far."""
@@ -273,14 +270,16 @@ class Event:
         return float(driver.call("an event", driver.api.cuEventElapsedTime, earlier.handle, self.handle))
 
 
-class Pinned:
+class Pinned(_Owned):
     """Host memory mapped into the card: `array` for the host, `address` for kernels. The host sees a kernel's writes.
 
     The array's memory is freed with this object.
     """
 
+    free = "cuMemFreeHost"
+
     def __init__(self, runtime: Runtime, shape: Size, dtype: npt.DTypeLike) -> None:
-        self.runtime = runtime
+        super().__init__(runtime)
         api = runtime.driver.api
         kind = np.dtype(dtype)
         sizes = (shape,) if isinstance(shape, int) else shape
@@ -288,19 +287,14 @@ class Pinned:
         nbytes = max(count * kind.itemsize, 1)
         flags = api.CU_MEMHOSTALLOC_PORTABLE | api.CU_MEMHOSTALLOC_DEVICEMAP
         where = f"{nbytes:,} bytes of pinned memory"
-        self._host = int(runtime.driver.call(where, api.cuMemHostAlloc, nbytes, flags))
-        self.address = int(runtime.driver.call(where, api.cuMemHostGetDevicePointer, self._host, 0))
-        memory = (ctypes.c_uint8 * nbytes).from_address(self._host)
+        self.handle = int(runtime.driver.call(where, api.cuMemHostAlloc, nbytes, flags))
+        self.address = int(runtime.driver.call(where, api.cuMemHostGetDevicePointer, self.handle, 0))
+        memory = (ctypes.c_uint8 * nbytes).from_address(self.handle)
         ctypes.memset(memory, 0, nbytes)
         self.array: npt.NDArray[Any] = np.frombuffer(memoryview(memory), kind, count).reshape(sizes)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_host"):
-            driver = self.runtime.driver
-            driver.release(driver.api.cuMemFreeHost, self._host)
 
-
-def pack(kernel: str, arg: Argument) -> bytes:
+def pack(kernel: str, arg: Any) -> bytes:
     """The bytes of one argument. Raises KernelError for a value without a definite size, such as a Python float."""
     if isinstance(arg, bytes):
         return arg

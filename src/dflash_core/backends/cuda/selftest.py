@@ -16,7 +16,7 @@ import numpy as np
 from dflash_core.backends.base import Backend, Logits
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.cuda.activations import DEFAULT
-from dflash_core.backends.cuda.drafters.kinds import on_device
+from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget

@@ -22,13 +22,12 @@ from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk, ChunkNeeds
 from dflash_core.backends.cuda.device_ngrams import DeviceNgrams
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.drafters.base import DraftMemory, OnDevice
-from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.layers.attention import AttentionBranch
+from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice, TargetSequence
 from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers, SequenceNeeds
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.projection import Projection
+from dflash_core.backends.cuda.rings import SequenceState
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, STAMPS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
@@ -37,6 +36,7 @@ from dflash_core.snapshots.store import PAGE
 
 # Tree sizes in nodes that memory is reserved for, the largest first: whole passes; for the least, the default settings.
 CAPACITIES = (*range(MAX_NODES, 0, -PASS_ROWS), MIN_NODES)
+DRAFTER_KV = "drafter KV"
 SMALL_RESULTS = [MAX_SMALL] * 4  # torch never takes a small result from the memory of a large one
 
 
@@ -44,9 +44,9 @@ class SequenceMemory:
     """The memory of a target and its drafter for `context` positions and trees of up to `capacity` nodes.
 
     mixers: the sequence's state, by the target's groups of layers. buffers: scratch memory of passes. captured: outputs
-    of chosen layers. drafting: the drafter's own memory. chunk: memory of prompt chunks, if the card supports them.
-    head: logits. given: per-layer inputs. text: the text that trees copy from, if they do. `slots`: how many positions
-    and nodes fit. `kv`: the types of cached keys and values. `rows`: the most rows of a prompt chunk.
+    of chosen layers. drafter: the drafter's part. chunk: memory of prompt chunks, if the card supports them. head:
+    logits. given: per-layer inputs. text: the text that trees copy from, if they do. `slots`: how many positions and
+    nodes fit. `kv`: the types of cached keys and values. `rows`: the most rows of a prompt chunk.
     """
 
     def __init__(
@@ -61,41 +61,43 @@ class SequenceMemory:
     ) -> None:
         """Raises UnsupportedError for a cache type that only the CPU has."""
         device, hidden = target.device.torch_device, target.spec.embedding_length
+        projections, several = target.projections(), target.side_by_side
         self.capacity, self.slots = capacity, context + MAX_NODES
-        partials = PassBuffers.partials(*target.projections(), side_by_side=target.side_by_side)
+        partials = PassBuffers.partials(*projections, side_by_side=several)
         pieces = [mixer.pass_buffers(context, kv) for mixer in target.mixers]
-        pieces += [ffn.pass_buffers for block in target.blk for ffn in block.feed_forwards]
-        scratch = Arena.need(partials) + max(map(Arena.need, pieces))
+        pieces += [ffn.pass_buffers for ffn in target.feed_forwards]
         scratch = max(
-            scratch, Arena.need(draft.pass_buffers(context, kv.past)) if draft else 0, Arena.need(Head.pieces(target))
+            Arena.need(partials) + max(map(Arena.need, pieces)),
+            Arena.need(draft.pass_buffers(context, kv.past)) if draft else 0,
+            Arena.need(Head.pieces(target)),
         )
         passes = scratch + sum(Arena.need(mixer.row_buffers(capacity)) for mixer in target.mixers)
         chunk_rows = min(rows, context) if target.chunked else 0
         chunk = chunk_needs(target, chunk_rows, draft, context, kv) if target.chunked else None
         shared = max(passes, Arena.need(chunk.pieces) if chunk else 0)
-        buffers = PassBuffers.lasting(hidden, *target.projections())
+        buffers = PassBuffers.lasting(hidden, *projections)
         given = [target.per_layer.piece] if target.per_layer else []
         lasting = [*buffers, *given, *CapturedLayers.pieces(captured, hidden, capacity)]
         own_bytes = Arena.need([*lasting, *(draft.own_buffers() if draft else ())])
         self.arena = Arena.of(shared + own_bytes, device)
         lasting_arena = Arena(self.arena.bytes[shared:])
-        self.buffers = PassBuffers(
-            hidden, *target.projections(), lasting_arena, self.arena, side_by_side=target.side_by_side
-        )
+        self.buffers = PassBuffers(hidden, *projections, lasting_arena, self.arena, side_by_side=several)
         inside, left = self.arena.after(*partials), Arena(self.arena.bytes[scratch:])
         self.mixers: list[MixerMemory] = []
         for mixer, lender in zip(target.mixers, target.lenders, strict=True):
             lent = self.mixers[lender.group].layer(lender.place) if lender else None
             self.mixers.append(mixer.memory(SequenceNeeds(context, capacity, inside, left, kv, lent, chunk_rows)))
             left = left.after(*mixer.row_buffers(capacity))
-        self._places = [(block.group, block.place) for block in target.blk]
         self.given = next(lasting_arena.after(*buffers).carve(*given), None)
         self.captured = CapturedLayers(captured, hidden, capacity, lasting_arena.after(*buffers, *given))
-        own_buffers = lasting_arena.after(*lasting)
-        self.drafting: DraftMemory | None = draft.memory(context, self.arena, own_buffers, kv.past) if draft else None
+        self.state = DeviceState(device)
+        places = [(block.group, block.place) for block in target.blk]
+        self.target = TargetSequence(target.embedding, self.captured, self.state, self.mixers, places)
+        self.drafter: DeviceDrafter | None = None
+        if draft is not None:
+            self.drafter = draft.drafter(self.target, context, self.arena, lasting_arena.after(*lasting), kv.past)
         self.chunk = Chunk(target.device, chunk, self.arena) if chunk else None
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row
-        self.state = DeviceState(device)
         # Logits may share the arena: they are written after the layers and read before the next pass begins.
         self.head = Head(target, self.state, self.arena)
         copies = draft is not None and "by_parent" not in draft.capabilities.knobs
@@ -105,8 +107,13 @@ class SequenceMemory:
         self.window = torch.zeros(2, dtype=torch.int32, device=device)
         # A copy of a page of positions to or from the host is first made contiguous on the card.
         pages = [tensor.nbytes for mixer in self.mixers for tensor in mixer.positions(0, min(PAGE, context))]
-        of_chunk = chunk_results(target, chunk.rows, context, kv) if chunk else 0
+        of_chunk = max(mixer.chunk_results(chunk.rows, context, kv) for mixer in target.mixers) if chunk else 0
         self._reserve([max([of_chunk, *pages]), *SMALL_RESULTS])
+
+    @property
+    def states(self) -> list[SequenceState]:
+        """All that checkpoints and snapshots store: of the target's layers, then of the drafter."""
+        return [*self.mixers, *([self.drafter.caches] if self.drafter else [])]
 
     @contextmanager
     def workspace(self) -> Iterator[None]:
@@ -121,39 +128,18 @@ class SequenceMemory:
     def _reserve(self, sizes: Sequence[int]) -> None:
         self._reserved = [torch.empty(size, dtype=torch.uint8, device=self.one.device) for size in sizes]
 
-    def reaches(self, length: int, before: int) -> bool:
-        """Whether truncating a sequence of `before` positions to `length` restores all that a row there sees."""
-        return all(memory.reaches(length, before) for memory in self.mixers)
-
-    def keys(self, layer: int) -> tuple[KVCache, int]:
-        """The cache of the keys and values of an attention layer, and the layer's place in it."""
-        group, place = self._places[layer]
-        branch = self.mixers[group].layer(place)
-        assert isinstance(branch, AttentionBranch), "a layer without keys and values"
-        return branch.kv, branch.place
-
     @property
     def nbytes(self) -> dict[str, int]:
         """The sequence's own bytes, by component."""
         sizes: dict[str, int] = {}
         for memory in self.mixers:
             sizes[memory.component] = sizes.get(memory.component, 0) + memory.nbytes
-        return {**sizes, **(self.drafting.nbytes if self.drafting else {})}
+        return {**sizes, DRAFTER_KV: self.drafter.nbytes} if self.drafter else sizes
 
     @property
     def details(self) -> dict[str, str]:
         """Details of the components that have any."""
         return {memory.component: memory.detail for memory in self.mixers if memory.detail}
-
-
-def chunk_results(target: DeviceTarget, rows: int, context: int, kv: CachePair) -> int:
-    """The most bytes that torch allocates by itself while a chunk of up to `rows` rows of a prompt runs."""
-    return max(mixer.chunk_results(rows, context, kv) for mixer in target.mixers)
-
-
-def _own_rows(target: DeviceTarget) -> int:
-    """Rows like those of the residual stream that a chunk needs besides: for what branches give, and for their sum."""
-    return 0 if target.plain else 1 + target.side_by_side
 
 
 def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None, context: int, kv: CachePair) -> ChunkNeeds:
@@ -162,15 +148,9 @@ def chunk_needs(target: DeviceTarget, rows: int, draft: OnDevice | None, context
     projections = [p for p in (*inputs, *outputs) if isinstance(p, Projection)]  # multiplied by the library
     projections += [*(draft.chunk_projections() if draft else ())]
     pieces = [piece for mixer in target.mixers for piece in mixer.chunk_buffers(rows, context, kv)]
-    pieces += [piece for block in target.blk for ffn in block.feed_forwards for piece in ffn.chunk_buffers(rows)]
+    pieces += [piece for ffn in target.feed_forwards for piece in ffn.chunk_buffers(rows)]
     pieces += draft.chunk_buffers(rows) if draft else ()
     lasting = draft.chunk_lasting(rows) if draft else ()
-    return ChunkNeeds(
-        rows,
-        target.spec.embedding_length,
-        projections,
-        pieces,
-        lasting,
-        _own_rows(target),
-        embedded=target.per_layer is not None,
-    )
+    # Rows like those of the residual stream: for what branches give, and for their sum.
+    own_rows, embedded = 0 if target.plain else 1 + target.side_by_side, target.per_layer is not None
+    return ChunkNeeds(rows, target.spec.embedding_length, projections, pieces, lasting, own_rows, embedded)

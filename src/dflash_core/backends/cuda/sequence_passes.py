@@ -10,10 +10,11 @@ from torch import Tensor
 from dflash_core.attention_window import EVERYTHING
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.checkpoints import Checkpoints
-from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice, TargetSequence
+from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.launch import At, Launch, Run
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import norm_launch
+from dflash_core.backends.cuda.prefill import ChunkPass
 from dflash_core.backends.cuda.sequence import SequenceMemory
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -27,10 +28,17 @@ from dflash_core.knobs import Knobs
 
 # Passes of host-driven calls need only a few widths.
 CHUNK_WIDTHS = (1, 24, 64)
+PROMPT_ROWS = 24  # of a pass over a prompt that is too short for chunks
 
 
 class SequencePasses(ABC):
-    """The part of a session that steps and decoders use. See `CudaSession` for the arguments."""
+    """The part of a session that steps and decoders use, of a target and, if given, a drafter: `draft` on the device
+    proposes inside the steps, `host_drafter` before each step.
+
+    `captured`: the layers whose outputs passes record, if no drafter names them. `context`: the most positions.
+    `kv`: the types of cached keys and values. `rows`: the most rows of a prompt chunk. `nodes`: of the largest tree.
+    `chunks_from`: shorter prompts are read in passes; None: below MIN_ROWS.
+    """
 
     def __init__(
         self,
@@ -43,6 +51,7 @@ class SequencePasses(ABC):
         kv: CachePair = F16,
         rows: int = PREFILL_ROWS,
         nodes: int = MAX_NODES,
+        chunks_from: int | None = None,
     ) -> None:
         self.target, self.draft_weights, self.device = target, draft, target.device
         self.host_drafter = host_drafter
@@ -55,18 +64,13 @@ class SequencePasses(ABC):
         self.captured_layers = tuple(draft.capabilities.captured_layers if draft else captured)
         self._tokens: list[int] = []  # tokens of the last staged tree
         with self.device.stream():
-            self.memory = SequenceMemory(target, context, self.captured_layers, draft, kv, rows, nodes)
-            self.state, self.head, self.stamps = self.memory.state, self.memory.head, self.memory.stamps
-            self.drafter: DeviceDrafter | None = None
-            if draft is not None:
-                assert self.memory.drafting is not None, "the memory of this session has no part for the drafter"
-                memory = self.memory
-                sequence = TargetSequence(target.embedding, memory.captured, self.state, memory.keys, memory.reaches)
-                self.drafter = draft.drafter(self.memory.drafting, sequence)
-        self.checkpoints = Checkpoints(self.device, self.memory)
+            self.memory = memory = SequenceMemory(target, context, self.captured_layers, draft, kv, rows, nodes)
+        self.state, self.head, self.stamps, self.drafter = memory.state, memory.head, memory.stamps, memory.drafter
+        self.checkpoints = Checkpoints(self.device, memory)
+        self.chunk_pass = ChunkPass(target, memory, memory.chunk) if memory.chunk else None
+        self.pass_rows, self.chunks_from = PROMPT_ROWS, chunks_from  # see `read_in_passes`
         self.window = EVERYTHING
         self._bound: dict[tuple[object, ...], Run] = {}
-        self._rows = 0
 
     @property
     def length(self) -> int:
@@ -107,23 +111,19 @@ class SequencePasses(ABC):
 
     def _last_launches(self) -> list[Launch]:
         memory, target = self.memory, self.target
-        norm = norm_launch(
-            memory.buffers.h, target.output_norm, target.spec.rms_eps, 1, memory.buffers.acts, self.head.full,
-            At(memory.one, 0), 0,
-        )  # fmt: skip
-        return [norm, *self.head.launches(memory.buffers.acts, 1)]
+        (h, acts), eps, one = (memory.buffers.h, memory.buffers.acts), target.spec.rms_eps, At(memory.one, 0)
+        norm = norm_launch(h, target.output_norm, eps, 1, acts, self.head.full, one, 0)
+        return [norm, *self.head.launches(acts, 1)]
 
     def pass_launches(self, width: int, node0: int, *, windowed: bool = False) -> list[Launch]:
         """Launches of a target pass up to the head's activations."""
         head = self.head.full
-        return list(target_pass(self.target, self.memory, self.state, width, node0, head, windowed=windowed))
+        return list(target_pass(self.target, self.memory, width, node0, head, windowed=windowed))
 
     def _bound_pass(self, width: int, node0: int, *, windowed: bool) -> Run:
         """The same launches, bound once."""
         key = "pass", width, node0, windowed
-        if key not in self._bound:
-            self._bound[key] = self.device.bind(self.pass_launches(width, node0, windowed=windowed))
-        return self._bound[key]
+        return self._once(key, lambda: self.pass_launches(width, node0, windowed=windowed))
 
     def commit_launches(self, width: int) -> list[Launch]:
         """Launches that commit an accepted path of up to `width` nodes, in every layer's memory and for the drafter."""
@@ -141,13 +141,11 @@ class SequencePasses(ABC):
         assert len(tokens) <= self.memory.capacity, "a larger tree than the sequence's memory holds"
         self.state.stage_tree(tokens, parents)
         self.state.push()
-        self._rows = len(tokens)
         self._tokens = list(tokens)
 
     def _run_pass(self, live: int, node0: int, *, logits: bool) -> None:
         width = width_for(live, CHUNK_WIDTHS)
-        windowed = self.window.size > 0
-        self._bound_pass(width, node0, windowed=windowed)()
+        self._bound_pass(width, node0, windowed=self.window.size > 0)()
         if logits:
             self.launch(("logits", width), lambda: self.head.launches(self.memory.buffers.acts, width))
         if node0 == 0:
@@ -184,6 +182,9 @@ class SequencePasses(ABC):
 
     def launch(self, key: tuple[object, ...], launches: Callable[[], list[Launch]]) -> None:
         """Bind launches once per key, and run them."""
+        self._once(key, launches)()
+
+    def _once(self, key: tuple[object, ...], launches: Callable[[], list[Launch]]) -> Run:
         if key not in self._bound:
             self._bound[key] = self.device.bind(launches())
-        self._bound[key]()
+        return self._bound[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,22 +15,15 @@ from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled, StepDecoder
 from dflash_core.backends.cuda.checkpoints import CudaCheckpoint
 from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder
-from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.layers.base import MixerTensors
-from dflash_core.backends.cuda.parts_ahead import PartsAhead
-from dflash_core.backends.cuda.prefill import MIN_ROWS, ChunkPass
+from dflash_core.backends.cuda.prefill import MIN_ROWS, PartsAhead
 from dflash_core.backends.cuda.rings import copies
 from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS, SequencePasses
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.backends.cuda.step import CudaDecoder
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
-from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.cache_types import F16, CachePair
 from dflash_core.constraints.base import Constraint
-from dflash_core.drafters.base import Drafter
 from dflash_core.drafters.draw_noise import ranked
 from dflash_core.errors import ContextError
-from dflash_core.fits import PREFILL_ROWS
 from dflash_core.knobs import Knobs
 from dflash_core.log_probs import LogProbs
 from dflash_core.policy.base import FixedPolicy, Policy
@@ -40,47 +34,22 @@ from dflash_core.snapshots.base import Snapshot, SnapshotError, check_rows, chec
 from dflash_core.tree import Candidates
 
 USUAL = ("plain", "auto")  # what most answers are drafted with
-PROMPT_ROWS = 24  # of a pass over a prompt that is too short for chunks
 MIN_CHUNK_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down to this if memory is short
 
 
 class CudaSession(SequencePasses):
-    """Implements `backends.base.Session` for a target and, if given, a drafter: `draft` on the device, which proposes
-    inside the steps, or `host_drafter`, which proposes before each step.
+    """Implements `backends.base.Session`. See `SequencePasses` for the arguments."""
 
-    `captured`: the layers whose outputs passes record, if no drafter names them. `context`: the most positions.
-    `kv`: the types of cached keys and values. `rows`: the most rows of a prompt chunk. `nodes`: of the largest tree.
-    `chunks_from`: shorter prompts are read in passes; None: below MIN_ROWS.
-    """
-
-    def __init__(
-        self,
-        target: DeviceTarget,
-        draft: OnDevice | None = None,
-        captured: Sequence[int] = (),
-        *,
-        host_drafter: Drafter | None = None,
-        context: int,
-        kv: CachePair = F16,
-        rows: int = PREFILL_ROWS,
-        nodes: int = MAX_NODES,
-        chunks_from: int | None = None,
-    ) -> None:
-        super().__init__(
-            target, draft, captured, host_drafter=host_drafter, context=context, kv=kv, rows=rows, nodes=nodes
-        )
-        chunk = self.memory.chunk
-        self.chunk_pass = ChunkPass(target, self.memory, chunk, self.state, self.drafter) if chunk else None
-        self.pass_rows = PROMPT_ROWS  # of a prompt that is read in passes
-        self.chunks_from = chunks_from  # see `read_in_passes`
-        self.steps = Steps(self)
+    @cached_property
+    def steps(self) -> Steps:
+        return Steps(self)
 
     # ---- Backend -------------------------------------------------------------------------------------------------
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         self.device.host.pause()
-        least = MIN_ROWS if self.chunks_from is None else self.chunks_from
-        if self.chunk_pass is not None and len(tokens) >= least:
+        shortest = MIN_ROWS if self.chunks_from is None else self.chunks_from
+        if self.chunk_pass is not None and len(tokens) >= shortest:
             return self.prefill_chunk(tokens, cancelled)
         return self._prefill_passes(tokens, cancelled)
 
@@ -130,9 +99,7 @@ class CudaSession(SequencePasses):
         with self.device.stream():
             self.update_drafter()
             self._flush()
-            draft = self.drafter.checkpoint(self.device.host.empty) if self.drafter else None
-            drafted = self.drafter.tensors_of(draft) if self.drafter else ()
-            point = self.checkpoints.make(self.length, draft, drafted)
+            point = self.checkpoints.make(self.length)
             self.device.synchronize()
             return point
 
@@ -144,21 +111,17 @@ class CudaSession(SequencePasses):
                 # This also runs after an aborted turn: then the host's copy is older than the card's state, so none of
                 # its values may be used.
                 state["length"] = state["draft_length"] = state["pending"] = 0
-                for memory in self.memory.mixers:
+                for memory in self.memory.states:
                     memory.restore(None)
-                if self.drafter is not None:
-                    self.drafter.restore(None, 0)
                 if self.host_drafter is not None:
                     self.host_drafter.begin()
                 return
             assert isinstance(checkpoint, CudaCheckpoint), "this checkpoint comes from another backend"
             self.update_drafter()
-            if self.drafter is not None:
-                self.drafter.restore(checkpoint.draft, checkpoint.length)
             state["pending"] = 0
             state["length"] = state["draft_length"] = checkpoint.length
-            for memory, kept in zip(self.memory.mixers, checkpoint.kept, strict=True):
-                memory.restore(kept or (), checkpoint.length, before)
+            for memory, saved in zip(self.memory.states, checkpoint.saved, strict=True):
+                memory.restore(saved or (), checkpoint.length, before)
             if self.host_drafter is not None:
                 self.host_drafter.cut(checkpoint.length)
 
@@ -170,31 +133,28 @@ class CudaSession(SequencePasses):
         return (*found, *(self.host_drafter.rows(begin, end) if self.host_drafter else ()))
 
     def reserve_host_memory(self, spans: Sequence[tuple[int, int]], most: int) -> None:
-        pieces = [tensor for memory in self.memory.mixers for tensor in memory.like(self.length)]
+        pieces = self._like(self.length)
         for begin, end in spans:
             pieces += self._positions(begin, end)
-        sizes = [piece.nbytes for piece in pieces]
-        self.device.host.prepare([*sizes, *(self.drafter.checkpoint_sizes() if self.drafter else ())], most)
+        self.device.host.prepare([piece.nbytes for piece in pieces], most)
 
     def leave(self) -> None:
         self.device.host.close()
 
-    def _positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
+    def _like(self, length: int) -> list[Tensor]:
+        """Tensors of the types and shapes of a checkpoint's after `length` positions."""
+        return [tensor for memory in self.memory.states for tensor in memory.like(length)]
+
+    def _positions(self, begin: int, end: int) -> list[Tensor]:
         """The card's per-position state of begin..end."""
-        tensors = [tensor for memory in self.memory.mixers for tensor in memory.positions(begin, end)]
-        return (*tensors, *(self.drafter.positions(begin, end) if self.drafter else ()))
+        return [tensor for memory in self.memory.states for tensor in memory.positions(begin, end)]
 
     def state_of(self, length: int, tensors: Sequence[Tensor]) -> CudaCheckpoint:
-        counts = [len(memory.like(length)) for memory in self.memory.mixers]
-        like = [tensor for memory in self.memory.mixers for tensor in memory.like(length)]
-        check_tensors(tensors[: len(like)], like)
-        drafted = tuple(tensors[len(like) :])
-        if self.drafter is None:
-            check_tensors(drafted, ())
-        draft = self.drafter.saved_of(length, drafted) if self.drafter else None
-        ends = list(itertools.accumulate(counts, initial=0))
-        kept: list[MixerTensors | None] = [tuple(tensors[begin:end]) for begin, end in itertools.pairwise(ends)]
-        return CudaCheckpoint(length, kept, draft, drafted)
+        check_tensors(tensors, self._like(length))
+        rest = iter(tensors)
+        return CudaCheckpoint(
+            length, [tuple(itertools.islice(rest, len(memory.like(length)))) for memory in self.memory.states]
+        )
 
     def resume(self, snapshot: Snapshot) -> None:
         self.restore(None)
@@ -214,10 +174,8 @@ class CudaSession(SequencePasses):
         """Fill the empty sequence with that of a snapshot, in stream order; `point` is its state."""
         length, tokens = snapshot.length, snapshot.tokens.tolist()
         try:
-            for memory, kept in zip(self.memory.mixers, point.kept, strict=True):
-                memory.restore(kept or (), length)
-            if self.drafter is not None:
-                self.drafter.resume(point.draft, length)
+            for memory, saved in zip(self.memory.states, point.saved, strict=True):
+                memory.restore(saved or (), length)
             for page in snapshot.pages:
                 rows = iter(page.tensors)
                 for tensor in self._positions(page.begin, page.end):
@@ -230,13 +188,13 @@ class CudaSession(SequencePasses):
 
     @property
     def cuts_anywhere(self) -> bool:
-        return self.memory.reaches(1, self.memory.slots)
+        return self.memory.target.reaches(1, self.memory.slots)
 
     def cut(self, length: int) -> bool:
-        drafter = self.drafter is None or self.drafter.reaches(length)
-        if not drafter or not self.memory.reaches(length, self.length):
+        states = self.memory.states
+        if not all(memory.reaches(length, self.length) for memory in states):
             return False
-        self.restore(CudaCheckpoint(length, [() for _ in self.memory.mixers]))
+        self.restore(CudaCheckpoint(length, [() for _ in states]))
         return True
 
     def decoder(
@@ -256,7 +214,7 @@ class CudaSession(SequencePasses):
     def features(self) -> Logits:
         assert self.captured_layers, "this session captures no layers, so it has no features"
         with self.device.stream():
-            return self.memory.captured.rows[: self._rows].to("cpu", copy=True).numpy()
+            return self.memory.captured.rows[: len(self._tokens)].to("cpu", copy=True).numpy()
 
     def observe(self, features: Logits) -> None:
         """Give the drafter the features (n, layers * hidden) of the first n positions, to draft after them without the
@@ -316,9 +274,10 @@ class CudaSession(SequencePasses):
         the graphs of these steps."""
         policy = FixedPolicy(self.capabilities)
         usual = [policy.next(Knobs(drafting=one)) for one in USUAL]
-        most = self.host_drafter.capabilities.depths if self.host_drafter else MAX_NODES
+        longest = self.host_drafter.capabilities.depths if self.host_drafter else MAX_NODES
         kinds = dict.fromkeys(
-            self._kind(min(one.budget, most), drafts=one.mode != "plain" and self.drafter is not None) for one in usual
+            self._kind(min(one.budget, longest), drafts=one.mode != "plain" and self.drafter is not None)
+            for one in usual
         )
         text = self.memory.text
         if self.drafter is not None:  # the widths that mode auto chooses from

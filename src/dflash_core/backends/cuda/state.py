@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dflash_core.backends.cuda.headers import Headers
 from dflash_core.backends.decoder import step_drafts
 from dflash_core.drafters.draw_noise import noise_share
-from dflash_core.events import Choice, EffectiveMode, StageTimes, StepEvent, StepTree, Stop, brings
+from dflash_core.events import NO_DRAFTS, Choice, EffectiveMode, StageTimes, StepEvent, StepTree, Stop, brings
 from dflash_core.fits import ONE_PASS
 from dflash_core.knobs import Knobs
 from dflash_core.log_probs import Drawn
@@ -44,14 +44,10 @@ class StopCode(enum.IntEnum):
     BROKEN = 5
     HALTED = 6
 
-    @property
-    def reason(self) -> Stop | None:
-        """The reason as given in events; None while the turn runs, for BROKEN, which becomes an error, and for
-        HALTED, after which a guard goes on."""
-        return _REASONS.get(self)
 
-
-_REASONS: dict[StopCode, Stop] = {
+# The reasons as given in events; none while the turn runs, for BROKEN, which becomes an error, and for HALTED, after
+# which a guard goes on.
+REASONS: dict[int, Stop] = {
     StopCode.STOP_TOKEN: "stop token",
     StopCode.MAX_TOKENS: "max tokens",
     StopCode.CONTEXT_FULL: "context full",
@@ -89,6 +85,8 @@ ROW_TOTAL, NODE_LOG_PROBS = HEADERS.structs["RowTotal"], HEADERS.structs["NodeLo
 
 # The fields of StepState that `write_knobs` sets are adjacent: from the first of them up to the field after them.
 FIRST_KNOB, AFTER_KNOBS = "budget", "max_tokens"
+PENALTIES = "repetition_penalty", "frequency_penalty", "presence_penalty"
+SAMPLING = "temperature", "top_k", "top_p", "min_p", *PENALTIES  # fields that have the names of knobs
 
 
 def write_knobs(
@@ -118,9 +116,7 @@ def write_knobs(
     state["log_p_min"] = math.log(knobs.p_min) if knobs.p_min > 0 else -math.inf
     state["inv_tree_temperature"] = 1 / knobs.tree_temperature
     state["draft_noise"] = noise_share(knobs)
-    for name in ("temperature", "top_k", "top_p", "min_p"):
-        state[name] = getattr(knobs, name)
-    for name in ("repetition_penalty", "frequency_penalty", "presence_penalty"):
+    for name in SAMPLING:
         state[name] = getattr(knobs, name)
 
 
@@ -150,30 +146,24 @@ def begin_turn(
     state["stop_ids"] = -1 if knobs.ignore_eos else ids
 
 
+def from_text(copied: int, n: int) -> tuple[int, ...]:
+    """Those of n nodes that came from the text, from a bit for each."""
+    return tuple(node for node in range(n) if copied >> node & 1) if copied else ()
+
+
 def stages(slot: npt.NDArray[np.void], previous: npt.NDArray[np.void] | None) -> StageTimes:
     """Milliseconds of a step's parts. `previous`: the previous step's slot, or None for the first step of a turn.
 
     A slot is written before its own commit ends, so `commit` belongs to the previous step, and `host` is the gap after
     it.
     """
-    at: list[int] = slot["stamp"].tolist()
-
-    def lap(begin: Stamp, end: Stamp) -> float:
-        return (at[end] - at[begin]) / 1e6
-
+    begun, tree, verify, accept, accepted, committed = slot["stamp"].tolist()[: len(Stamp)]
     commit = host = 0.0
     if previous is not None:
-        committed = at[Stamp.COMMIT_END]
         commit = (committed - int(previous["stamp"][Stamp.ACCEPT_END])) / 1e6
-        host = (at[Stamp.STEP_BEGIN] - committed) / 1e6
-    return StageTimes(
-        draft=lap(Stamp.STEP_BEGIN, Stamp.TREE_BEGIN),
-        tree=lap(Stamp.TREE_BEGIN, Stamp.VERIFY_BEGIN),
-        verify=lap(Stamp.VERIFY_BEGIN, Stamp.ACCEPT_BEGIN),
-        accept=lap(Stamp.ACCEPT_BEGIN, Stamp.ACCEPT_END),
-        commit=commit,
-        host=host,
-    )
+        host = (begun - committed) / 1e6
+    laps = (tree - begun) / 1e6, (verify - tree) / 1e6, (accept - verify) / 1e6, (accepted - accept) / 1e6
+    return StageTimes(*laps, commit, host)
 
 
 def drafts_finite(slot: npt.NDArray[np.void], knobs: Knobs) -> bool:
@@ -201,33 +191,27 @@ def step_event(
     """The event described by a finished RING_SLOT of shape (). `knobs`: the settings of its step; `copied`: a bit for
     each node that was copied from the text. A probability of the drafter that is not a number is given as 0."""
     read, width = slot.view(RING_READ), knobs.tree_width  # all candidates, also for a chain
-    _, stop, length, _, said, walked, bonus, n, by_value, built, depth, _ = read["numbers"].tolist()
-    offered, log_probs = (read[name][:depth, :width] for name in ("candidate", "candidate_log_prob"))
-    log_probs = np.where(np.isnan(log_probs), -np.inf, log_probs).astype(np.float64)
-    drafts = Candidates(offered.astype(np.int64), log_probs)
+    _, stop, length, _, committed, walked, bonus, n, by_value, built, depth, _ = read["numbers"].tolist()
     token, path, tokens, parents, depths = map(tuple, read["ids"][:, :n].tolist())
-    probs, path_probs = map(tuple, np.nan_to_num(np.exp(read["floats"][:2, :n].astype(np.float64))).tolist())
-    values = tuple(np.nan_to_num(read["floats"][2, :built]).tolist()) if by_value else ()
+    # fmax takes the other number where one is not a number. nan_to_num would take a fifth of a short step.
+    probs, path_probs = map(tuple, np.fmax(np.exp(read["floats"][:2, :n].astype(np.float64)), 0.0).tolist())
+    values = tuple(np.fmax(read["floats"][2, :built], 0.0).tolist()) if by_value else ()
+    drafts = NO_DRAFTS
+    if depth:
+        offered, log_probs = (read[name][:depth, :width] for name in ("candidate", "candidate_log_prob"))
+        log_probs = np.fmax(log_probs.astype(np.float64), -np.inf)
+        drafts = step_drafts(Candidates(offered.astype(np.int64), log_probs))
     return StepEvent(
-        tokens=token[:said],
-        tree=StepTree(
-            tokens,
-            parents,
-            depths,
-            probs,
-            path_probs,
-            path[:walked],
-            values[:n],
-            tuple(node for node in range(n) if copied >> node & 1),
-        ),
+        tokens=token[:committed],
+        tree=StepTree(tokens, parents, depths, probs, path_probs, path[:walked], values[:n], from_text(copied, n)),
         drafted_depth=max(depths),
         accepted_depth=walked - 1,
         length=length,
         stages=stages(slot, previous),
         mode=mode,
         reason=reason,
-        stop=StopCode(stop).reason,
-        drafts=step_drafts(drafts),
+        stop=REASONS.get(stop),
+        drafts=drafts,
         bonus=bonus,
         knobs=knobs,
         choice=Choice(brings(values), n) if values else None,

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.layers.draws import MAX_LISTED
 from dflash_core.backends.cuda.sequence_passes import SequencePasses
@@ -33,31 +32,31 @@ from dflash_core.backends.cuda.state import (
     write_knobs,
 )
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
-from dflash_core.backends.decoder import injected_step, step_drafts, stop_at
+from dflash_core.backends.decoder import AnswerDecoder, step_drafts
+from dflash_core.constraints.base import Constraint
 from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.errors import Code, NumericsError, UnsupportedError, not_finite
-from dflash_core.events import EffectiveMode, GuardEvent, StepEvent, Stop
+from dflash_core.events import EffectiveMode, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.log_probs import LogProbs
-from dflash_core.policy.base import Decision, FixedPolicy, Policy
-from dflash_core.sampling import Sampler, check_finite
+from dflash_core.policy.base import Decision, Policy
 from dflash_core.tree import Candidates
 
 AHEAD = 2  # steps that run or are queued while the host reads the previous step's result
 
 
-def _followed(knobs: Knobs, decision: Decision, most: int) -> tuple[Knobs, Decision]:
-    """`knobs` and a policy's decision within the limits of a card and of trees of `most` drafted tokens, with notes on
+def _followed(knobs: Knobs, decision: Decision, limit: int) -> tuple[Knobs, Decision]:
+    """`knobs` and a policy's decision within the limits of a card and of trees of `limit` drafted tokens, with notes on
     differences in the reason."""
     notes = list[str]()
     if knobs.temperature > 0 and knobs.top_k > MAX_LISTED and knobs.top_p < 1:
         notes.append(f"top_p with a top_k over {MAX_LISTED} reads the whole vocabulary")
-    budget = min(decision.budget, most)
+    budget = min(decision.budget, limit)
     if budget < decision.budget:
-        full = most + 1 == MAX_NODES
-        why = f"a tree on a card has at most {MAX_NODES}" if full else f"there is memory for trees of {most + 1}"
-        notes.append(f"budget {most}: {why} nodes with its root")
-        knobs = knobs.at_most(most)
+        full = limit + 1 == MAX_NODES
+        why = f"a tree on a card has at most {MAX_NODES}" if full else f"there is memory for trees of {limit + 1}"
+        notes.append(f"budget {limit}: {why} nodes with its root")
+        knobs = knobs.at_most(limit)
     return knobs, replace(decision, budget=budget, reason="; ".join([decision.reason, *notes]))
 
 
@@ -75,7 +74,7 @@ class Queued:
     longest: int = 0
 
 
-class CudaDecoder:
+class CudaDecoder(AnswerDecoder):
     """Implements `backends.base.StepDecoder` on the card. Raises KnobError for settings that the card does not support.
 
     A drafter on the host needs the tokens that the previous step committed, so its steps are not queued ahead.
@@ -90,12 +89,10 @@ class CudaDecoder:
         context_length: int,
         policy: Policy | None = None,
         log_probs: LogProbs | None = None,
+        constraint: Constraint | None = None,
     ) -> None:
-        """`policy`: chooses the mode and the budget of each step; without one, the settings decide. `log_probs`: what
-        records the answer's log-probabilities."""
-        self.session, self.steps, self.log_probs = session, steps, log_probs
-        self.stop_ids = frozenset[int]() if knobs.ignore_eos else stop_ids
-        self.context_length = context_length
+        super().__init__(session, knobs, stop_ids, context_length, policy, constraint, log_probs)
+        self.session, self.steps = session, steps
         if len(self.stop_ids) > MAX_STOP_IDS:
             raise UnsupportedError(
                 f"{len(self.stop_ids)} tokens that end an answer, expected at most {MAX_STOP_IDS} on a card; "
@@ -103,28 +100,21 @@ class CudaDecoder:
                 code=Code.NOT_ON_THIS_DEVICE,
             )
         check_tree_width(knobs, MAX_WIDTH)
-        self.policy = policy or FixedPolicy(session.capabilities)
-        self._asked = knobs, self.policy.next(knobs)
+        self._requested = knobs, self.policy.next(knobs)
         self._weights = self.policy.weights(knobs)
-        self.knobs, self.decision = _followed(*self._asked, session.max_drafted)
+        self.knobs, self.decision = _followed(*self._requested, session.max_drafted)
         self._ahead = 1 if session.host_drafter else AHEAD
-        self.answer: list[int] = []
         self._queue: deque[Queued] = deque()
         self._read = 0
         self._last: npt.NDArray[np.void] | None = None
+        self._decided: tuple[Decision, StepKind] | None = None  # the kind of the next step, while its decision stands
         self._pending = 0  # committed positions that the drafter on the card does not know, of steps that were read
         self._unknown = 0  # queued steps, the newest ones, whose positions it does not know either
-        self._begun = self._over = self._halted = False
-        self._prompt_length = session.length  # `first` sets it again; timed steps do not call `first`
-        self._halt: int | None = None
+        self._begun = self._over = self.halted = False
 
     @property
     def ahead(self) -> bool:
         return bool(self._queue)
-
-    @property
-    def halted(self) -> bool:
-        return self._halted
 
     def halt_at(self, tokens: int | None) -> None:
         if tokens == self._halt:
@@ -136,72 +126,24 @@ class CudaDecoder:
                 self.session.state.push("halt_at", "context_length")
 
     def go_on(self) -> None:
-        self._rest()
-
-    def put(self, token: int) -> Stop | None:
-        self._rest()
-        del self.answer[-1]
-        if self.log_probs is not None:
-            self.log_probs.drop()
-        self._extend((token,))
-        self.policy.said((token,))
-        stop = self._stop_at(token, len(self.answer))
-        self._over = stop is not None
-        return stop
-
-    def _stop_at(self, token: int, answered: int) -> Stop | None:
-        return stop_at(token, answered, self.knobs, self.stop_ids, self.context_length - self._prompt_length)
-
-    def inject(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
-        self._rest()
-        kept, stop = list[int](), None
-        while stop is None and len(kept) < len(tokens):
-            kept.append(tokens[len(kept)])
-            stop = self._stop_at(kept[-1], len(self.answer) + len(kept))
-        step = injected_step(self.session.prefill, self.session.length, self.answer[-1], kept, event, self.knobs)
-        self._extend(kept)
-        self.policy.said(kept)
-        self._over = stop is not None
-        return replace(step, stop=stop)
-
-    def _extend(self, tokens: Sequence[int]) -> None:
-        self.answer += tokens
-        if self.log_probs is not None:
-            self.log_probs.add(tokens)
-
-    def _rest(self) -> None:
-        """Go on after a halt: queued steps do nothing, and the next step begins like the first of a turn."""
+        """Queued steps do nothing, and the next step begins like the first of a turn."""
         self.finish()
-        self._halt, self._halted, self._over = None, False, False
+        self._halt, self.halted, self._over = None, False, False
         self._read, self._last = 0, None
 
-    def first(self, logits: Logits) -> tuple[int, Stop | None]:
-        """Draw the answer's first token from the logits (vocab,) after the prompt."""
-        length = self._prompt_length = self.session.length
-        check_finite(logits[None], length, "target")
-        if self.log_probs is not None:
-            self.log_probs.see((), logits)
-        token = Sampler(self.knobs).draw(self._masked(logits), length, ())
-        self._extend((token,))
-        stop = self._stop_at(token, 1)
-        self._halted = stop is None and self._halt == 1
-        self._over = stop is not None
-        return token, stop
-
-    def _masked(self, logits: Logits) -> Logits:
-        """Logits (vocab,) after the prompt, without what may not be drawn."""
-        return logits
+    def _went_on(self, stop: Stop | None) -> None:
+        self._over, self.halted = stop is not None, stop is None and len(self.answer) == self._halt
 
     def take(self, knobs: Knobs) -> None:
         """Use other settings from the next step that is not queued yet."""
         width = min(knobs.tree_width, MAX_WIDTH)
-        self._decide(self._asked[0].in_mid_turn(knobs.replace(tree_width=width)))
+        self._decide(self._requested[0].in_mid_turn(knobs.replace(tree_width=width)))
 
     def step(self) -> StepEvent:
         """The next finished step."""
         if not self._begun:
             self._begin()
-        while len(self._queue) < self._ahead and not (self._queue and self._queue[-1].decision.alone):
+        while len(self._queue) < self._ahead and not (self._queue and self._queue[-1].decision.blocking):
             self._enqueue()
         self.policy.spare()
         event = self._collect(self._queue.popleft())
@@ -231,13 +173,13 @@ class CudaDecoder:
         with session.device.stream():
             session.update_drafter()
             if session.drafter is not None:
-                session.drafter.begin_turn()
+                session.drafter.caches.begin_turn(session.length)
             state = session.state.host
             begin_turn(
                 state,
                 self.knobs,
                 answer=self.answer,
-                prompt_length=self._prompt_length,
+                prompt_length=self.prompt_length,
                 context_length=self.context_length,
                 stop_ids=sorted(self.stop_ids),
             )
@@ -249,23 +191,23 @@ class CudaDecoder:
             if session.target.cache is not None:
                 session.target.cache.before_turn()
             session.state.push()
-        self._begun, self._pending, self._unknown = True, 0, 0
+        self._begun, self._pending, self._unknown, self._decided = True, 0, 0, None
 
     def _decide(self, knobs: Knobs) -> None:
         """Get the decision for the next step. If it has changed, write it to the card, after the queued steps."""
-        asked, weights = (knobs, self.policy.next(knobs)), self.policy.weights(knobs)
-        if asked == self._asked and weights is self._weights:
+        requested, weights = (knobs, self.policy.next(knobs)), self.policy.weights(knobs)
+        if requested == self._requested and weights is self._weights:
             return  # the usual case without a policy; it must be fast, as steps of a small model are short
-        before, built_by = self._told, self._weights
-        self._asked, self._weights = asked, weights
-        self.knobs, self.decision = _followed(*asked, self.session.max_drafted)
-        if self._begun and (self._told != before or weights is not built_by):
+        before, built_by = self._card_settings, self._weights
+        self._requested, self._weights = requested, weights
+        self.knobs, self.decision = _followed(*requested, self.session.max_drafted)
+        if self._begun and (self._card_settings != before or weights is not built_by):
             with self.session.device.stream():
                 self._write_knobs()
                 self.session.state.push_knobs()
 
     @property
-    def _told(self) -> tuple[Knobs, EffectiveMode, int, int]:
+    def _card_settings(self) -> tuple[Knobs, EffectiveMode, int, int]:
         """The part of a decision that is written to the card, without the reason, which changes at every `auto`
         step."""
         decision = self.decision
@@ -287,16 +229,25 @@ class CudaDecoder:
         """Nodes below the root of a tree that is not built by value."""
         return max(self.decision.budget, 1)
 
+    def _next_kind(self, proposal: Candidates | None) -> StepKind:
+        """The kind of the next step. It is stored as long as the decision stands: steps of a small model are short."""
+        if proposal is not None:
+            return self._kind(proposal)
+        if self._decided is None or self._decided[0] is not self.decision:
+            self._decided = self.decision, self._kind()
+        return self._decided[1]
+
     def _kind(self, proposal: Candidates | None = None) -> StepKind:
-        forced, device_block = self.steps.trace is not None, self.session.device_block
-        drafted = self.decision.budget
-        if not device_block:
+        drafter, drafted = self.session.drafter, self.decision.budget
+        if drafter is None:
             depths, width = proposal.tokens.shape if proposal is not None else (0, 1)
             drafted = min(drafted, depths) if width == 1 or not depths else drafted
-        drafts = self.decision.mode != "plain" and device_block > 0
-        passes = self.session.drafter.passes(self._drafting) if self.session.drafter else 1
-        given = drafted, self.knobs, self.session.head.vocab
-        kind = StepKind.holding(*given, drafts=drafts, forced=forced, passes=passes, log_probs=self.log_probs)
+        drafts = drafter is not None and self.decision.mode != "plain"
+        passes = drafter.passes(self._drafting) if drafter is not None else 1
+        kind = StepKind.holding(
+            drafted, self.knobs, self.session.head.vocab, drafts=drafts, forced=self.steps.trace is not None,
+            passes=passes, log_probs=self.log_probs,
+        )  # fmt: skip
         return replace(kind, windowed=bool(self.session.window.size), text=drafts and self._text is not None)
 
     @property
@@ -304,7 +255,7 @@ class CudaDecoder:
         """The text from which the next step's tree copies successors."""
         if self._weights is None or self.session.memory.text is None:
             return None
-        return self.policy.copies_from(self._asked[0])
+        return self.policy.copies_from(self._requested[0])
 
     def _propose(self) -> Candidates | None:
         """What a drafter on the host proposes for the next step; the card builds its tree from it."""
@@ -315,33 +266,30 @@ class CudaDecoder:
             proposal = drafter.propose(self.answer[-1], self.knobs)
         except NumericsError as error:
             self.policy.failed(drafter.capabilities.kind, error)
-            self._decide(self._asked[0])
+            self._decide(self._requested[0])
             return None
         state = self.session.state
-        most = 1 if self.decision.mode == "chain" else MAX_WIDTH
-        kept = Candidates(proposal.tokens[:MAX_DEPTH, :most], proposal.log_probs[:MAX_DEPTH, :most])
-        depths, width = kept.tokens.shape
-        state.host["candidate"][:depths, :width] = kept.tokens
-        state.host["candidate_log_prob"][:depths, :width] = kept.log_probs
+        widest = 1 if self.decision.mode == "chain" else MAX_WIDTH
+        used = Candidates(proposal.tokens[:MAX_DEPTH, :widest], proposal.log_probs[:MAX_DEPTH, :widest])
+        depths, width = used.tokens.shape
+        state.host["candidate"][:depths, :width] = used.tokens
+        state.host["candidate_log_prob"][:depths, :width] = used.log_probs
         state.host["draft_depth"], state.host["width"] = depths, width
         with self.session.device.stream():
             state.push("candidate", FIRST_KNOB)
             state.push_knobs()
-        return kept
+        return used
 
     def _enqueue(self) -> None:
-        self._decide(self._asked[0])
+        self._decide(self._requested[0])
         began = time.perf_counter()
         proposal = self._propose()
         proposing_ms = (time.perf_counter() - began) * 1e3
-        kind = self._kind(proposal)
+        kind = self._next_kind(proposal)
         with self.session.device.stream():
             graph = self.steps.graph(kind)
             if (cache := self.session.target.cache) is not None:
                 cache.between_steps()
-            there = self.session.memory.text
-            if kind.text and there is not None and (text := self._text) is not None:
-                there.follow(text)
             self._catch_up(kind)
             graph()
             mark = self.session.device.mark()
@@ -350,8 +298,10 @@ class CudaDecoder:
             self._unknown += 1
 
     def _catch_up(self, kind: StepKind) -> None:
-        """Before a step of that kind: bring the drafter's cache up to date where the step cannot. A draft takes in a
-        block of pending positions itself."""
+        """Before a step of that kind: bring the text on the card up to date, and the drafter's cache where the step
+        cannot. A draft takes in a block of pending positions itself."""
+        if kind.text and (copy := self.session.memory.text) is not None and (text := self._text) is not None:
+            copy.follow(text)
         self.session.before_step(len(self._queue))
         if (drafter := self.session.drafter) is None:
             return
@@ -387,8 +337,8 @@ class CudaDecoder:
         if self._unknown > len(self._queue):
             self._pending, self._unknown = self._pending + len(event.tokens), len(self._queue)
         self._read, self._last = self._read + 1, slot
-        self._halted = int(slot["stop"]) == StopCode.HALTED
-        self._over = event.stop is not None or self._halted
+        self.halted = int(slot["stop"]) == StopCode.HALTED
+        self._over = event.stop is not None or self.halted
         if self.session.host_drafter is not None:
             self.session.host_drafter.observe([self.answer[-1], *event.tokens[:-1]], None)
         self._extend(event.tokens)

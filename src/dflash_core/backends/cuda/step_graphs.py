@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -25,7 +26,6 @@ from dflash_core.backends.cuda.state import (
 )
 from dflash_core.knobs import Knobs
 from dflash_core.log_probs import MAX_TOP, LogProbs
-from dflash_core.progress import Progress
 from dflash_core.sampling import Sampler
 
 DRAFT_VOCABULARY = Knobs().draft_vocabulary
@@ -63,15 +63,9 @@ class StepKind:
 
     @staticmethod
     def holding(
-        drafted: int,
-        knobs: Knobs,
-        vocab: int,
-        *,
-        drafts: bool,
-        forced: bool = False,
-        passes: int = 1,
-        log_probs: LogProbs | None = None,
-    ) -> StepKind:
+        drafted: int, knobs: Knobs, vocab: int, *,
+        drafts: bool, forced: bool = False, passes: int = 1, log_probs: LogProbs | None = None,
+    ) -> StepKind:  # fmt: skip
         """The smallest graph for trees of `drafted` nodes below the root, and for draws from `vocab` tokens by `knobs`;
         `passes`: passes of the drafter; `log_probs`: what records the log-probabilities, if anything does."""
         vocabulary = knobs.draft_vocabulary if drafts else DRAFT_VOCABULARY
@@ -97,8 +91,6 @@ class Steps:
         self.copied = self.device.pinned(STEP_SLOTS, np.uint64)  # per slot, a bit for each node copied from the text
         self.trace: Tensor | None = None
         self._graphs: dict[object, Run] = {}
-        self._masks: PinnedMemory | None = None
-        self._log_probs: PinnedMemory | None = None
 
     @property
     def session(self) -> SequencePasses:
@@ -113,35 +105,30 @@ class Steps:
 
         For measurements: KV, states and features change as if the target had drawn these nodes. None ends it.
         """
-        self._graphs = {
-            kind: graph for kind, graph in self._graphs.items() if not (isinstance(kind, StepKind) and kind.forced)
-        }
+        for kind in [kind for kind in self._graphs if isinstance(kind, StepKind) and kind.forced]:
+            del self._graphs[kind]
+        self.trace = None
         if paths is None:
-            self.trace = None
             return
         table = np.zeros((len(paths), 1 + MAX_DEPTH), np.int32)
         for row, path in zip(table, paths, strict=True):
             row[0], row[1 : 1 + len(path)] = len(path), path
         self.trace = torch.from_numpy(table).to(self.device.torch_device)
 
-    def graph(self, kind: StepKind, progress: Progress | None = None) -> Run:
+    def graph(self, kind: StepKind) -> Run:
         """The graph of a kind, compiled and recorded on first use."""
         assert kind.nodes <= self.session.memory.capacity, "a larger tree than the sequence's memory holds"
-        return self._recorded(kind, f"step {kind.widths}", lambda: self.launches(kind), progress)
+        return self._recorded(kind, f"step {kind.widths}", lambda: self.launches(kind))
 
-    def _recorded(
-        self, key: object, name: str, launches: Callable[[], list[Launch]], progress: Progress | None = None
-    ) -> Run:
+    def _recorded(self, key: object, name: str, launches: Callable[[], list[Launch]]) -> Run:
         if key not in self._graphs:
-            self._graphs[key] = self.device.record(name, self.device.bind(launches(), progress))
+            self._graphs[key] = self.device.record(name, self.device.bind(launches()))
         return self._graphs[key]
 
-    @property
+    @cached_property
     def log_probs(self) -> PinnedMemory:
         """NODE_LOG_PROBS (STEP_SLOTS, nodes): what steps report of each node, if they do."""
-        if self._log_probs is None:
-            self._log_probs = self.device.pinned((STEP_SLOTS, self.session.memory.capacity), NODE_LOG_PROBS)
-        return self._log_probs
+        return self.device.pinned((STEP_SLOTS, self.session.memory.capacity), NODE_LOG_PROBS)
 
     def draining(self) -> Run:
         """The graph that adds everything pending to the drafter's cache, after the queued steps."""
@@ -151,13 +138,10 @@ class Steps:
 
     # A constrained step is three graphs: before the second the host edits the tree, before the third it writes masks.
 
-    @property
+    @cached_property
     def masks(self) -> PinnedMemory:
         """Where the host writes what may be drawn after each node: a row of `constraints.base.Mask` each."""
-        if self._masks is None:
-            shape = self.session.memory.capacity, ceil_div(self.session.head.vocab, 32)
-            self._masks = self.device.pinned(shape, np.uint32)
-        return self._masks
+        return self.device.pinned((self.session.memory.capacity, ceil_div(self.session.head.vocab, 32)), np.uint32)
 
     def drafting(self, kind: StepKind) -> Run:
         """The graph that drafts and builds the tree."""

@@ -15,8 +15,8 @@ from dflash_core import memory
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
+from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.drafters.draft import CudaDraft
-from dflash_core.backends.cuda.drafters.kinds import on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, on_card, own_head

@@ -1,23 +1,109 @@
-"""A target's weights on the device, with layers of the kinds that its spec names."""
+"""A target's weights on the device: layers of the kinds that its spec names, with their parts and norms in the order of
+`LayerSpec.residuals`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from dflash_core.arch import kinds
+from torch import Tensor
+
+from dflash_core.arch import kinds, spec
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
-from dflash_core.backends.cuda.block import Block, residuals_of
 from dflash_core.backends.cuda.expert_cache import ExpertCache
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
-from dflash_core.backends.cuda.layers.base import FeedForwardLayer, MixerLayers, Upload
+from dflash_core.backends.cuda.layers.base import FeedForward, MixerLayers, Upload
 from dflash_core.backends.cuda.layers.delta_net import DeltaNetLayers
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.experts import Experts
-from dflash_core.backends.cuda.layers.per_layer import PerLayerInputs
+from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
+from dflash_core.backends.cuda.layers.per_layer import PerLayerInput, PerLayerInputs
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
+
+# The class for each kind of feed-forward; called with (device, upload, prefix, spec, activations).
+FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], FeedForward]] = {
+    kinds.SwiGLU: SwiGLU,
+    kinds.Experts: Experts,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """See `spec.Branch`. Without a feed-forward its part is the layer's mixer."""
+
+    ffn: FeedForward | None
+    norm: Tensor | None
+    post_norm: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """See `spec.Residual`; one of a single branch has one norm of what is added, not two. factor (1,): of the residual
+    stream after it."""
+
+    branches: tuple[Branch, ...]
+    post_norm: Tensor | None
+    factor: Tensor | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the stream is the sum of itself and what a single branch gives."""
+        after = (self.post_norm, self.factor, *(branch.post_norm for branch in self.branches))
+        return len(self.branches) == 1 and all(one is None for one in after)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One layer. Its mixer is the `place`-th of target.mixers[group]."""
+
+    group: int
+    place: int
+    residuals: tuple[Residual, ...]
+
+    @property
+    def feed_forwards(self) -> Iterator[FeedForward]:
+        """All of the layer, in order."""
+        for residual in self.residuals:
+            yield from (branch.ffn for branch in residual.branches if branch.ffn is not None)
+
+
+def residuals_of(
+    device: Device,
+    upload: Upload,
+    index: int,
+    layer: spec.LayerSpec,
+    activations: Activations,
+    given: PerLayerInputs | None,
+    load_mixer: Callable[[str], None],
+) -> tuple[Residual, ...]:
+    """Upload layer `index`. `given`: per-layer inputs, of a model that has them. `load_mixer`: called with the
+    prefix of its tensors when its mixer's turn has come."""
+    prefix = f"blk.{index}."
+
+    def vector(name: str) -> Tensor | None:
+        return upload.vector(prefix + name) if name else None
+
+    def branch(of: spec.Branch) -> Branch:
+        norm = vector(of.norm)
+        ffn: FeedForward | None = None
+        if of.part is layer.mixer:
+            load_mixer(prefix)
+        elif given is not None and isinstance(of.part, kinds.PerLayerInput):
+            ffn = PerLayerInput(device, upload, prefix, activations, given, index)
+        else:
+            ffn = FEED_FORWARDS[type(of.part)](device, upload, prefix, of.part, activations)
+        return Branch(ffn, norm, vector(of.post_norm))
+
+    found = [Residual(tuple(map(branch, of.branches)), vector(of.post_norm)) for of in layer.residuals]
+    if layer.output_scale:
+        last = found[-1]
+        found[-1] = Residual(last.branches, last.post_norm, vector(spec.OUTPUT_SCALE))
+    return tuple(found)
+
 
 # The class for each kind of mixer; called with (device, spec, activations).
 MIXERS: dict[type, Callable[[Device, Any, Activations], MixerLayers]] = {
@@ -59,13 +145,7 @@ class DeviceTarget:
         group = list(self.spec.mixers).index(layer.mixer)
         mixers = self.mixers[group]
         residuals = residuals_of(
-            self.device,
-            upload,
-            index,
-            layer,
-            self.activations,
-            self.per_layer,
-            lambda prefix: mixers.load(upload, prefix),
+            self.device, upload, index, layer, self.activations, self.per_layer, partial(mixers.load, upload)
         )
         return Block(group, self.spec.mixers[layer.mixer].index(index), residuals)
 
@@ -73,12 +153,12 @@ class DeviceTarget:
         """The projections that read the residual stream, and those whose results are added to it."""
         pairs: list[tuple[AnyProjection, AnyProjection]]
         pairs = [self.mixers[block.group].projections(block.place) for block in self.blk]
-        pairs += [(ffn.inputs, ffn.out) for ffn in self._feed_forwards]
+        pairs += [(ffn.inputs, ffn.out) for ffn in self.feed_forwards]
         more = [self.per_layer.projection] if self.per_layer else []
         return [*more, *(inputs for inputs, _ in pairs)], [out for _, out in pairs]
 
     @property
-    def _feed_forwards(self) -> list[FeedForwardLayer]:
+    def feed_forwards(self) -> list[FeedForward]:
         return [ffn for block in self.blk for ffn in block.feed_forwards]
 
     @property
@@ -100,15 +180,15 @@ class DeviceTarget:
     @property
     def chunked(self) -> bool:
         """Whether the card can process prompts in chunks."""
-        return all(mixer.chunked for mixer in self.mixers) and all(ffn.chunked for ffn in self._feed_forwards)
+        return all(mixer.chunked for mixer in self.mixers) and all(ffn.chunked for ffn in self.feed_forwards)
 
     def idle_bytes(self, rows: int) -> float:
         """Bytes on the card that a pass of `rows` rows does not read, on average: experts, if rows choose at random."""
-        return sum(ffn.idle_bytes(rows) for ffn in self._feed_forwards)
+        return sum(ffn.idle_bytes(rows) for ffn in self.feed_forwards)
 
     def bus_bytes(self, rows: int) -> float:
         """Bytes that such a pass reads from main memory."""
-        return sum(ffn.bus_bytes(rows) for ffn in self._feed_forwards)
+        return sum(ffn.bus_bytes(rows) for ffn in self.feed_forwards)
 
     def cache_experts(self, slots: int) -> None:
         """Cache `slots` experts on the card, of each layer whose experts are in main memory."""
@@ -120,4 +200,4 @@ class DeviceTarget:
     @property
     def experts(self) -> list[Experts]:
         """Of the layers that have any, in their order."""
-        return [ffn for ffn in self._feed_forwards if isinstance(ffn, Experts)]
+        return [ffn for ffn in self.feed_forwards if isinstance(ffn, Experts)]

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import replace
 
-from dflash_core.backends.cuda.block_pass import block_launches
-from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import Launch
-from dflash_core.backends.cuda.layers.base import Pass
-from dflash_core.backends.cuda.layers.norm import Added, norm_launch
+from dflash_core.backends.cuda.launch import At, Launch
+from dflash_core.backends.cuda.layers.base import Branch, Pass
+from dflash_core.backends.cuda.layers.norm import Added, join_launch, norm_launch
 from dflash_core.backends.cuda.projection import AnyProjection
 from dflash_core.backends.cuda.sequence import SequenceMemory
-from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.target_model import Block, DeviceTarget
 
 
 def target_pass(
-    target: DeviceTarget,
-    memory: SequenceMemory,
-    state: DeviceState,
-    rows: int,
-    node0: int,
-    head: AnyProjection,
-    *,
-    windowed: bool,
+    target: DeviceTarget, memory: SequenceMemory, rows: int, node0: int, head: AnyProjection, *, windowed: bool
 ) -> Iterator[Launch]:
-    """A pass of `rows` rows over nodes of the tree in `state`, from node0 on: from the embedding of the tokens to the
-    activations of `head`."""
-    buffers, captured, eps = memory.buffers, memory.captured, target.spec.rms_eps
+    """A pass of `rows` rows over nodes of the tree in the sequence's state, from node0 on: from the embedding of the
+    tokens to the activations of `head`."""
+    buffers, captured, state, eps = memory.buffers, memory.captured, memory.state, target.spec.rms_eps
     scope = Pass(state, buffers, rows, node0, state.at("n"), memory.window if windowed else None, memory.given)
-    yield target.embedding.launch(
-        buffers.h, state.at("token"), scope.count, rows, node0, scale=target.spec.embedding_scale
-    )
+    scale = target.spec.embedding_scale
+    yield target.embedding.launch(buffers.h, state.at("token"), scope.count, rows, node0, scale=scale)
     if target.per_layer is not None:
         reader = target.per_layer.projection
         yield norm_launch(buffers.h, None, eps, rows, buffers.acts, reader, scope.count, node0)
@@ -44,3 +35,41 @@ def target_pass(
         buffers.h, target.output_norm, eps, rows, buffers.acts, head, scope.count, node0,
         added=before, captured=captured.at(len(target.blk) - 1), captured_width=captured.width,
     )  # fmt: skip
+
+
+def block_launches(
+    block: Block,
+    mixer: Branch,
+    scope: Pass,
+    eps: float,
+    before: Added | None,
+    captured: At | None = None,
+    captured_width: int = 0,
+) -> Generator[Launch, None, Added]:
+    """One layer: its parts and norms in the order of `LayerSpec.residuals`. Its first norm adds `before`, what the
+    layer before it has left. Returns what this one leaves.
+
+    `captured`: where the first norm also writes the sum, in rows of `captured_width`.
+    """
+    buffers, rows = scope.buffers, scope.rows
+    for residual in block.residuals:
+        given: list[Added] = []
+        for branch in residual.branches:
+            part = branch.ffn or mixer
+            yield norm_launch(
+                buffers.h, branch.norm, eps, rows, buffers.acts, part.inputs, scope.count, scope.node0,
+                added=before, captured=captured, captured_width=captured_width,
+                normed=part.normed(buffers), normed_by=part.normed_by,
+            )  # fmt: skip
+            before = captured = None
+            own = replace(scope, buffers=buffers.aside) if given else scope
+            yield from part.launches(own)
+            given.append(Added(part.out.split_k, own.buffers.narrow, part.out_bias, branch.post_norm))
+        first, *others = given
+        for other in others:
+            yield join_launch(first, other, rows, buffers.h.shape[1], eps, scope.count, scope.node0)
+            first = Added(1, first.partials)
+        norm = first.norm if residual.post_norm is None else residual.post_norm
+        before = replace(first, norm=norm, factor=residual.factor)
+    assert before is not None, "a layer without parts"
+    return before

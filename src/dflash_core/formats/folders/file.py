@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dflash_core.formats.folders.parts import Part, Stack, row_bytes, settled, sizes_of
+from dflash_core.formats.folders.parts import Part
 from dflash_core.formats.gguf import GGUFFile, MetaValue
-from dflash_core.formats.quants import Bytes
+from dflash_core.formats.quants import BY_NAME, Bytes
 from dflash_core.formats.safetensors import SafetensorsFile
 from dflash_core.formats.weights import TensorInfo
 
@@ -29,7 +29,7 @@ class FolderFile(GGUFFile):
     def settled(self) -> FolderFile:
         """The file with zeros and orders of INT4 read, as a load needs them: until then the types are those of what the
         config says. Raises FormatError or UnsupportedError."""
-        parts = {name: settled(part) for name, part in self.parts.items()}
+        parts = {name: part.settled() for name, part in self.parts.items()}
         tensors = {name: replace(info, type=parts[name].type) for name, info in self.tensors.items() if name in parts}
         return replace(self, tensors=tensors, parts=parts)
 
@@ -55,6 +55,6 @@ def folder_file(
 
 
 def _info(name: str, part: Part) -> TensorInfo:
-    factors = part.factors if isinstance(part, Stack) else (part.factor,) if part.factor != 1 else ()
-    sizes = sizes_of(part)
-    return TensorInfo(name, sizes, part.type, part.shape[0] * row_bytes(part), math.prod(sizes), 0, 0, factors)
+    (rows, columns), kind = part.shape, BY_NAME[part.type]
+    n_bytes = rows * (columns // kind.block * kind.size)
+    return TensorInfo(name, part.sizes, part.type, n_bytes, math.prod(part.sizes), 0, 0, part.factors)

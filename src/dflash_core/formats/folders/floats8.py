@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.errors import FormatError, UnsupportedError
-from dflash_core.formats.folders.parts import unpacked
+from dflash_core.errors import FormatError
+from dflash_core.formats.folders.parts import Part, unpacked
 from dflash_core.formats.quants import Bytes
-from dflash_core.formats.weights import StoredWeights, shown
+from dflash_core.formats.weights import WeightFile, shown
 
 BLOCK = 128
 """Rows and columns of an FP8 matrix that share a scale; columns of a block of F8_E4M3."""
@@ -22,29 +22,24 @@ FOUR_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Fp8:
+class Fp8(Part):
     """NAME.weight (outputs, inputs) times NAME.weight_scale, one, one per output or one per block of 128 by 128 (also
     called weight_scale_inv, which is multiplied too)."""
 
-    file: StoredWeights
+    file: WeightFile
     name: str
     scale: str
     type: str = "F8_E4M3"
-    factor: float = 1.0
 
     def __post_init__(self) -> None:
         rows, columns = self.shape
         if columns % BLOCK:
-            raise UnsupportedError(
-                f"{self.file.path}: {shown(self.name)} has {columns:,} inputs as FP8, expected a multiple of {BLOCK};"
-                " use the model's BF16 file"
-            )
+            inputs = f"has {columns:,} inputs as FP8"
+            raise self.file.unread(self.name, inputs, f"a multiple of {BLOCK}", "the model's BF16 file")
         found = self.file.tensors[self.scale].shape
         if found not in ((1,), (rows,), (rows, 1), (1, 1), (-(-rows // BLOCK), columns // BLOCK)):
-            raise UnsupportedError(
-                f"{self.file.path}: {shown(self.scale)} has shape {list(found)}, expected one scale, one for each of"
-                f" {rows:,} rows or one per block of {BLOCK} x {BLOCK}; use another file of the model"
-            )
+            expected = f"one scale, one for each of {rows:,} rows or one per block of {BLOCK} x {BLOCK}"
+            raise self.file.unread(self.scale, f"has shape {list(found)}", expected)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -74,11 +69,11 @@ class Fp8:
 
 
 @dataclass(frozen=True, slots=True)
-class Nvfp4:
+class Nvfp4(Part):
     """E2M1 codes (outputs, inputs / 2), the even input in the low half of a byte; scales (outputs, inputs / 16); and
     one number of the tensor, `whole`, which multiplies the matrix or, where `divides`, divides it."""
 
-    file: StoredWeights
+    file: WeightFile
     name: str
     codes: str
     scale: str
@@ -90,15 +85,11 @@ class Nvfp4:
         rows, half = self.file.tensors[self.codes].shape
         columns, info, whole = 2 * half, self.file.tensors[self.scale], self.file.tensors[self.whole]
         if columns % 64:
-            raise UnsupportedError(
-                f"{self.file.path}: {shown(self.name)} has {columns:,} inputs as NVFP4, expected a multiple of 64; use"
-                " the model's BF16 file"
-            )
+            inputs = f"has {columns:,} inputs as NVFP4"
+            raise self.file.unread(self.name, inputs, "a multiple of 64", "the model's BF16 file")
         if info.type != "F8_E4M3" or info.shape != (rows, columns // FOUR_BITS) or whole.n_elements != 1:
-            raise FormatError(
-                f"{self.file.path}: {shown(self.scale)} is {info.type} {list(info.shape)}, expected F8_E4M3"
-                f" {[rows, columns // FOUR_BITS]} and one number for the tensor; download it again"
-            )
+            expected = f"F8_E4M3 {[rows, columns // FOUR_BITS]} and one number for the tensor"
+            raise self.file.damaged(self.scale, f"is {info.type} {list(info.shape)}", expected)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -106,20 +97,18 @@ class Nvfp4:
         return rows, 2 * half
 
     @property
-    def factor(self) -> float:
+    def factors(self) -> tuple[float, ...]:
         whole = self.file.float32(self.whole).reshape(-1)[0]
         found = np.float32(1) / whole if self.divides and whole else whole
         if not np.isfinite(found) or not found:
-            raise FormatError(
-                f"{self.file.path}: {shown(self.whole)} is {whole}, expected a number other than 0; download it again"
-            )
-        return float(found)
+            raise self.file.damaged(self.whole, f"is {whole}", "a number other than 0")
+        return () if found == 1 else (float(found),)
 
     def read(self, begin: int, end: int) -> Bytes:
         scales = self.file.raw(self.scale, slice(begin, end))
         _check_numbers(self.file, self.scale, scales)
         if (scales & 0x80).any():
-            raise FormatError(f"{self.file.path}: {shown(self.scale)} is negative, expected scales of at least 0")
+            raise self.file.damaged(self.scale, "is negative", "scales of at least 0")
         stored = self.file.raw(self.codes, slice(begin, end)).view("<u4").reshape(end - begin, -1, 2)
 
         def blocks(first: int, last: int) -> Bytes:
@@ -143,6 +132,6 @@ def halves_in_bytes(words: npt.NDArray[np.unsignedinteger]) -> Bytes:
     return pairs.reshape(*words.shape[:-1], -1)
 
 
-def _check_numbers(file: StoredWeights, name: str, codes: Bytes) -> None:
+def _check_numbers(file: WeightFile, name: str, codes: Bytes) -> None:
     if ((codes & 0x7F) == NAN).any():
         raise FormatError(f"{file.path}: {shown(name)} holds values that are no numbers; download it again")

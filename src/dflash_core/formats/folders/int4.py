@@ -9,53 +9,135 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.folder_blocks import BF16_SCALE, SYMMETRIC_TYPE
-from dflash_core.formats.folders.parts import unpacked
+from dflash_core.formats.folders.parts import Part, unpacked
 from dflash_core.formats.quants import LIST_TYPES, Bytes, to_int64
-from dflash_core.formats.weights import StoredWeights, shown
+from dflash_core.formats.weights import WeightFile
 
-Words = npt.NDArray[np.uint32]
+Words = npt.NDArray[np.unsignedinteger]
 GROUPS = (32, 64, 128)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Nibble n of a word has column 8 c + AWQ_ORDER[n]."""
-SCALES = ("F16", "BF16")
+SCALE_TYPES = ("F16", "BF16")
 SYMMETRIC = 8
 """The zero of a matrix that stores none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gptq:
-    """NAME.qweight (inputs / 8, outputs), NAME.scales (groups, outputs), NAME.qzeros (groups, outputs / 8).
+class Int4(Part):
+    """What the layouts share. Raises FormatError or UnsupportedError for scales and zeros that do not belong to their
+    codes, and for a size of groups that no type has.
 
-    plus_one: whether the file stores zeros minus one, as the first version of the format does. symmetric: whether all
-    zeros are 8, by what the folder says until `settled`.
+    plus_one: whether the file stores zeros minus one. symmetric: whether all zeros are 8.
     """
 
-    file: StoredWeights
+    file: WeightFile
     name: str
-    plus_one: bool
+    plus_one: bool = False
     symmetric: bool = False
-    factor: float = 1.0
+    codes: ClassVar[str]
+    scales: ClassVar[str]
+    zeros: ClassVar[str]
+    order: ClassVar[tuple[int, ...]] = tuple(range(8))
+    by_row: ClassVar[bool] = False
+    """Whether outputs are rows of the tensors, and not columns."""
+
+    def __post_init__(self) -> None:
+        file, tensors, (outputs, inputs) = self.file, self.file.tensors, self.shape
+        scales, zeros = tensors[self.name + self.scales], tensors.get(self.name + self.zeros)
+        if scales.type not in SCALE_TYPES:
+            raise file.unread(scales.name, f"is stored as {scales.type}", " or ".join(SCALE_TYPES))
+        expected, of_zeros = ((count, self._groups) for count in (outputs, outputs // 8))
+        if not self.by_row:
+            expected, of_zeros = expected[::-1], of_zeros[::-1]
+        if scales.shape != expected or outputs % 8:
+            needed = f"{list(expected)} for {outputs:,} outputs, a multiple of 8"
+            raise file.damaged(scales.name, f"has shape {list(scales.shape)}", needed)
+        if zeros is not None and (zeros.shape != of_zeros or zeros.type != "I32"):
+            raise file.damaged(zeros.name, f"is {zeros.type} {list(zeros.shape)}", f"I32 {list(of_zeros)}")
+        size, rest = divmod(inputs, self._groups)
+        if rest or size not in GROUPS:
+            found = f"groups of {size}" if not rest else f"{self._groups} groups"
+            expected_groups = f"groups of {', '.join(map(str, GROUPS))}"
+            use = "a file with such groups, or the model's GGUF"
+            raise file.unread(self.name, f"has {found} over {inputs:,} inputs", expected_groups, use)
 
     @property
     def shape(self) -> tuple[int, int]:
-        words, outputs = self.file.tensors[self.name + ".qweight"].shape
+        stored = self.file.tensors[self.name + self.codes].shape
+        outputs, words = stored if self.by_row else stored[::-1]
         return outputs, words * 8
 
     @property
+    def _groups(self) -> int:
+        return self.file.tensors[self.name + self.scales].shape[-1 if self.by_row else 0]
+
+    @property
     def type(self) -> str:
-        groups = self.file.tensors[self.name + ".scales"].shape[0]
-        return int4_type(self.file, self.name, self.shape[1], groups, self.symmetric)
+        size = self.shape[1] // self._groups
+        symmetric = self.symmetric or self.name + self.zeros not in self.file.tensors
+        return SYMMETRIC_TYPE if symmetric and size == 128 else f"INT4_{size}"
+
+    def read(self, begin: int, end: int) -> Bytes:
+        scales, zeros = self._of(self.scales, begin, end), np.full((1, 1), SYMMETRIC, np.uint8)
+        if self.name + self.zeros in self.file.tensors:
+            first = begin // 8
+            packed = np.ascontiguousarray(self._of(self.zeros, first, -(-end // 8)).T)
+            zeros = _nibbles(packed, self.order)[:, begin - 8 * first : end - 8 * first].T + np.uint8(self.plus_one)
+        rows, groups = scales.shape
+        bits = np.ascontiguousarray(scales, np.uint16)[..., None].view(np.uint8)
+        bf16 = self.file.tensors[self.name + self.scales].type == "BF16"
+        flagged = np.broadcast_to(zeros, scales.shape) | np.uint8(BF16_SCALE * bf16)
+        codes = self._codes(begin, end)
+
+        def blocks(begin: int, end: int) -> Bytes:
+            packed = codes(begin, end).reshape(end - begin, groups, -1)
+            found = np.empty((end - begin, groups, 3 + packed.shape[2]), np.uint8)
+            found[..., :2], found[..., 2], found[..., 3:] = bits[begin:end], flagged[begin:end], packed
+            return found.reshape(end - begin, -1)
+
+        return unpacked(blocks, rows)
+
+    def _codes(self, begin: int, end: int) -> Callable[[int, int], Bytes]:
+        """What gives the codes of some of these rows, (rows, inputs / 2), two neighbours in a byte."""
+        words = self._of(self.codes, begin, end)
+        return lambda begin, end: np.ascontiguousarray(words[begin:end]).view(np.uint8)
+
+    def _of(self, tensor: str, begin: int, end: int) -> Words:
+        """Words of some outputs, (end - begin, words)."""
+        name = self.name + tensor
+        info = self.file.tensors[name]
+        size, rows, columns = info.n_bytes // info.n_elements, *info.shape
+        kind = {2: np.uint16, 4: np.uint32}[size]
+        if self.by_row:
+            return self.file.raw(name, slice(begin, end)).view(kind)
+        if end - begin == columns:
+            return self.file.raw(name).view(kind).T
+        found = np.empty((rows, (end - begin) * size), np.uint8)
+        shard = self.file.shards[info.shard]
+        for row in range(rows):
+            shard.read(info.offset + (row * columns + begin) * size, (end - begin) * size, found[row])
+        return found.view(kind).T
+
+
+@dataclass(frozen=True, slots=True)
+class Gptq(Int4):
+    """NAME.qweight (inputs / 8, outputs), NAME.scales (groups, outputs), NAME.qzeros (groups, outputs / 8).
+
+    The first version of the format stores zeros minus one. symmetric: by what the folder says until `settled`.
+    """
+
+    codes, scales, zeros = ".qweight", ".scales", ".qzeros"
 
     def settled(self) -> Gptq:
         """By the zeros, since what configs say of them is often wrong. Raises UnsupportedError for another order."""
         self.check_order(self.shape[1])
-        if (name := self.name + ".qzeros") not in self.file.tensors:
+        if (name := self.name + self.zeros) not in self.file.tensors:
             return replace(self, symmetric=True)
         eights = 0x77777777 if self.plus_one else 0x88888888
         return replace(self, symmetric=bool((self.file.raw(name).view("<u4") == eights).all()))
@@ -65,95 +147,46 @@ class Gptq:
         UnsupportedError."""
         if (name := self.name + ".g_idx") not in self.file.tensors:
             return
-        inputs, groups = self.shape[1], self.file.tensors[self.name + ".scales"].shape[0]
-        if not np.array_equal(_first(self.file, name, count), np.arange(min(count, inputs)) // (inputs // groups)):
-            raise UnsupportedError(
-                f"{self.file.path}: {shown(name)} orders inputs by activation (desc_act), expected groups of"
-                " neighbours; use a file without, or the model's GGUF"
-            )
-
-    def read(self, begin: int, end: int) -> Bytes:
-        words = _columns(self.file, self.name + ".qweight", begin, end)
-        scales = _columns(self.file, self.name + ".scales", begin, end).T
-        zeros: npt.NDArray[np.uint8] | int = SYMMETRIC
-        if self.name + ".qzeros" in self.file.tensors:
-            first, last = begin // 8, -(-end // 8)
-            packed = _columns(self.file, self.name + ".qzeros", first, last)
-            zeros = _nibbles(packed, range(8))[:, begin - 8 * first : end - 8 * first].T + self.plus_one
-
-        def codes(begin: int, end: int) -> Bytes:
-            return np.ascontiguousarray(words[:, begin:end].T).view(np.uint8)
-
-        return _blocks(codes, scales, zeros, _is_bf16(self.file, self.name + ".scales"))
+        inputs = self.shape[1]
+        neighbours = np.arange(min(count, inputs)) // (inputs // self._groups)
+        if not np.array_equal(_first(self.file, name, count), neighbours):
+            order, use = "orders inputs by activation (desc_act)", "a file without, or the model's GGUF"
+            raise self.file.unread(name, order, "groups of neighbours", use)
 
 
 @dataclass(frozen=True, slots=True)
-class Awq:
+class Awq(Int4):
     """NAME.qweight (inputs, outputs / 8), NAME.scales (groups, outputs), NAME.qzeros (groups, outputs / 8)."""
 
-    file: StoredWeights
-    name: str
-    factor: float = 1.0
+    codes, scales, zeros = ".qweight", ".scales", ".qzeros"
+    order = AWQ_ORDER
 
     @property
     def shape(self) -> tuple[int, int]:
-        inputs, words = self.file.tensors[self.name + ".qweight"].shape
+        inputs, words = self.file.tensors[self.name + self.codes].shape
         return words * 8, inputs
 
-    @property
-    def type(self) -> str:
-        return int4_type(self.file, self.name, self.shape[1], self.file.tensors[self.name + ".scales"].shape[0])
-
-    def read(self, begin: int, end: int) -> Bytes:
-        first, last = begin // 8, -(-end // 8)
-        part = slice(begin - 8 * first, end - 8 * first)
-        words = _columns(self.file, self.name + ".qweight", first, last)
-        scales = _columns(self.file, self.name + ".scales", begin, end).T
-        zeros: npt.NDArray[np.uint8] | int = SYMMETRIC
-        if self.name + ".qzeros" in self.file.tensors:
-            zeros = _nibbles(_columns(self.file, self.name + ".qzeros", first, last), AWQ_ORDER)[:, part].T
+    def _codes(self, begin: int, end: int) -> Callable[[int, int], Bytes]:
+        words, start = self._of(self.codes, begin // 8, -(-end // 8)), begin % 8
 
         def codes(begin: int, end: int) -> Bytes:
-            at = part.start + begin
-            packed = _awq_codes(words[:, at // 8 : -(-(part.start + end) // 8)])
-            return packed[at % 8 : at % 8 + end - begin]
+            first, last = start + begin, start + end
+            packed = _awq_codes(words[first // 8 : -(-last // 8)].T)
+            return packed[first % 8 : first % 8 + end - begin]
 
-        return _blocks(codes, scales, zeros, _is_bf16(self.file, self.name + ".scales"))
+        return codes
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(Int4):
     """NAME.weight_packed (outputs, inputs / 8), NAME.weight_scale (outputs, groups), and where the zeros are not all 8
     NAME.weight_zero_point (outputs / 8, groups), of compressed-tensors."""
 
-    file: StoredWeights
-    name: str
-    factor: float = 1.0
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        outputs, words = self.file.tensors[self.name + ".weight_packed"].shape
-        return outputs, words * 8
-
-    @property
-    def type(self) -> str:
-        groups = self.file.tensors[self.name + ".weight_scale"].shape[-1]
-        symmetric = self.name + ".weight_zero_point" not in self.file.tensors
-        return int4_type(self.file, self.name, self.shape[1], groups, symmetric)
-
-    def read(self, begin: int, end: int) -> Bytes:
-        packed = self.file.raw(self.name + ".weight_packed", slice(begin, end))
-        scales = self.file.raw(self.name + ".weight_scale", slice(begin, end)).view(np.uint16)
-        zeros: npt.NDArray[np.uint8] | int = SYMMETRIC
-        if self.name + ".weight_zero_point" in self.file.tensors:
-            first, last = begin // 8, -(-end // 8)
-            stored = self.file.raw(self.name + ".weight_zero_point", slice(first, last)).view(np.uint32)
-            zeros = _nibbles(np.ascontiguousarray(stored.T), range(8))[:, begin - 8 * first : end - 8 * first].T
-        bf16 = _is_bf16(self.file, self.name + ".weight_scale")
-        return _blocks(lambda begin, end: packed[begin:end], scales, zeros, bf16)
+    codes, scales, zeros = ".weight_packed", ".weight_scale", ".weight_zero_point"
+    by_row = True
 
 
-def _awq_codes(words: npt.NDArray[np.unsignedinteger]) -> Bytes:
+def _awq_codes(words: Words) -> Bytes:
     """(inputs, n) words to (8 n, inputs / 2) codes, two neighbours in a byte."""
     found = np.empty((words.shape[1], 8, len(words) // 2), np.uint8)
     for nibble, place in enumerate(AWQ_ORDER):
@@ -162,49 +195,7 @@ def _awq_codes(words: npt.NDArray[np.unsignedinteger]) -> Bytes:
     return found.reshape(8 * words.shape[1], -1)
 
 
-def int4_type(file: StoredWeights, name: str, inputs: int, groups: int, symmetric: bool = False) -> str:
-    """The type of blocks of so many groups. `symmetric`: whether all zeros are 8. Raises UnsupportedError for a size of
-    groups that no type has."""
-    size, rest = divmod(inputs, groups)
-    if rest or size not in GROUPS:
-        found = f"groups of {size}" if not rest else f"{groups} groups"
-        raise UnsupportedError(
-            f"{file.path}: {shown(name)} has {found} over {inputs:,} inputs, expected groups of"
-            f" {', '.join(map(str, GROUPS))}; use a file with such groups, or the model's GGUF"
-        )
-    return SYMMETRIC_TYPE if symmetric and size == 128 else f"INT4_{size}"
-
-
-def check_int4(file: StoredWeights, name: str, scales: str, zeros: str, outputs: int, inputs: int) -> None:
-    """Refuse scales and zeros that do not belong to their codes. Raises FormatError or UnsupportedError."""
-    of_scales, of_zeros = file.tensors[scales], file.tensors.get(zeros)
-    if of_scales.type not in SCALES:
-        raise UnsupportedError(
-            f"{file.path}: {shown(scales)} is stored as {of_scales.type}, expected {' or '.join(SCALES)}; use another"
-            " file of the model"
-        )
-    by_row = scales.endswith("weight_scale")
-    groups = of_scales.shape[-1] if by_row else of_scales.shape[0]
-    expected = (outputs, groups) if by_row else (groups, outputs)
-    if of_scales.shape != expected or outputs % 8:
-        raise FormatError(
-            f"{file.path}: {shown(scales)} has shape {list(of_scales.shape)}, expected {list(expected)} for"
-            f" {outputs:,} outputs, a multiple of 8; download it again"
-        )
-    expected = (outputs // 8, groups) if by_row else (groups, outputs // 8)
-    if of_zeros is not None and (of_zeros.shape != expected or of_zeros.type != "I32"):
-        raise FormatError(
-            f"{file.path}: {shown(zeros)} is {of_zeros.type} {list(of_zeros.shape)}, expected I32 {list(expected)};"
-            " download it again"
-        )
-    int4_type(file, name, inputs, groups)
-
-
-def _is_bf16(file: StoredWeights, scales: str) -> bool:
-    return file.tensors[scales].type == "BF16"
-
-
-def _first(file: StoredWeights, name: str, count: int) -> npt.NDArray[np.int64]:
+def _first(file: WeightFile, name: str, count: int) -> npt.NDArray[np.int64]:
     """The first numbers of a list. Raises FormatError where the tensor is none."""
     info = file.tensors[name]
     if count >= info.n_elements or info.type not in LIST_TYPES:
@@ -213,45 +204,9 @@ def _first(file: StoredWeights, name: str, count: int) -> npt.NDArray[np.int64]:
     return to_int64(file.shards[info.shard].read(info.offset, count * size), info.type)
 
 
-def _columns(file: StoredWeights, name: str, begin: int, end: int) -> npt.NDArray[np.unsignedinteger]:
-    """Columns of a stored matrix, (rows, end - begin), as words of their size."""
-    info = file.tensors[name]
-    rows, columns = info.shape
-    size = info.n_bytes // info.n_elements
-    kind = {2: np.uint16, 4: np.uint32}[size]
-    if end - begin == columns:
-        return file.raw(name).view(kind)
-    found = np.empty((rows, (end - begin) * size), np.uint8)
-    shard = file.shards[info.shard]
-    for row in range(rows):
-        shard.read(info.offset + (row * columns + begin) * size, (end - begin) * size, found[row])
-    return found.view(kind)
-
-
-def _nibbles(words: npt.NDArray[np.unsignedinteger], order: tuple[int, ...] | range) -> npt.NDArray[np.uint8]:
+def _nibbles(words: Words, order: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     """(rows, n) words to (rows, 8 n) codes, nibble n of a word at place order[n]."""
     found = np.empty((*words.shape, 8), np.uint8)
     for nibble, place in enumerate(order):
         found[..., place] = words >> np.uint32(4 * nibble) & np.uint32(15)
     return found.reshape(len(words), -1)
-
-
-def _blocks(
-    codes: Callable[[int, int], Bytes],
-    scales: npt.NDArray[np.unsignedinteger],
-    zeros: npt.NDArray[np.uint8] | int,
-    bf16: bool,
-) -> Bytes:
-    """Blocks of INT4_32 and so on from scales and zeros (rows, groups), and codes, two neighbours in a byte (rows,
-    inputs / 2), which are asked for part by part (begin, end)."""
-    rows, groups = scales.shape
-    bits = np.ascontiguousarray(scales, np.uint16)[..., None].view(np.uint8)
-    flagged = np.broadcast_to(np.asarray(zeros, np.uint8), (rows, groups)) | np.uint8(BF16_SCALE * bf16)
-
-    def blocks(begin: int, end: int) -> Bytes:
-        packed = codes(begin, end).reshape(end - begin, groups, -1)
-        found = np.empty((end - begin, groups, 3 + packed.shape[2]), np.uint8)
-        found[..., :2], found[..., 2], found[..., 3:] = bits[begin:end], flagged[begin:end], packed
-        return found.reshape(end - begin, -1)
-
-    return unpacked(blocks, rows)

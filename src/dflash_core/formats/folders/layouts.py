@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from dflash_core.errors import FormatError, UnsupportedError
+from dflash_core.errors import UnsupportedError
 from dflash_core.formats.folders.floats8 import Fp8, Nvfp4
-from dflash_core.formats.folders.int4 import Awq, Gptq, Packed, check_int4
+from dflash_core.formats.folders.int4 import Awq, Gptq, Packed
 from dflash_core.formats.folders.parts import Part, Plain
 from dflash_core.formats.quants import FLOATS
 from dflash_core.formats.safetensors import SafetensorsFile
@@ -16,16 +16,9 @@ from dflash_core.formats.weights import listed, shown
 
 WEIGHT, BIAS = "weight", "bias"
 _UNREAD = (
-    "input_scale",
-    "input_global_scale",
-    "weight_shape",
-    "k_scale",
-    "v_scale",
-    "q_scale",
-    "kv_scale",
-    "prob_scale",
+    "input_scale", "input_global_scale", "weight_shape", "k_scale", "v_scale", "q_scale", "kv_scale", "prob_scale",
     "output_scale",
-)
+)  # fmt: skip
 """Scales of activations and of cached keys and values, which are rounded here by what they are, and shapes."""
 FIRST_INPUTS = 64
 """Inputs whose order is read when a folder is opened: an order by activation shows there. A load reads the rest."""
@@ -75,37 +68,24 @@ class Modules:
     def floats(self, name: str) -> Part:
         """A tensor of floats. Raises UnsupportedError for another one."""
         if (kind := self.file.tensors[name].type) not in FLOATS:
-            raise UnsupportedError(
-                f"{self.file.path}: {shown(name)} is stored as {kind} without the scales of a known layout, expected"
-                " BF16, FP8, INT4 or NVFP4; use another file of the model"
-            )
+            found = f"is stored as {kind} without the scales of a known layout"
+            raise self.file.unread(name, found, "BF16, FP8, INT4 or NVFP4")
         return Plain(self.file, name)
 
-    def has(self, name: str) -> bool:
-        return name in self.file.tensors
-
     def _unknown(self, module: str, leaves: Collection[str]) -> UnsupportedError:
-        return UnsupportedError(
-            f"{self.file.path}: {shown(module)} is stored as {listed(sorted(leaves))}, expected tensors of BF16, FP8,"
-            " GPTQ, AWQ, INT4 of compressed-tensors or NVFP4; use another file of the model"
-        )
+        expected = "tensors of BF16, FP8, GPTQ, AWQ, INT4 of compressed-tensors or NVFP4"
+        return self.file.unread(module, f"is stored as {listed(sorted(leaves))}", expected)
 
     def check_type(self, name: str, *kinds: str) -> None:
         """Raises UnsupportedError for a tensor of another type."""
         if (kind := self.file.tensors[name].type) not in kinds:
-            raise UnsupportedError(
-                f"{self.file.path}: {shown(name)} is stored as {kind}, expected {' or '.join(kinds)}; use another file"
-                " of the model"
-            )
+            raise self.file.unread(name, f"is stored as {kind}", " or ".join(kinds))
 
     def check_matrix(self, name: str, kind: str) -> None:
         """Raises FormatError for a tensor that is no matrix of this type."""
         info = self.file.tensors[name]
         if info.type != kind or len(info.shape) != 2:
-            raise FormatError(
-                f"{self.file.path}: {shown(name)} is {info.type} {list(info.shape)}, expected a matrix of {kind};"
-                " download it again"
-            )
+            raise self.file.damaged(name, f"is {info.type} {list(info.shape)}", f"a matrix of {kind}")
 
 
 def _of_words(modules: Modules, module: str) -> Part:
@@ -113,29 +93,21 @@ def _of_words(modules: Modules, module: str) -> Part:
     file, codes, scales = modules.file, f"{module}.qweight", f"{module}.scales"
     modules.check_matrix(codes, "I32")
     modules.check_matrix(scales, file.tensors[scales].type)
-    rows, columns = file.tensors[codes].shape
+    columns = file.tensors[codes].shape[1]
     outputs = file.tensors[scales].shape[1]
     if outputs not in (columns, 8 * columns):
-        raise FormatError(
-            f"{file.path}: {shown(scales)} has {outputs:,} outputs and {shown(codes)} {columns:,}, expected as many or"
-            " eight times as many; download it again"
-        )
-    inputs = 8 * rows if outputs == columns else rows
-    check_int4(file, module, scales, f"{module}.qzeros", outputs, inputs)
+        found = f"has {outputs:,} outputs and {shown(codes)} {columns:,}"
+        raise file.damaged(scales, found, "as many or eight times as many")
     if outputs != columns:
         return Awq(file, module)
-    found = Gptq(file, module, modules.zeros_plus_one, modules.symmetric or not modules.has(f"{module}.qzeros"))
-    found.check_order(FIRST_INPUTS)
-    return found
+    part = Gptq(file, module, modules.zeros_plus_one, modules.symmetric)
+    part.check_order(FIRST_INPUTS)
+    return part
 
 
 def _of_packed(modules: Modules, module: str) -> Part:
-    codes = f"{module}.weight_packed"
-    modules.check_matrix(codes, "I32")
-    modules.check_matrix(f"{module}.weight_scale", modules.file.tensors[f"{module}.weight_scale"].type)
-    outputs, words = modules.file.tensors[codes].shape
-    zeros = f"{module}.weight_zero_point"
-    check_int4(modules.file, module, f"{module}.weight_scale", zeros, outputs, 8 * words)
+    modules.check_matrix(f"{module}.weight_packed", "I32")
+    modules.check_matrix(scales := f"{module}.weight_scale", modules.file.tensors[scales].type)
     return Packed(modules.file, module)
 
 
@@ -154,10 +126,7 @@ def _compressed(modules: Modules, module: str) -> Part:
 def _fp8(scale: str) -> Callable[[Modules, str], Part]:
     def made(modules: Modules, module: str) -> Part:
         if (kind := modules.file.tensors[f"{module}.weight"].type) in FLOATS:
-            raise FormatError(
-                f"{modules.file.path}: {shown(module)} has a {scale} and weights of {kind}, expected F8_E4M3; download"
-                " it again"
-            )
+            raise modules.file.damaged(module, f"has a {scale} and weights of {kind}", "F8_E4M3")
         modules.check_matrix(f"{module}.weight", "F8_E4M3")
         modules.check_type(f"{module}.{scale}", *FLOATS)
         return Fp8(modules.file, module, f"{module}.{scale}")

@@ -3,13 +3,14 @@ other matrices: rows or blocks of columns in another order, several matrices as 
 
 from __future__ import annotations
 
+import abc
 import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -42,69 +43,51 @@ def unpacked(work: Callable[[int, int], Bytes], rows: int) -> Bytes:
     return found
 
 
-class Part(Protocol):
-    """A matrix: `shape` (rows, columns), the type of its blocks (`formats/quants.py`), and what all its values are
-    multiplied by."""
+class Part(abc.ABC):
+    """A matrix of a folder. `name`: the tensor to name in messages; `type`: of its blocks (`formats/quants.py`)."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:  # fields of some classes, properties of others
+
+        @property
+        @abc.abstractmethod
+        def name(self) -> str: ...
+
+        @property
+        @abc.abstractmethod
+        def type(self) -> str: ...
 
     @property
-    def name(self) -> str:
-        """The tensor to name in messages."""
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
 
     @property
-    def type(self) -> str: ...
+    def sizes(self) -> tuple[int, ...]:
+        """The shape as a tensor."""
+        return self.shape
 
     @property
-    def shape(self) -> tuple[int, int]: ...
+    def factors(self) -> tuple[float, ...]:
+        """What the matrix, or each of several, is multiplied by, () for nothing."""
+        return ()
 
-    @property
-    def factor(self) -> float: ...
+    def settled(self) -> Part:
+        """The same, its zeros and its order read: what a folder says of them may be wrong. Raises FormatError or
+        UnsupportedError."""
+        return self
 
+    @abc.abstractmethod
     def read(self, begin: int, end: int) -> Bytes:
         """Rows as blocks, (end - begin, bytes per row). Raises FormatError."""
 
 
-@runtime_checkable
-class Unsettled(Part, Protocol):
-    """A matrix of whose type only what the folder says is known."""
-
-    def settled(self) -> Part:
-        """The same, its zeros and its order read. Raises FormatError or UnsupportedError."""
-
-
-def settled(part: Part) -> Part:
-    """A part with what the types of its matrices depend on read from the file."""
-    match part:
-        case Unsettled():
-            return part.settled()
-        case _InOrder():
-            return replace(part, part=settled(part.part))
-        case Stack():
-            return Stack(tuple(map(settled, part.parts)))
-    return part
-
-
-@runtime_checkable
-class Slabs(Part, Protocol):
-    """Matrices of experts that are read from one tensor."""
-
-    @property
-    def slabs(self) -> int:
-        """How many there are."""
-
-
-def row_bytes(part: Part) -> int:
-    """Bytes of a row."""
-    kind = BY_NAME[part.type]
-    return part.shape[1] // kind.block * kind.size
-
-
 @dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(Part):
     """A tensor of floats, as stored. A tensor of one dimension is a row; more than two are rows of the last one."""
 
     file: WeightFile
     name: str
-    factor: float = 1.0
 
     @property
     def type(self) -> str:
@@ -115,23 +98,30 @@ class Plain:
         info = self.file.tensors[self.name]
         return info.n_elements // info.shape[-1], info.shape[-1]
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.file.tensors[self.name].shape
+
     def read(self, begin: int, end: int) -> Bytes:
         return self.file.raw(self.name, slice(begin, end))
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
-    """A small tensor of floats of the shape `sizes`, which `values` computes when it is read."""
+class Computed(Part):
+    """A small tensor of floats of the shape `stored`, which `values` computes when it is read."""
 
     name: str
-    sizes: tuple[int, ...]
+    stored: tuple[int, ...]
     values: Callable[[], Float32]
     type: str = "F32"
-    factor: float = 1.0
 
     @property
     def shape(self) -> tuple[int, int]:
-        return math.prod(self.sizes[:-1]), self.sizes[-1]
+        return math.prod(self.stored[:-1]), self.stored[-1]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.stored
 
     def read(self, begin: int, end: int) -> Bytes:
         found = np.ascontiguousarray(self.values(), np.float32).reshape(self.shape)
@@ -139,7 +129,7 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
-class _InOrder:
+class _InOrder(Part):
     """Another matrix, of the same shape, whose rows or columns change places."""
 
     part: Part
@@ -158,8 +148,11 @@ class _InOrder:
         return self.part.shape
 
     @property
-    def factor(self) -> float:
-        return self.part.factor
+    def factors(self) -> tuple[float, ...]:
+        return self.part.factors
+
+    def settled(self) -> Part:
+        return replace(self, part=self.part.settled())
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +200,7 @@ class ColumnsInOrder(_InOrder):
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class Stack(Part):
     """Matrices of one shape and type, one after the other: experts. Raises UnsupportedError where they differ."""
 
     parts: tuple[Part, ...]
@@ -236,14 +229,16 @@ class Stack:
         return rows * len(self.parts), columns
 
     @property
-    def factor(self) -> float:
-        return 1.0  # of each of them: `factors`
+    def sizes(self) -> tuple[int, ...]:
+        return len(self.parts), *self.parts[0].shape
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """What each matrix is multiplied by, () for nothing."""
-        found = tuple(part.factor for part in self.parts)
-        return found if any(factor != 1 for factor in found) else ()
+        found = [part.factors for part in self.parts]
+        return tuple(one for each in found for one in each or (1.0,)) if any(found) else ()
+
+    def settled(self) -> Part:
+        return Stack(tuple(part.settled() for part in self.parts))
 
     def read(self, begin: int, end: int) -> Bytes:
         each = self.parts[0].shape[0]
@@ -252,17 +247,3 @@ class Stack:
             at = index * each
             found.append(self.parts[index].read(max(begin - at, 0), min(end - at, each)))
         return np.concatenate(found) if found else self.parts[0].read(0, 0)
-
-
-def sizes_of(part: Part) -> tuple[int, ...]:
-    """The shape of a part as a tensor."""
-    match part:
-        case Plain():
-            return part.file.tensors[part.name].shape
-        case Computed():
-            return part.sizes
-        case Stack():
-            return (len(part.parts), *part.parts[0].shape)
-        case Slabs():
-            return (part.slabs, part.shape[0] // part.slabs, part.shape[1])
-    return part.shape

@@ -6,41 +6,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dflash_core.errors import FormatError
 from dflash_core.formats.folders.floats8 import halves_in_bytes
+from dflash_core.formats.folders.parts import Part
 from dflash_core.formats.quants import Bytes
-from dflash_core.formats.weights import StoredWeights, shown
+from dflash_core.formats.weights import WeightFile
 
 
 @dataclass(frozen=True, slots=True)
-class Mxfp4Experts:
+class Mxfp4Experts(Part):
     """Every `step`-th row, from `first` on, of NAME_blocks (experts, rows, inputs / 32, 16), two neighbours in a byte,
     with NAME_scales (experts, rows, inputs / 32): powers of two by their exponents."""
 
-    file: StoredWeights
+    file: WeightFile
     name: str
     first: int = 0
     step: int = 1
     type: str = "MXFP4"
-    factor: float = 1.0
 
     def __post_init__(self) -> None:
         blocks, scales = self.file.tensors[self.name + "_blocks"], self.file.tensors.get(self.name + "_scales")
         fits = scales is not None and (*scales.shape, 16) == blocks.shape and len(blocks.shape) == 4
         if not fits or {blocks.type, scales.type if scales else ""} != {"U8"} or blocks.shape[1] % self.step:
-            raise FormatError(
-                f"{self.file.path}: {shown(self.name)}_blocks is {blocks.type} {list(blocks.shape)}, expected U8"
-                " (experts, rows, blocks, 16) and _scales of the same sizes; download it again"
-            )
+            expected = "U8 (experts, rows, blocks, 16) and _scales of the same sizes"
+            raise self.file.damaged(blocks.name, f"is {blocks.type} {list(blocks.shape)}", expected)
 
     @property
-    def slabs(self) -> int:
-        return self.file.tensors[self.name + "_blocks"].shape[0]
+    def sizes(self) -> tuple[int, int, int]:
+        experts, rows, blocks, _ = self.file.tensors[self.name + "_blocks"].shape
+        return experts, rows // self.step, blocks * 32
 
     @property
     def shape(self) -> tuple[int, int]:
-        experts, rows, blocks, _ = self.file.tensors[self.name + "_blocks"].shape
-        return experts * rows // self.step, blocks * 32
+        experts, rows, columns = self.sizes
+        return experts * rows, columns
 
     def read(self, begin: int, end: int) -> Bytes:
         blocks, rows = self.shape[1] // 32, slice(begin * self.step, end * self.step)
@@ -54,30 +52,30 @@ class Mxfp4Experts:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedExperts:
+class TurnedExperts(Part):
     """Every `step`-th output, from `first` on, of floats (experts, inputs, outputs)."""
 
-    file: StoredWeights
+    file: WeightFile
     name: str
     first: int = 0
     step: int = 1
-    factor: float = 1.0
 
     @property
     def type(self) -> str:
         return self.file.tensors[self.name].type
 
     @property
-    def slabs(self) -> int:
-        return self.file.tensors[self.name].shape[0]
+    def sizes(self) -> tuple[int, int, int]:
+        experts, inputs, outputs = self.file.tensors[self.name].shape
+        return experts, outputs // self.step, inputs
 
     @property
     def shape(self) -> tuple[int, int]:
-        experts, inputs, outputs = self.file.tensors[self.name].shape
-        return experts * outputs // self.step, inputs
+        experts, outputs, inputs = self.sizes
+        return experts * outputs, inputs
 
     def read(self, begin: int, end: int) -> Bytes:
-        each, inputs = self.shape[0] // self.slabs, self.shape[1]
+        _, each, inputs = self.sizes
         found = []
         for expert in range(begin // each, -(-end // each)):
             stored = self.file.raw(self.name, slice(expert * inputs, (expert + 1) * inputs))

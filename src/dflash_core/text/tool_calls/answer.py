@@ -133,7 +133,7 @@ class AnswerShape:
         self, stops: Sequence[str], parser: AnswerParts | None, *, parallel: bool = True, ends: Sequence[str] = ()
     ) -> None:
         """`ends`: texts after a call that begin what is no longer the model's own, such as the result of the call."""
-        self._stops, self._parser, self._parallel = StopStrings(stops), parser, parallel
+        self.stops, self._parser, self._parallel = StopStrings(stops), parser, parallel
         self._ends = StopStrings(ends)
         self.calls = 0
         """Complete ones."""
@@ -143,23 +143,14 @@ class AnswerShape:
     @property
     def over(self) -> bool:
         """Nothing that follows belongs to the answer."""
-        return bool(self._stops.found or self._ends.found) or self._one_is_enough
-
-    @property
-    def stop_string(self) -> str:
-        return self._stops.found
-
-    @property
-    def dropped(self) -> int:
-        """Bytes of text from the stop string on."""
-        return self._stops.dropped
+        return bool(self.stops.found or self._ends.found) or self._one_is_enough
 
     def push(self, thinking: str, text: str) -> list[Part]:
         """The parts of the next reasoning, and of text after it."""
         if self._parser is not None:
             return [*self._passed(self._parser.push(thinking, text))]
         thought: list[Part] = [Thinking(thinking)] if thinking and not self.over else []
-        sure = self._stops.push(text)
+        sure = self.stops.push(text)
         return [*thought, Text(sure)] if sure else thought
 
     def finish(self, *, cut: bool) -> list[Part]:
@@ -170,13 +161,13 @@ class AnswerShape:
 
     def _pending(self) -> str:
         """The text that is no stop string after all."""
-        return self._stops.push(self._ends.finish()) + self._stops.finish()
+        return self.stops.push(self._ends.finish()) + self.stops.finish()
 
     def _passed(self, parts: Iterable[Part]) -> Iterator[Part]:
         for part in parts:
             if isinstance(part, Text):
                 own = self._ends.push(part.text) if self.calls else part.text
-                if not self._one_is_enough and (text := self._stops.push(own)):
+                if not self._one_is_enough and (text := self.stops.push(own)):
                     yield Text(text)
                 continue
             if self.over:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dflash_core.text.template_values import JSON
-from dflash_core.text.tool_calls.json_call import ENDED, expect, separated
 from dflash_core.text.tool_calls.lark import Lark, either, literal
-from dflash_core.text.tool_calls.parser import SPACE, BrokenCallError, Reading, TaggedParser
+from dflash_core.text.tool_calls.parser import (
+    ENDED,
+    SPACE,
+    BrokenCallError,
+    Emit,
+    Reading,
+    TaggedParser,
+    collected,
+    members,
+)
 from dflash_core.text.tool_calls.schemas import MAX_NESTING, kinds_of, mapping, quoted, resolved, typed
 
 QUOTE = '<|"|>'
@@ -23,58 +31,63 @@ class GemmaParser(TaggedParser):
 
     def read_block(self) -> Reading[None]:
         reader = self.reader
-        yield from expect(reader, self.open)
+        yield from reader.expect(self.open)
         yield from reader.space()
-        yield from expect(reader, "call:")
-        name = yield from self._until("{")
-        self.start(name.strip())
-        yield from self._members(self.arguments, name.strip(), 0)
+        yield from reader.expect("call:")
+        name = (yield from self._until("{")).strip()
+        self.start(name)
+        yield from self._object(self.arguments, name, 0)
         self.end()
         yield from reader.space()
         yield from reader.skip(self.close)
 
     def _until(self, end: str) -> Reading[str]:
         parts: list[str] = []
-        found, _ = yield from self.reader.until((end, "\n"), parts.append)
-        if found != end:
-            raise BrokenCallError(f"a tool call has a line without {end}" if found else ENDED)
+        if (yield from self.reader.up_to((end, "\n"), parts.append)) != end:
+            raise BrokenCallError(f"a tool call has a line without {end}")
         return "".join(parts)
 
-    def _members(self, emit: Callable[[str], None], tool: str, depth: int) -> Reading[None]:
+    def _object(self, emit: Emit, tool: str, depth: int) -> Reading[None]:
         """An object, as JSON. `tool`: the tool whose arguments these are, "" further inside."""
         reader = self.reader
 
         def member(index: int) -> Reading[None]:
             if (yield from reader.skip(QUOTE)):
-                key = yield from self._quoted()
+                key = yield from collected(self._string)
                 yield from reader.space()
             else:
                 key = (yield from self._until(":")).strip()
-            yield from expect(reader, ":")
+            yield from reader.expect(":")
             emit((", " if index else "") + quoted(key) + ": ")
             yield from self._value(emit, self.schemas.kinds(tool, key) if tool else (), depth)
 
-        yield from expect(reader, "{")
         emit("{")
-        yield from separated(reader, "}", member)
+        yield from members(reader, "{}", member)
         emit("}")
 
-    def _value(self, emit: Callable[[str], None], kinds: Sequence[str], depth: int) -> Reading[None]:
+    def _value(self, emit: Emit, kinds: Sequence[str], depth: int) -> Reading[None]:
         reader = self.reader
+
+        def item(index: int) -> Reading[None]:
+            emit(", " if index else "")
+            yield from self._value(emit, (), depth + 1)
+
         if depth > _MAX_NESTING:
             raise BrokenCallError(f"a tool call has values more than {_MAX_NESTING} deep")
         yield from reader.space()
         if (yield from reader.skip(QUOTE)):
             if kinds and "string" not in kinds:
-                emit(typed((yield from self._quoted()), kinds))
+                emit(typed((yield from collected(self._string)), kinds))
                 return
             emit('"')
             yield from self._string(lambda text: emit(quoted(text)[1:-1]))
             emit('"')
         elif (yield from reader.comes("{")):
-            yield from self._members(emit, "", depth + 1)
-        elif (yield from reader.skip("[")):
-            yield from self._items(emit, depth)
+            yield from self._object(emit, "", depth + 1)
+        elif (yield from reader.comes("[")):
+            emit("[")
+            yield from members(reader, "[]", item)
+            emit("]")
         else:
             parts: list[str] = []
             end, _ = yield from reader.until(_SCALAR_ENDS, parts.append, SPACE)
@@ -82,25 +95,9 @@ class GemmaParser(TaggedParser):
                 raise BrokenCallError(ENDED)
             emit(typed("".join(parts), kinds))
 
-    def _items(self, emit: Callable[[str], None], depth: int) -> Reading[None]:
-        def item(index: int) -> Reading[None]:
-            emit(", " if index else "")
-            yield from self._value(emit, (), depth + 1)
-
-        emit("[")
-        yield from separated(self.reader, "]", item)
-        emit("]")
-
-    def _quoted(self) -> Reading[str]:
-        parts: list[str] = []
-        yield from self._string(parts.append)
-        return "".join(parts)
-
-    def _string(self, emit: Callable[[str], None]) -> Reading[None]:
+    def _string(self, emit: Emit) -> Reading[None]:
         """The rest of a string, its end read."""
-        end, _ = yield from self.reader.until((QUOTE,), emit)
-        if not end:
-            raise BrokenCallError(ENDED)
+        yield from self.reader.up_to((QUOTE,), emit)
         yield from self.reader.skip(QUOTE)
 
 

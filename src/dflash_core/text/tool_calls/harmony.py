@@ -4,13 +4,13 @@ in the header of each."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from dflash_core.text.template_values import JSON
 from dflash_core.text.tool_calls.json_call import arguments_grammar, read_arguments
 from dflash_core.text.tool_calls.lark import Lark, literal
 from dflash_core.text.tool_calls.parser import BrokenCallError, Parser, Reading
-from dflash_core.text.tool_calls.parts import Thinking
+from dflash_core.text.tool_calls.parts import Text, Thinking
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
@@ -25,62 +25,47 @@ class HarmonyParser(Parser):
     """Implements `parser.Parser`. The prompt ends after the assistant's name, within the first header."""
 
     def parse(self) -> Reading[None]:
-        reader = self.reader
-        begun = {Thinking: False, str: False}  # which kinds of text there have been: messages are apart
-
-        def joined(kind: type, add: Callable[[str], None]) -> Callable[[str], None]:
-            apart = begun[kind]
-
-            def emit(text: str) -> None:
-                nonlocal apart
-                add("\n\n" + text if apart else text)
-                apart, begun[kind] = False, True
-
-            return emit
-
+        reader, begun = self.reader, set[type]()
         while True:
             space = yield from reader.space()
             if not (yield from reader.peek(1)):
                 return
+            channel = ""
             if (yield from self._header_comes()):
-                channel = ""
                 reader.mark()
-                header, found = yield from self._header()
-                recipient, named = _RECIPIENT.search(header), _CHANNEL.search(header)
-                if not found:
-                    self.text(reader.take_back())
+                parts: list[str] = []
+                end, _ = yield from reader.until(_HEADER_ENDS, parts.append)
+                yield from reader.take(len(end))
+                header, text = "".join(parts), reader.take_back()
+                if end != MESSAGE:
+                    self.text(text)
                     continue
-                if recipient:
-                    name = recipient[1].removeprefix("functions.")
-
-                    def call(name: str = name) -> Reading[None]:
-                        yield from self._call(name)
-
-                    yield from self.block(reader.take_back(), call)
+                if recipient := _RECIPIENT.search(header):
+                    yield from self.block(text, self._call(recipient[1].removeprefix("functions.")))
                     continue
-                reader.release()
-                channel = named[1] if named else ""
+                channel = named[1] if (named := _CHANNEL.search(header)) else ""
             else:
-                channel, found = "", True
                 self.text(space)
-            if channel == "analysis":
-                emit = joined(Thinking, lambda text: self.add(Thinking(text)))
-            else:
-                emit = joined(str, self.text)
-            yield from reader.until(_ENDS, emit)
+            yield from self._message(Thinking if channel == "analysis" else Text, begun)
             yield from self._end()
+
+    def _message(self, kind: type[Text] | type[Thinking], begun: set[type]) -> Reading[None]:
+        """A message, apart from an earlier one of its kind."""
+        apart = "\n\n" if kind in begun else ""
+
+        def emit(text: str) -> None:
+            nonlocal apart
+            self.add(kind(apart + text))
+            apart = ""
+            begun.add(kind)
+
+        yield from self.reader.until(_ENDS, emit)
 
     def _header_comes(self) -> Reading[bool]:
         for text in _HEADERS:
             if (yield from self.reader.comes(text)):
                 return True
         return False
-
-    def _header(self) -> Reading[tuple[str, bool]]:
-        parts: list[str] = []
-        end, _ = yield from self.reader.until(_HEADER_ENDS, parts.append)
-        yield from self.reader.take(len(end))
-        return "".join(parts), end == MESSAGE
 
     def _call(self, name: str) -> Reading[None]:
         reader = self.reader

@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from dflash_core.text.template_values import JSON
 from dflash_core.text.tool_calls.lark import Lark, literal
-from dflash_core.text.tool_calls.parser import BrokenCallError, Parser, Reader, Reading, TaggedParser
-from dflash_core.text.tool_calls.schemas import MAX_NESTING, Schemas, parses, quoted, retyped
+from dflash_core.text.tool_calls.parser import (
+    BrokenCallError,
+    Emit,
+    Parser,
+    Reader,
+    Reading,
+    TaggedParser,
+    collected,
+    members,
+)
+from dflash_core.text.tool_calls.schemas import MAX_NESTING, parses, quoted, retyped
 
 _CONTROL = {code: json.dumps(chr(code))[1:-1] for code in range(0x20)}
-_ESCAPES = '"\\/bfnrt'
-_HEX = re.compile(r"[0-9a-fA-F]{4}")
+_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _SCALAR_ENDS = (",", "}", "]", " ", "\n", "\r", "\t")
 
 
 def read_arguments(parser: Parser, name: str) -> Reading[None]:
     """Read the arguments of the call of `name`, an object, and pass them on. Raises BrokenCallError."""
-    reader = parser.reader
-    first = yield from reader.peek(1)
-    if first == "{":
-        yield from _members(reader, parser.arguments, parser.schemas, name)
-        return
-    yield from pass_on(parser, name, (yield from read_value(reader)))
+    if (yield from parser.reader.peek(1)) == "{":
+        yield from _arguments(parser, parser.reader, name)
+    else:
+        yield from pass_on(parser, name, (yield from read_value(parser.reader)))
 
 
 def pass_on(parser: Parser, name: str, value: str) -> Reading[None]:
@@ -41,109 +47,65 @@ def pass_on(parser: Parser, name: str, value: str) -> Reading[None]:
         value = "{}"
     elif not isinstance(loaded, dict):
         raise BrokenCallError(f"arguments of {name} are no JSON object")
-    inner = Reader()
-    inner.put(value)
-    inner.end()
-    yield from _members(inner, parser.arguments, parser.schemas, name)
+    yield from _arguments(parser, Reader(value), name)
 
 
-def _members(reader: Reader, emit: Callable[[str], None], schemas: Schemas, name: str) -> Reading[None]:
+def _arguments(parser: Parser, reader: Reader, name: str) -> Reading[None]:
     def member(index: int) -> Reading[None]:
-        key = yield from read_string(reader)
-        yield from reader.space()
-        yield from expect(reader, ":")
-        yield from reader.space()
-        emit((", " if index else "") + key + ": ")
-        kinds = schemas.kinds(name, json.loads(key))
+        key = yield from _key(reader)
+        parser.arguments((", " if index else "") + key + ": ")
+        kinds = parser.schemas.kinds(name, json.loads(key))
         if (yield from reader.peek(1)) == '"' and (not kinds or "string" in kinds):
-            yield from _string(reader, emit)
+            yield from _string(reader, parser.arguments)
         else:
-            emit(retyped((yield from read_value(reader)), kinds))
+            parser.arguments(retyped((yield from read_value(reader)), kinds))
 
-    yield from expect(reader, "{")
-    emit("{")
-    yield from separated(reader, "}", member)
-    emit("}")
-
-
-def separated(reader: Reader, end: str, member: Callable[[int], Reading[None]]) -> Reading[None]:
-    """Read members with commas between them, and `end`. `member` reads one, given how many there were before it."""
-    index = 0
-    while True:
-        yield from reader.space()
-        if not index and (yield from reader.skip(end)):
-            return
-        yield from member(index)
-        index += 1
-        yield from reader.space()
-        if (yield from reader.skip(end)):
-            return
-        yield from expect(reader, ",")
+    parser.arguments("{")
+    yield from members(reader, "{}", member)
+    parser.arguments("}")
 
 
-def expect(reader: Reader, text: str) -> Reading[None]:
-    """Read `text`. Raises BrokenCallError where something else comes."""
-    if not (yield from reader.skip(text)):
-        found = yield from reader.peek(12)
-        raise BrokenCallError(f"a tool call has {found!r}, expected {text!r}" if found else ENDED)
+def _key(reader: Reader) -> Reading[str]:
+    """The name of a member, as its JSON text, and the colon after it."""
+    name = yield from _text(reader)
+    yield from reader.space()
+    yield from reader.expect(":")
+    yield from reader.space()
+    return name
 
 
-ENDED = "the answer ended within a tool call"
+def _text(reader: Reader) -> Reading[str]:
+    return (yield from collected(lambda emit: _string(reader, emit)))
 
 
-def read_string(reader: Reader) -> Reading[str]:
-    """Read a string; its JSON text, quotes included."""
-    parts: list[str] = []
-    yield from _string(reader, parts.append)
-    return "".join(parts)
-
-
-def _string(reader: Reader, emit: Callable[[str], None]) -> Reading[None]:
-    yield from expect(reader, '"')
+def _string(reader: Reader, emit: Emit) -> Reading[None]:
+    """A string as its JSON text, quotes included."""
+    yield from reader.expect('"')
     emit('"')
-
-    def passed(text: str) -> None:
-        emit(text.translate(_CONTROL))
-
-    while True:
-        end, _ = yield from reader.until(('"', "\\"), passed)
-        if not end:
-            raise BrokenCallError(ENDED)
-        if end == '"':
-            emit((yield from reader.take(1)))
-            return
-        escape = yield from reader.take(2)
+    while (yield from reader.up_to(('"', "\\"), lambda text: emit(text.translate(_CONTROL)))) != '"':
+        escape, size = (yield from reader.take(2)), 2
         if escape == "\\u":
-            escape += yield from reader.take(4)
-            if len(escape) == 6 and not _HEX.fullmatch(escape[2:]):
-                raise BrokenCallError(f"a tool call has {escape!r} in a string, which is no JSON")
-        elif len(escape) == 2 and escape[1] not in _ESCAPES:
+            escape, size = escape + (yield from reader.take(4)), 6
+        if len(escape) == size and not _ESCAPE.fullmatch(escape):
             raise BrokenCallError(f"a tool call has {escape!r} in a string, which is no JSON")
         emit(escape)
+    emit((yield from reader.take(1)))
 
 
 def read_value(reader: Reader) -> Reading[str]:
     """Read a value; its JSON text. Raises BrokenCallError for what is none."""
-    parts: list[str] = []
-    depth = 0
+    parts, depth = list[str](), 0
     while True:
         first = yield from reader.peek(1)
         if first == '"':
             yield from _string(reader, parts.append)
-        elif depth:
-            end, _ = yield from reader.until(('"', "{", "}", "[", "]"), parts.append)
-            if not end:
-                raise BrokenCallError(ENDED)
+        elif depth or first in ("{", "["):
+            end = yield from reader.up_to(('"', "{", "}", "[", "]"), parts.append)
             if end != '"':
                 parts.append((yield from reader.take(1)))
                 depth += 1 if end in "{[" else -1
-        elif first and first in "{[":
-            parts.append((yield from reader.take(1)))
-            depth = 1
         else:
-            end, _ = yield from reader.until(_SCALAR_ENDS, parts.append)
-            if not end:
-                raise BrokenCallError(ENDED)
+            yield from reader.up_to(_SCALAR_ENDS, parts.append)
         if depth > MAX_NESTING:
             raise BrokenCallError(f"a tool call has values more than {MAX_NESTING} deep")
         if not depth:
@@ -165,30 +127,28 @@ def read_call(parser: Parser, *, certain: bool) -> Reading[None]:
 
 
 def _object(parser: Parser, *, certain: bool, inner: bool = False) -> Reading[str]:
+    """The name of the call."""
     reader = parser.reader
     name, waiting, done = "", "", False
-    yield from expect(reader, "{")
+    yield from reader.expect("{")
     yield from reader.space()
     while not (yield from reader.skip("}")):
-        key = json.loads((yield from read_string(reader)))
-        yield from reader.space()
-        yield from expect(reader, ":")
-        yield from reader.space()
+        key = json.loads((yield from _key(reader)))
         if key == "function" and not (name or inner) and (yield from reader.peek(1)) == "{":
             name = yield from _object(parser, certain=certain, inner=True)
             done = True
         elif key in _NAMES and not name:
-            name = json.loads((yield from read_string(reader)))
+            name = json.loads((yield from _text(reader)))
             if certain:
                 parser.start(name)
         elif key in _ARGUMENTS and not done and not waiting:
-            if name:
+            if not name:
+                waiting = yield from read_value(reader)
+            else:
                 if not certain:
                     parser.start(name)
                 yield from read_arguments(parser, name)
                 done = True
-            else:
-                waiting = yield from read_value(reader)
         elif key in _IGNORED:
             yield from read_value(reader)
         else:
@@ -197,7 +157,7 @@ def _object(parser: Parser, *, certain: bool, inner: bool = False) -> Reading[st
         if done and not (yield from reader.peek(1)):  # the last brace may be missing at the end of the answer
             return name
         if (yield from reader.peek(1)) != "}":
-            yield from expect(reader, ",")
+            yield from reader.expect(",")
             yield from reader.space()
     if not done:
         if not name or not (certain or waiting):
@@ -225,7 +185,7 @@ class HermesParser(TaggedParser):
     """Implements `parser.Parser`."""
 
     def read_block(self) -> Reading[None]:
-        yield from expect(self.reader, self.open)
+        yield from self.reader.expect(self.open)
         while True:
             yield from self.reader.space()
             yield from read_call(self, certain=True)

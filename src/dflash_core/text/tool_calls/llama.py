@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dflash_core.text.template_values import JSON
 from dflash_core.text.tool_calls.json_call import json_call, pass_on, read_call
 from dflash_core.text.tool_calls.lark import Lark
-from dflash_core.text.tool_calls.parser import SPACE, BrokenCallError, Parser, Reading
+from dflash_core.text.tool_calls.parser import SPACE, BrokenCallError, Parser, Reading, collected
 
 TAG = "<|python_tag|>"
 _MAX_EXPRESSION = 2**14  # characters
@@ -30,19 +30,13 @@ class LlamaParser(Parser):
             if not tag:
                 self.text("" if self.calls else space)
                 return
-            if (yield from self.block(space, self._tagged)):
-                space = yield from self._objects("", certain=True)
-            else:
-                space = ""
+            called = yield from self.block(space, self._tagged())
+            space = (yield from self._objects("", certain=True)) if called else ""
 
     def _objects(self, space: str, *, certain: bool) -> Reading[str]:
         """Objects that follow each other, after the white space before the first; what follows the last call."""
-
-        def read() -> Reading[None]:
-            yield from read_call(self, certain=certain)
-
         while (yield from self.reader.comes("{")):
-            if not (yield from self.block(space, read, certain=certain)):
+            if not (yield from self.block(space, read_call(self, certain=certain), certain=certain)):
                 return ""
             space = yield from self.reader.space()
             if (yield from self.reader.skip(";")):
@@ -56,9 +50,7 @@ class LlamaParser(Parser):
         if (yield from reader.comes("{")):
             yield from read_call(self, certain=True)
             return
-        parts: list[str] = []
-        yield from reader.until((TAG,), parts.append)
-        yield from self._expression("".join(parts))
+        yield from self._expression((yield from collected(lambda emit: reader.until((TAG,), emit))))
 
     def _expression(self, text: str) -> Reading[None]:
         """NAME.call(key="value", ...): a tool that the model knows by itself."""

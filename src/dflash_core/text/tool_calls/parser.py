@@ -17,14 +17,21 @@ from dflash_core.text.tool_calls.schemas import Schemas
 T = TypeVar("T")
 Reading = Generator[None, None, T]
 """What a step of a parser is: it yields for more text, and returns a T."""
+Emit = Callable[[str], None]
+SPACE = " \n\r\t"
+ENDED = "the answer ended within a tool call"
+
+
+class BrokenCallError(Exception):
+    """What was read is no call; the message is the reason, shown to users."""
 
 
 class Reader:
-    """The text that has arrived and was not read yet."""
+    """The text that has arrived and was not read yet; all there is if it is given here."""
 
-    def __init__(self) -> None:
-        self._text, self._at = "", 0
-        self.ended = False
+    def __init__(self, text: str = "") -> None:
+        self._text, self._at = text, 0
+        self.ended = bool(text)
         self._mark: int | None = None
 
     def put(self, text: str) -> None:
@@ -33,16 +40,9 @@ class Reader:
         self._at -= begin
         self._mark = None if self._mark is None else 0
 
-    def end(self) -> None:
-        self.ended = True
-
     def mark(self) -> None:
-        """From here on what is read can be read again."""
+        """Remember what is read from here on, for `take_back`."""
         self._mark = self._at
-
-    def release(self) -> None:
-        """What was read need not be read again."""
-        self._mark = None
 
     def take_back(self) -> str:
         """What was read since the mark, which is released; nothing is read again."""
@@ -74,6 +74,12 @@ class Reader:
         self._at += len(text) if found else 0
         return found
 
+    def expect(self, text: str) -> Reading[None]:
+        """Read `text`. Raises BrokenCallError where something else comes."""
+        if not (yield from self.skip(text)):
+            found = yield from self.peek(12)
+            raise BrokenCallError(f"a tool call has {found!r}, expected {text!r}" if found else ENDED)
+
     def space(self) -> Reading[str]:
         begun = ""
         while (character := (yield from self.peek(1))) and character.isspace():
@@ -81,7 +87,14 @@ class Reader:
             self._at += 1
         return begun
 
-    def until(self, ends: tuple[str, ...], emit: Callable[[str], None], trailing: str = "") -> Reading[tuple[str, str]]:
+    def up_to(self, ends: tuple[str, ...], emit: Emit) -> Reading[str]:
+        """As `until` within a call, which goes on after the end that is found. Raises BrokenCallError."""
+        end, _ = yield from self.until(ends, emit)
+        if not end:
+            raise BrokenCallError(ENDED)
+        return end
+
+    def until(self, ends: tuple[str, ...], emit: Emit, trailing: str = "") -> Reading[tuple[str, str]]:
         """Pass on text up to the first of `ends`, which is not read, as it arrives. Returns the end that was found, ""
         at the end of the text, and the white space before it, which is not passed on: characters of `trailing`. None
         of `ends` occurs in another."""
@@ -109,8 +122,28 @@ class Reader:
         return self._text[self._at :]
 
 
-class BrokenCallError(Exception):
-    """What was read is no call; the message is the reason, shown to users."""
+def collected(read: Callable[[Emit], Reading[object]]) -> Reading[str]:
+    """What `read` passes on, as one text."""
+    parts: list[str] = []
+    yield from read(parts.append)
+    return "".join(parts)
+
+
+def members(reader: Reader, ends: str, member: Callable[[int], Reading[None]]) -> Reading[None]:
+    """Read an object or array: what it begins and ends with, and members with commas between them. `member` reads one,
+    given how many there were before it."""
+    index, end = 0, ends[1]
+    yield from reader.expect(ends[0])
+    while True:
+        yield from reader.space()
+        if not index and (yield from reader.skip(end)):
+            return
+        yield from member(index)
+        index += 1
+        yield from reader.space()
+        if (yield from reader.skip(end)):
+            return
+        yield from reader.expect(",")
 
 
 class Parser(abc.ABC):
@@ -137,7 +170,7 @@ class Parser(abc.ABC):
     def finish(self, *, cut: bool = False) -> list[Part]:
         """The other parts. `cut`: a limit ended the answer, not the model; a call that had begun stays as it is."""
         self.cut = cut
-        self.reader.end()
+        self.reader.ended = True
         return self._read()
 
     def _read(self) -> list[Part]:
@@ -146,57 +179,47 @@ class Parser(abc.ABC):
         parts, self._parts = self._parts, []
         return parts
 
-    def text(self, text: str) -> None:
-        if text:
-            self._parts.append(Text(text))
-
     def add(self, part: Part) -> None:
         self._parts.append(part)
+
+    def text(self, text: str) -> None:
+        if text:
+            self.add(Text(text))
 
     def start(self, name: str) -> None:
         if not name.strip():
             raise BrokenCallError("a tool call without a name")
         self._open = self.calls
-        self._parts.append(CallStart(self._open, name))
+        self.add(CallStart(self.calls, name))
 
     def arguments(self, text: str) -> None:
-        assert self._open is not None, "arguments of no call"
         if text:
-            self._parts.append(CallArguments(self._open, text))
+            self.add(CallArguments(self.calls, text))
 
     def end(self, *, complete: bool = True) -> None:
-        assert self._open is not None, "the end of no call"
-        self._parts.append(CallEnd(self._open, complete))
+        self.add(CallEnd(self.calls, complete))
         self.calls += 1
         self._open = None
 
-    @property
-    def opened(self) -> bool:
-        """Whether a call has begun that is not over."""
-        return self._open is not None
-
-    def block(self, before: str, read: Callable[[], Reading[None]], *, certain: bool = True) -> Reading[bool]:
+    def block(self, before: str, read: Reading[None], *, certain: bool = True) -> Reading[bool]:
         """Read what may be a call, after the text `before` it, which belongs to it. What is none becomes text, all of
         it that was read; False then. `certain`: it can be nothing else, so the reason becomes a part."""
         self.reader.mark()
         try:
-            yield from read()
+            yield from read
         except BrokenCallError as broken:
             raw = self.reader.take_back()
             if self._open is not None and self.cut:
                 self.end(complete=False)
                 return True
             if certain or self._open is not None:
-                self._parts.append(Malformed(str(broken), self._open))
+                self.add(Malformed(str(broken), self._open))
             self.calls += self._open is not None
             self._open = None
             self.text(before + raw)
             return False
-        self.reader.release()
+        self.reader.take_back()
         return True
-
-
-SPACE = " \n\r\t"
 
 
 class TaggedParser(Parser):
@@ -235,7 +258,7 @@ class TaggedParser(Parser):
                 self.text("" if after_call else space)
                 return
             elif begin != self.close and (yield from self.accepts(begin, line + space)):
-                after_call = yield from self.block(space, self.read_block)
+                after_call = yield from self.block(space, self.read_block())
                 line = "" if after_call else ">"
             else:
                 emit(space + (yield from self.reader.take(len(begin))))

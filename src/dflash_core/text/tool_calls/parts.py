@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 
@@ -67,10 +67,8 @@ def merged(parts: Iterable[Part]) -> list[Part]:
         last = joined[-1] if joined else None
         if isinstance(part, Text) and isinstance(last, Text):
             joined[-1] = last + part
-        elif isinstance(part, Thinking) and isinstance(last, Thinking):
-            joined[-1] = Thinking(last.text + part.text)
-        elif isinstance(part, CallArguments) and isinstance(last, CallArguments):
-            joined[-1] = CallArguments(part.index, last.text + part.text)
+        elif isinstance(last, Thinking | CallArguments) and isinstance(part, type(last)):
+            joined[-1] = replace(last, text=last.text + part.text)
         else:
             joined.append(part)
     return joined

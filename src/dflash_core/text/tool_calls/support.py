@@ -6,6 +6,7 @@ message, and calls are written as Hermes does: most models have seen that.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from dflash_core.text.template_values import JSON, NO_TOOLS, Messages, Tools
 from dflash_core.text.tool_calls.forms import FORMS, HERMES, Form
 from dflash_core.text.tool_calls.json_call import HermesParser
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart
-from dflash_core.text.tool_calls.schemas import Schemas
+from dflash_core.text.tool_calls.schemas import Schemas, mapping
 
 Render = Callable[[Messages, Tools, bool], str]
 """Renders messages with tools; the flag opens an answer."""
@@ -130,7 +131,7 @@ def uses_tools(messages: Messages, tools: Tools) -> bool:
 def fitted(messages: Messages, tools: Tools, support: ToolSupport) -> tuple[Messages, Tools]:
     """Messages and tools as a template of this `support` renders them."""
     if not support.renders:
-        return [*_described(_in_words(messages), tools, support)], NO_TOOLS
+        return _described([*_in_words(messages)], tools, support), NO_TOOLS
     one_by_one = messages if support.several else [*_one_by_one(messages)]
     return [_result(message, support) for message in one_by_one], tools
 
@@ -168,51 +169,36 @@ def _one_by_one(messages: Messages) -> Iterator[Mapping[str, JSON]]:
 
 def _calls(message: Mapping[str, JSON]) -> Sequence[Mapping[str, JSON]]:
     calls = message.get("tool_calls")
-    return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, Sequence) else ()
+    return [mapping(call) for call in calls] if isinstance(calls, Sequence) else ()
 
 
 def _in_words(messages: Messages) -> Iterator[Mapping[str, JSON]]:
     """Calls and results as text. Results that follow each other are one message: some templates want turns to
     alternate."""
-    results: list[str] = []
-    for message in messages:
-        if message["role"] == "tool":
-            results.append(_response(message))
+    for of_tool, some in itertools.groupby(messages, lambda message: message["role"] == "tool"):
+        if of_tool:
+            yield {"role": "user", "content": "\n".join(map(_response, some))}
             continue
-        if results:
-            yield {"role": "user", "content": "\n".join(results)}
-            results = []
-        calls = [f"{HermesParser.open}\n{_written(call)}\n{HermesParser.close}" for call in _calls(message)]
-        if calls:
+        for message in some:
+            calls = [f"{HermesParser.open}\n{_written(call)}\n{HermesParser.close}" for call in _calls(message)]
             content = [str(message["content"]), *calls] if message["content"] else calls
-            yield {**{key: message[key] for key in message if key != "tool_calls"}, "content": "\n".join(content)}
-        else:
-            yield message
-    if results:
-        yield {"role": "user", "content": "\n".join(results)}
+            words = {key: message[key] for key in message if key != "tool_calls"} | {"content": "\n".join(content)}
+            yield words if calls else message
 
 
 def _written(call: Mapping[str, JSON]) -> str:
-    function = call["function"]
-    assert isinstance(function, Mapping), "a call without a function"
+    function = mapping(call["function"])
     return json.dumps({"name": function["name"], "arguments": function["arguments"]}, ensure_ascii=False)
 
 
-def _described(
-    messages: Iterator[Mapping[str, JSON]], tools: Tools, support: ToolSupport
-) -> Iterator[Mapping[str, JSON]]:
+def _described(messages: Messages, tools: Tools, support: ToolSupport) -> Messages:
     """With the tools described in the first message."""
     if not tools:
-        yield from messages
-        return
+        return messages
     text = _HOW.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
-    first = next(messages, None)
-    if first is not None and first["role"] == "system":
-        yield {**first, "content": f"{first['content']}\n\n{text}"}
-    elif first is not None and not support.system:
-        yield {**first, "content": f"{text}\n\n{first['content']}"}
-    else:
-        yield {"role": "system", "content": text}
-        if first is not None:
-            yield first
-    yield from messages
+    first, *others = messages
+    if first["role"] == "system":
+        return [{**first, "content": f"{first['content']}\n\n{text}"}, *others]
+    if not support.system:
+        return [{**first, "content": f"{text}\n\n{first['content']}"}, *others]
+    return [{"role": "system", "content": text}, first, *others]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dflash_core.text.template_values import JSON
-from dflash_core.text.tool_calls.json_call import ENDED, expect
 from dflash_core.text.tool_calls.lark import Lark, either, literal
-from dflash_core.text.tool_calls.parser import BrokenCallError, Reading, TaggedParser
+from dflash_core.text.tool_calls.parser import ENDED, BrokenCallError, Emit, Reading, TaggedParser, collected
 from dflash_core.text.tool_calls.schemas import kinds_of, mapping, quoted, resolved, typed
 
 FUNCTION, FUNCTION_END = "<function=", "</function>"
@@ -46,7 +45,7 @@ class XmlParser(TaggedParser):
 
     def _function(self) -> Reading[None]:
         reader = self.reader
-        yield from expect(reader, FUNCTION)
+        yield from reader.expect(FUNCTION)
         name = yield from self._tag()
         self.start(name)
         count = 0
@@ -70,9 +69,8 @@ class XmlParser(TaggedParser):
     def _tag(self) -> Reading[str]:
         """The rest of an opening tag; what it names."""
         parts: list[str] = []
-        end, _ = yield from self.reader.until((">", "\n"), parts.append)
-        if end != ">":
-            raise BrokenCallError("a tag of a tool call is not closed" if end else ENDED)
+        if (yield from self.reader.up_to((">", "\n"), parts.append)) != ">":
+            raise BrokenCallError("a tag of a tool call is not closed")
         yield from self.reader.take(1)
         return "".join(parts)
 
@@ -83,11 +81,9 @@ class XmlParser(TaggedParser):
             yield from self._raw(lambda text: self.arguments(quoted(text)[1:-1]))
             self.arguments('"')
         else:
-            parts: list[str] = []
-            yield from self._raw(parts.append)
-            self.arguments(typed("".join(parts), kinds))
+            self.arguments(typed((yield from collected(self._raw)), kinds))
 
-    def _raw(self, emit: Callable[[str], None]) -> Reading[None]:
+    def _raw(self, emit: Emit) -> Reading[None]:
         """A value up to its closing tag, which is read: one line break after the opening tag and one before the closing
         one are not part of it."""
         reader = self.reader
@@ -98,9 +94,7 @@ class XmlParser(TaggedParser):
         close = f"\n{PARAMETER_END}" if line else PARAMETER_END
         nested = f"\n{FUNCTION}"
         while True:
-            end, _ = yield from reader.until((close, nested), emit)
-            if not end:
-                raise BrokenCallError(ENDED)
+            end = yield from reader.up_to((close, nested), emit)
             if end == close and (yield from self._closes(close)):
                 yield from reader.take(len(close))
                 return

@@ -8,9 +8,10 @@ from typing import Any
 
 from dflash_core.clean import one_line
 from dflash_core.progress import Progress
-from dflash_tui.application.attach.engine import Engine, RemoteModel, objects, text
+from dflash_tui.application.attach.engine import Engine, RemoteModel
+from dflash_tui.application.attach.engines import ENGINES, Own
 from dflash_tui.application.attach.own import attached
-from dflash_tui.application.attach.registry import ENGINES, OWN
+from dflash_tui.application.attach.reading import objects, text
 from dflash_tui.application.attach.remote import RemoteSession
 from dflash_tui.application.attach.server import AttachedServer, AttachError
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
@@ -20,28 +21,24 @@ MAX_NAMED = 6  # models that a refusal lists
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """What answers at an address. `engine` is None for our own server."""
+    """What answers at an address."""
 
-    engine: Engine | None
+    engine: Engine
     models: tuple[RemoteModel, ...]
 
     @property
     def name(self) -> str:
-        return self.engine.name if self.engine is not None else OWN
+        return self.engine.name
 
 
 def recognise(server: AttachedServer) -> Recognised:
     """Raises AttachError where nothing answers, or nothing that serves models."""
     listed = _listed(server)
     owner = text(listed[0], "owned_by") if listed else ""
-    if owner == OWN:
-        return Recognised(None, tuple(RemoteModel(text(one, "id")) for one in listed))
-    for engine in ENGINES:
-        if engine.recognises(server, owner):
-            return Recognised(engine, engine.models(server, listed))
-    if not listed:
+    engine = next((one for one in ENGINES if one.recognises(server, owner)), ENGINES[-1])
+    if not listed and engine is ENGINES[-1]:
         raise AttachError(f"{server.url} answers, but lists no models: it is no server of models that is known here")
-    return Recognised(ENGINES[-1], ENGINES[-1].models(server, listed))
+    return Recognised(engine, engine.models(server, listed))
 
 
 def _listed(server: AttachedServer) -> Sequence[Mapping[str, Any]]:
@@ -89,6 +86,6 @@ def attaching(request: LoadRequest) -> Loader:
     def load(progress: Progress) -> SessionLike:
         progress(f"asking {request.attach}", 0.0)
         server, found, model = check_server(request)
-        return attached(server) if found.engine is None else RemoteSession(server, found.engine, model)
+        return attached(server) if isinstance(found.engine, Own) else RemoteSession(server, found.engine, model)
 
     return load

@@ -6,20 +6,13 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from dflash_core.messages import Call, arguments_of
+from dflash_tui.application.attach.reading import at, text
 
 MAX_CALLS = 64
 """More in one answer are not taken."""
-
-
-@dataclass(slots=True)
-class _Piece:
-    id: str
-    name: str
-    arguments: str = ""
 
 
 class StreamedCalls:
@@ -28,34 +21,27 @@ class StreamedCalls:
     def __init__(self) -> None:
         self.calls: tuple[Call, ...] = ()
         self.calling = ""
-        self._pieces: dict[int, _Piece] = {}
+        self._pieces: dict[int, list[str]] = {}  # id, name, and parts of the arguments; by their index
 
     def take(self, pieces: Iterable[Mapping[str, Any]]) -> None:
         """Objects of `tool_calls`. One without an index is a call of its own; arguments are a part of a JSON text, or
         an object."""
         for one in pieces:
-            function = one.get("function")
-            given = function if isinstance(function, Mapping) else {}
-            name, arguments, place = given.get("name"), given.get("arguments"), one.get("index")
+            name, arguments, place = text(one, "function.name"), at(one, "function.arguments"), one.get("index")
             place = place if isinstance(place, int) else len(self._pieces)
             if place not in self._pieces:
-                if not isinstance(name, str) or not name or len(self._pieces) >= MAX_CALLS:
+                if not name or len(self._pieces) >= MAX_CALLS:
                     continue
-                own = one.get("id")
-                id = own if isinstance(own, str) and own else f"call_{secrets.token_hex(8)}"
-                self._pieces[place] = _Piece(id, name)
-            piece = self._pieces[place]
-            piece.arguments += arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
-            self.calling = piece.name
+                self._pieces[place] = [text(one, "id") or f"call_{secrets.token_hex(8)}", name]
+            if arguments:
+                self._pieces[place].append(arguments if isinstance(arguments, str) else json.dumps(arguments))
+            self.calling = self._pieces[place][1]
 
     def end(self, *, cut: bool) -> None:
         """The answer is over. Of one that was cut off, a call whose arguments are no JSON is left out."""
         self.calling = ""
-        self.calls = tuple(
-            Call(one.id, one.name, arguments_of(one.arguments))
-            for _, one in sorted(self._pieces.items())
-            if not cut or _whole(one.arguments)
-        )
+        calls = [(id, name, "".join(arguments)) for _, (id, name, *arguments) in sorted(self._pieces.items())]
+        self.calls = tuple(Call(id, name, arguments_of(it)) for id, name, it in calls if not cut or _whole(it))
 
 
 def _whole(arguments: str) -> bool:

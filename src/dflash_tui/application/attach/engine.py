@@ -1,4 +1,4 @@
-"""What is the same for all engines behind OpenAI's chat API. A file beside this one has what an engine does otherwise.
+"""What is the same for all engines behind OpenAI's chat API. `engines.py` has what each does otherwise.
 
 Field names: https://platform.openai.com/docs/api-reference/chat; `timings` and `prompt_progress` are llama.cpp's
 (tools/server/README.md), which several engines have taken over.
@@ -15,10 +15,11 @@ from dflash_core.events import Stop
 from dflash_core.knobs import Knobs, Value
 from dflash_core.memory import Component
 from dflash_core.messages import Message
-from dflash_tui.application.attach.conversation import sent
-from dflash_tui.application.attach.figures import UNKNOWN, Figures
+from dflash_tui.application.attach.figures import UNKNOWN, Figures, Paths, figures_of
 from dflash_tui.application.attach.prometheus import Metrics, added, parse
-from dflash_tui.application.attach.server import AttachedServer, AttachError, said
+from dflash_tui.application.attach.reading import count, objects, text
+from dflash_tui.application.attach.server import AttachedServer, AttachError, error_text
+from dflash_tui.application.attach.session import sent
 
 
 def fields(*same: str, **other: str) -> Mapping[str, str]:
@@ -27,10 +28,17 @@ def fields(*same: str, **other: str) -> Mapping[str, str]:
     return {name: name for name in names} | other
 
 
-MORE = ("top_k", "min_p", "repetition_penalty", "ignore_eos")
-"""Knobs that most engines take by their own names."""
 STOPS: Mapping[str, Stop] = {"length": "max tokens"}  # any other reason: the model has ended its message
-MAX_COUNT = 2**31 - 1
+OPENAI: Paths = {
+    "prompt_tokens": ("timings.prompt_n+timings.cache_n", "usage.prompt_tokens"),
+    "cached_tokens": ("timings.cache_n", "usage.prompt_tokens_details.cached_tokens"),
+    "tokens": ("timings.predicted_n", "usage.completion_tokens"),
+    "thinking_tokens": ("usage.completion_tokens_details.reasoning_tokens",),
+    "decode": ("timings.predicted_ms",),
+    "tokens_per_second": ("timings.predicted_per_second",),
+    "drafted": ("timings.draft_n",),
+    "accepted": ("timings.draft_n_accepted",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +52,12 @@ class RemoteModel:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a stream. `calls`: what it has of calls, see `StreamedCalls.take`. `count`: tokens of the answer so
-    far, 0 if not reported. `read`: tokens of the prompt that are read, and all of them."""
+    """A piece of a stream. `calls`: what it has of calls, see `StreamedCalls.take`. `read`: tokens of the prompt that
+    are read, and all of them."""
 
     text: str = ""
     thinking: str = ""
     calls: Sequence[Mapping[str, Any]] = ()
-    count: int = 0
     read: tuple[int, int] | None = None
     figures: Figures = UNKNOWN
     stop: Stop | None = None
@@ -68,6 +75,8 @@ class Engine:
     thinks: ClassVar[bool] = False  # a request may turn reasoning on and off
     reasoning: ClassVar[str] = "reasoning_content"  # the field of a message
     extra: ClassVar[Mapping[str, Any]] = {"stream_options": {"include_usage": True}}
+    paths: ClassVar[Paths] = OPENAI
+    second: ClassVar[float] = 1e3  # in the unit of its times
     counters: ClassVar[tuple[str, str]] = ("", "")  # prefix of its counters of drafts, and that of all tokens
     cached: ClassVar[str] = ""  # the gauge of the share of its cache that is used
     counts_drafts: ClassVar[bool] = False  # of every answer that had some
@@ -79,13 +88,11 @@ class Engine:
 
     def models(self, server: AttachedServer, listed: Sequence[Mapping[str, Any]]) -> tuple[RemoteModel, ...]:
         """Its models; `listed` has those of OpenAI's list. Raises AttachError."""
-        return tuple(
-            RemoteModel(text(one, "id"), count(one, "max_model_len") or 0) for one in listed if text(one, "id")
-        )
+        return tuple(RemoteModel(name, count(one, "max_model_len") or 0) for one in listed if (name := text(one, "id")))
 
     def memory(self, server: AttachedServer, model: str) -> tuple[tuple[Component, ...], str]:
         """What is known of its memory: components in bytes, and a sentence. Raises AttachError."""
-        used = self.counters_now(server).get(self.cached) if self.cached else None
+        used = self.counters_now(server).values.get(self.cached) if self.cached else None
         if used is None:
             return (), f"{self.name} does not tell how much memory it uses"
         return (), f"{self.name} tells no bytes; {used:.0%} of its cache of keys and values is used"
@@ -112,24 +119,17 @@ class Engine:
     def chunk(self, found: Mapping[str, Any]) -> Chunk:
         """A piece of its stream."""
         choice = next(iter(objects(found, "choices")), {})
-        delta, usage, timings = part(choice, "delta"), part(found, "usage"), part(found, "timings")
-        progress, reason = part(found, "prompt_progress"), text(choice, "finish_reason")
-        read = count(progress, "processed"), count(progress, "total")
-        figures = of_usage(usage).with_(of_timings(timings)).with_(self.drafts(found))
+        reason = text(choice, "finish_reason")
+        done, total = count(found, "prompt_progress.processed"), count(found, "prompt_progress.total")
         return Chunk(
-            text(delta, "content"),
-            text(delta, "reasoning_content") or text(delta, "reasoning"),
-            objects(delta, "tool_calls"),
-            count(timings, "predicted_n") or count(usage, "completion_tokens") or 0,
-            (read[0], read[1]) if read[0] is not None and read[1] is not None else None,
-            figures,
+            text(choice, "delta.content"),
+            text(choice, "delta.reasoning_content") or text(choice, "delta.reasoning"),
+            objects(choice, "delta.tool_calls"),
+            (done, total) if done is not None and total is not None else None,
+            figures_of(found, self.paths, self.second),
             STOPS.get(reason, "stop token") if reason else None,
-            said({"error": found["error"]}) if found.get("error") else "",
+            error_text({"error": found["error"]}) if found.get("error") else "",
         )
-
-    def drafts(self, found: Mapping[str, Any]) -> Figures:
-        """What a piece tells of drafts, and what else has a form of its own."""
-        return UNKNOWN
 
     def metrics(self, server: AttachedServer) -> Metrics | None:
         """Its counters now; None where it has none."""
@@ -140,7 +140,7 @@ class Engine:
 
     def counters_now(self, server: AttachedServer) -> Metrics:
         """What its page of counters says. Raises AttachError."""
-        return parse(server.get("/metrics").decode(errors="replace"))
+        return parse(server.fetch("/metrics").decode(errors="replace"))
 
     def grown(self, before: Metrics, after: Metrics, tokens: int) -> Figures | None:
         """What an answer of so many tokens added to its counters; None where that cannot be told apart."""
@@ -157,70 +157,3 @@ class Engine:
     def preview(self, server: AttachedServer, model: str, messages: Sequence[Message], knobs: Knobs) -> str:
         """The prompt for these messages. Raises AttachError."""
         raise AttachError(f"{self.name} does not show the prompt that it makes of messages")
-
-
-def of_usage(usage: Mapping[str, Any]) -> Figures:
-    """OpenAI's counts."""
-    return Figures(
-        count(usage, "prompt_tokens"),
-        count(part(usage, "prompt_tokens_details"), "cached_tokens"),
-        count(usage, "completion_tokens"),
-        count(part(usage, "completion_tokens_details"), "reasoning_tokens"),
-    )
-
-
-def of_timings(timings: Mapping[str, Any]) -> Figures:
-    """llama.cpp's `timings`: `cache_n` and `prompt_n` make the prompt; milliseconds."""
-    cached, read, ms = count(timings, "cache_n"), count(timings, "prompt_n"), number(timings, "predicted_ms")
-    return Figures(
-        prompt_tokens=read + (cached or 0) if read is not None else None,
-        cached_tokens=cached,
-        tokens=count(timings, "predicted_n"),
-        decode_s=ms / 1e3 if ms is not None else None,
-        tokens_per_second=number(timings, "predicted_per_second"),
-        drafted=count(timings, "draft_n"),
-        accepted=count(timings, "draft_n_accepted"),
-    )
-
-
-def part(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object inside another one; empty for anything else."""
-    inner = found.get(name)
-    return inner if isinstance(inner, Mapping) else {}
-
-
-def objects(found: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """The objects of a list."""
-    inner = found.get(name)
-    return [one for one in inner if isinstance(one, Mapping)] if isinstance(inner, list) else []
-
-
-def text(found: Mapping[str, Any], name: str) -> str:
-    """A text; "" for anything else."""
-    value = found.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def number(found: Mapping[str, Any], name: str) -> float | None:
-    """A number that is not negative; None for anything else."""
-    value = found.get(name)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    return float(value) if 0 <= value <= 1e12 else None
-
-
-def count(found: Mapping[str, Any], name: str) -> int | None:
-    """A whole number from 0 on; None for anything else."""
-    value = found.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if 0 <= value <= MAX_COUNT else None
-
-
-def counts(found: Mapping[str, Any], name: str) -> list[int]:
-    """A list of whole numbers from 0 on; empty for anything else."""
-    value = found.get(name)
-    if not isinstance(value, list) or len(value) > 1 << 20:
-        return []
-    whole = [one for one in value if isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= MAX_COUNT]
-    return whole if len(whole) == len(value) else []

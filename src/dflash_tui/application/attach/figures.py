@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from typing import Any
 
 from dflash_core.errors import FormatError
 from dflash_core.events import StageTimes, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.turn_check import MAX_DEPTH, check_report
 from dflash_core.turn_stats import PartStats, TurnReport, TurnStats
+from dflash_tui.application.attach.reading import count, counts, number
+
+Paths = Mapping[str, tuple[str, ...]]
+"""Where a piece of a stream has a figure: paths, of which the first one that is there counts; "a+b" is a sum. `decode`
+and `first_token` are times, and LISTS have a count for each number of accepted drafts, or for each step."""
+LISTS = ("histogram", "accepted_each", "drafted_each")
+COUNTS = ("prompt_tokens", "cached_tokens", "tokens", "thinking_tokens", "steps", "drafted", "accepted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +26,10 @@ class Figures:
     """None or empty where an engine does not tell it.
 
     `tokens`: of the answer, the first and the stop token included; `thinking_tokens` and `thinking_s`: those of its
-    reasoning, and the time it took. `first_token_ms`: from the request to the first
-    token. `decode_s`: the time after it. `steps`: those that verified drafts; `drafted` and `accepted`: draft tokens
-    of them. `reached[d]`: the steps that accepted more than d drafts; `drafted_at[d]`: those that drafted so many,
-    empty where that is not known: all did then. `lengths[n]`: steps that committed n tokens.
+    reasoning, and the time it took. `first_token_ms`: from the request to the first token. `decode_s`: the time after
+    it. `steps`: those that verified drafts; `drafted` and `accepted`: draft tokens of them. `reached[d]`: steps that
+    accepted more than d drafts; `drafted_at[d]`: those that drafted so many, empty where that is not known: all did
+    then. `lengths[n]`: steps that committed n tokens.
     """
 
     prompt_tokens: int | None = None
@@ -75,30 +83,46 @@ def of_steps(accepted: Sequence[int], drafted: Sequence[int]) -> Figures:
     return replace(found, drafted=sum(drafted), drafted_at=drafted_at, reached=reached)
 
 
+def figures_of(found: Mapping[str, Any], paths: Paths, second: float) -> Figures:
+    """What a piece of a stream tells. `second`: in the unit of its times."""
+
+    def first(name: str, read: Callable[[object, str], float | None]) -> Any:
+        sums = (_sum(found, path.split("+"), read) for path in paths.get(name, ()))
+        return next((value for value in sums if value is not None), None)
+
+    histogram, accepted, drafted = (counts(found, *paths.get(name, ("",))) for name in LISTS)
+    depths = of_histogram(histogram) if histogram else UNKNOWN
+    if accepted and len(accepted) == len(drafted):
+        depths = depths.with_(of_steps(accepted, drafted))
+    first_token, decode = first("first_token", number), first("decode", number)
+    return depths.with_(
+        Figures(
+            **{name: first(name, count) for name in COUNTS},
+            tokens_per_second=first("tokens_per_second", number),
+            first_token_ms=first_token / second * 1e3 if first_token is not None else None,
+            decode_s=decode / second if decode is not None else None,
+        )
+    )
+
+
+def _sum(found: object, paths: Sequence[str], read: Callable[[object, str], float | None]) -> float | None:
+    """The first of several, and the others where they are told."""
+    value = read(found, paths[0])
+    return None if value is None else value + sum(read(found, path) or 0 for path in paths[1:])
+
+
 def report(
     it: Figures, text: str, thinking: str, stop: Stop, knobs: Knobs, reason: str, source: str, *, drawn: bool
 ) -> TurnReport:
     """The report of an answer. `drawn`: the seed was drawn for it. Figures of drafts that contradict each other are
     left out."""
-    try:
-        return _report(it, text, thinking, stop, knobs, reason, source, drawn)
-    except FormatError:
-        plain = replace(it, steps=None, drafted=None, accepted=None, reached=(), drafted_at=(), lengths=())
-        source = f"{source}; its figures of drafts contradict each other and are left out"
-        return _report(plain, text, thinking, stop, knobs, reason, source, drawn)
-
-
-def _report(
-    it: Figures, text: str, thinking: str, stop: Stop, knobs: Knobs, reason: str, source: str, drawn: bool
-) -> TurnReport:
-    steps, tokens = it.steps or 0, it.tokens or 0
+    steps, tokens, accepted = it.steps or 0, it.tokens or 0, it.accepted or 0
     depths = (it.drafted_at or (steps,) * len(it.reached)) if steps else ()
     rates = tuple(reached / drafted if drafted else 0.0 for reached, drafted in zip(it.reached, depths, strict=False))
     rate = it.tokens_per_second or 0.0
     # Without a speed of its own: tokens after the first, over the time after it.
     if not rate and it.decode_s and tokens > 1:
         rate = (tokens - 1) / it.decode_s
-    accepted = it.accepted or 0
     stats = TurnStats(
         steps=steps,
         tokens=tokens,
@@ -121,5 +145,12 @@ def _report(
         text, thinking, (), "remote", reason, stop, knobs, stats, source=source,
         seed_source="random" if drawn else "fixed",
     )  # fmt: skip
-    check_report(found)
+    try:
+        check_report(found)
+    except FormatError:
+        without = replace(it, steps=None, drafted=None, accepted=None, reached=(), drafted_at=(), lengths=())
+        if without == it:
+            raise
+        source = f"{source}; its figures of drafts contradict each other and are left out"
+        return report(without, text, thinking, stop, knobs, reason, source, drawn=drawn)
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.attach.attaching import recognise
-from dflash_tui.application.attach.registry import usual_urls
+from dflash_tui.application.attach.engines import usual_urls
 from dflash_tui.application.attach.server import AttachedServer, AttachError
 
 PATIENCE_S = 1.0

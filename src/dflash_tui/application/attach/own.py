@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -18,9 +18,9 @@ from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
 from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, assemble, decode
 from dflash_core.turn_stats import FoundRow
-from dflash_tui.application.attach.conversation import SentConversation, StreamedTurn, WithoutDecoder, sent
-from dflash_tui.application.attach.engine import objects, part, text
+from dflash_tui.application.attach.reading import objects, text
 from dflash_tui.application.attach.server import CUT_OFF, AttachedServer, AttachError, Stream
+from dflash_tui.application.attach.session import ServerSession, StreamedTurn, sent
 from dflash_tui.application.attach.watching import Watching
 from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import OnPrefill
@@ -33,35 +33,26 @@ class AttachedTurn(StreamedTurn):
     """An answer of the server: text, reasoning and calls from the usual stream, all else from the lines of its record.
     What a line has of text is as the model wrote it, calls included; the same without them comes before the line."""
 
-    def __init__(
-        self,
-        conversation: AttachedConversation,
-        stream: Stream,
-        tell: Callable[[str, dict[str, Any]], None],
-        on_prefill: OnPrefill | None,
-    ) -> None:
-        super().__init__(conversation, stream, on_prefill)
-        self._conversation, self._tell_server = conversation, tell
+    _session: AttachedSession
+
+    def __init__(self, session: AttachedSession, stream: Stream, on_prefill: OnPrefill | None) -> None:
+        super().__init__(session, stream, on_prefill)
         self._lines: list[TurnLine] = []
         self._shown = 0, 0  # how much of both is in pieces
 
-    def __iter__(self) -> Iterator[Piece]:
-        try:
-            for name, data in self._stream:
-                if name != "dflash":
-                    self._chunk(data)
-                elif (piece := self._line(decode(data))) is not None:
-                    yield piece
-            if not (self._stream.is_cut or (self._lines and isinstance(self._lines[-1], End))):
-                raise AttachError(CUT_OFF)
-        finally:
-            # Also of what was cut off: the text that came stays.
-            if self._lines:
-                self.record = next(iter(assemble(self._lines)), None)
-                if self.record is not None and self.record.report is None:
-                    self.record = None
-            self.streamed.end(cut=self.report is None or self.report.stop != "stop token")
-            self._conversation.ended(self)
+    def pieces(self) -> Iterator[Piece]:
+        for name, data in self._stream:
+            if name != "dflash":
+                self._chunk(data)
+            elif (piece := self._line(decode(data))) is not None:
+                yield piece
+        if not (self._stream.is_cut or (self._lines and isinstance(self._lines[-1], End))):
+            raise AttachError(CUT_OFF)
+
+    def settle(self) -> None:
+        if self._lines:
+            record = next(iter(assemble(self._lines)), None)
+            self.record = record if record is not None and record.report is not None else None
 
     def _line(self, line: Line) -> Piece | None:
         if isinstance(line, Loaded):
@@ -72,7 +63,7 @@ class AttachedTurn(StreamedTurn):
             self.report = line.report
         if isinstance(line, (Start, End)):
             return None
-        self._conversation.texts |= line.texts
+        self._session.texts |= line.texts
         (text, thinking), self._shown = self._shown, (len(self.text), len(self.thinking))
         return Piece(line.event, self.text[text:], self.thinking[thinking:], line.at)
 
@@ -84,10 +75,9 @@ class AttachedTurn(StreamedTurn):
         found = json.loads(data)
         progress, error = found.get("prompt_progress"), found.get("error")
         for choice in objects(found, "choices"):
-            delta = part(choice, "delta")
-            self.text += text(delta, "content")
-            self.thinking += text(delta, "reasoning_content")
-            self.streamed.take(objects(delta, "tool_calls"))
+            self.text += text(choice, "delta.content")
+            self.thinking += text(choice, "delta.reasoning_content")
+            self.streamed.take(objects(choice, "delta.tool_calls"))
         if error is not None:
             raise AttachError(f"the server: {one_line(str(error.get('message', error)))}")
         if progress is not None and self._on_prefill is not None:
@@ -110,87 +100,73 @@ class AttachedTurn(StreamedTurn):
         """On a thread of its own: the app's must not wait for a network."""
         if (number := self._stream.headers.get("x-dflash-answer")) is not None:
             path = f"/dflash/answers/{number}"
-            threading.Thread(target=self._tell_server, args=(path, change), name="dflash-attach", daemon=True).start()
+            send = self._session.send_change
+            threading.Thread(target=send, args=(path, change), name="dflash-attach", daemon=True).start()
 
 
-class AttachedConversation(SentConversation):
-    """The server finds what it has read of the messages."""
-
-    def __init__(self, server: AttachedServer, model: str, limits: Limits) -> None:
-        super().__init__()
-        self._server, self._model, self._limits = server, model, limits
-        self.texts: dict[int, str] = {}
-
-    def turn(self, messages: tuple[Message, ...], knobs: Knobs, on_prefill: OnPrefill | None) -> AttachedTurn:
-        body = {
-            "model": self._model,
-            "messages": sent(messages),
-            "stream": True,
-            "return_progress": True,
-            "max_tokens": knobs.max_tokens,
-            "chat_template_kwargs": {"enable_thinking": knobs.thinking},
-            "dflash": _asked(self._limits.within(knobs)[0]) | {"events": True},
-            **self.offered(),
-        }
-        stream = self._server.stream("/v1/chat/completions", body)
-        return AttachedTurn(self, stream, self._tell, on_prefill)
-
-    def _tell(self, path: str, change: dict[str, Any]) -> None:
-        with suppress(AttachError):  # it has ended meanwhile, or its stream says that the connection is lost
-            self._server.post(path, change)
-
-    def preview(self, text: str, knobs: Knobs) -> str:
-        messages = sent((*self.messages, Message("user", text)))
-        body = {"messages": messages, "chat_template_kwargs": {"enable_thinking": knobs.thinking}, **self.offered()}
-        found = self._server.post("/apply-template", body)
-        return str(json.loads(found)["prompt"])
-
-
-def _asked(knobs: Knobs) -> dict[str, Any]:
-    """All knobs, but those that have a field of the API."""
-    return {name: value for name, value in knobs.to_dict().items() if name not in ("max_tokens", "thinking")}
-
-
-class AttachedSession(WithoutDecoder):
-    """The data that the panels show, from the server."""
+class AttachedSession(ServerSession):
+    """The data that the panels show, from the server, which also finds what it has read of the messages."""
 
     def __init__(self, server: AttachedServer, state: SessionState) -> None:
-        self._server, self._state = server, state
-        self.conversation: AttachedConversation = AttachedConversation(server, state.model, state.limits)
-        self.title = f"{state.title} at {server.url}"
-        self.context_length = state.context_length
-        said = NOTE.format(url=server.url, program=f"dflash-tui {state.program}")
-        self.notes = (said, *state.notes)
-        self.knobs = state.knobs
+        super().__init__(server, state.title)
+        self._state, self.knobs, self.context_length = state, state.knobs, state.context_length
+        self.notes = (NOTE.format(url=server.url, program=f"dflash-tui {state.program}"), *state.notes)
         self.count = lru_cache(256)(self._count)
+        self.texts: dict[int, str] = {}
         self._watching: Watching | None = None
 
     @property
     def limits(self) -> Limits:
         return self._state.limits
 
+    def turn(self, messages: tuple[Message, ...], knobs: Knobs, on_prefill: OnPrefill | None) -> AttachedTurn:
+        taken = self.limits.within(knobs)[0].to_dict().items()
+        body = {
+            "model": self._state.model,
+            **self._prompt(messages, knobs),
+            "stream": True,
+            "return_progress": True,
+            "max_tokens": knobs.max_tokens,
+            # All but those that have a field of the API.
+            "dflash": {name: value for name, value in taken if name not in ("max_tokens", "thinking")}
+            | {"events": True},
+        }
+        return AttachedTurn(self, Stream(self.server, "/v1/chat/completions", body), on_prefill)
+
+    def _prompt(self, messages: Sequence[Message], knobs: Knobs) -> dict[str, Any]:
+        """The fields of a request that the prompt depends on."""
+        variables = {"enable_thinking": knobs.thinking}
+        return {"messages": sent(messages), "chat_template_kwargs": variables, **self.offered()}
+
+    def preview(self, text: str, knobs: Knobs) -> str:
+        body = self._prompt((*self.messages, Message("user", text)), knobs)
+        return str(self.server.json("/apply-template", body)["prompt"])
+
+    def send_change(self, path: str, change: dict[str, Any]) -> None:
+        """Change a running answer."""
+        with suppress(AttachError):  # it has ended meanwhile, or its stream says that the connection is lost
+            self.server.fetch(path, change)
+
     def memory(self) -> MemoryBreakdown:
         """That of the other machine, as it is now; the last known where it does not answer."""
-        try:
-            self._state = replaced = decode_state(self._server.get("/dflash/session"))
-        except DFlashError:
-            return self._state.memory
-        return replaced.memory
+        with suppress(DFlashError):
+            self._state = decode_state(self.server.fetch("/dflash/session"))
+        return self._state.memory
 
     def _count(self, text: str) -> int:
-        return len(json.loads(self._server.post("/tokenize", {"content": text}))["tokens"])
+        return len(self.server.json("/tokenize", {"content": text})["tokens"])
 
     def token_text(self, token: int) -> str:
-        return self.conversation.texts.get(token, f"<id {token}>")
+        return self.texts.get(token, super().token_text(token))
 
     def watch(self, requests: Requests) -> bool:
-        self._watching = Watching(self._server, requests, self._seen)
+        self._watching = Watching(self.server, requests, self._seen)
         self._watching.start()
         return True
 
     def _seen(self, line: Line) -> None:
         if isinstance(line, (Read, Step)):
-            self.conversation.texts |= line.texts
+            self.texts |= line.texts
 
     def leave(self) -> None:
         if self._watching is not None:
@@ -204,4 +180,4 @@ class AttachedSession(WithoutDecoder):
 
 def attached(server: AttachedServer) -> AttachedSession:
     """A session over a server of dflash-tui. Raises AttachError, FormatError."""
-    return AttachedSession(server, decode_state(server.get("/dflash/session")))
+    return AttachedSession(server, decode_state(server.fetch("/dflash/session")))

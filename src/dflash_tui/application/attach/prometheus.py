@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dflash_tui.application.attach.figures import UNKNOWN, Figures, of_reached
@@ -20,29 +22,19 @@ class Metrics:
     values: Mapping[str, float]
     by_position: Mapping[str, Mapping[int, float]]
 
-    def get(self, name: str) -> float | None:
-        return self.values.get(name)
-
 
 def parse(text: str) -> Metrics:
     """The samples of a page of metrics; lines that are none are skipped."""
-    values: dict[str, float] = {}
-    positions: dict[str, dict[int, float]] = {}
-    for line in text.splitlines():
-        found = _SAMPLE.match(line)
-        if found is None:
-            continue
-        name, labels = found[1].removesuffix("_total"), found[2] or ""
-        try:
+    values: dict[str, float] = defaultdict(float)
+    positions: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for found in filter(None, map(_SAMPLE.match, text.splitlines())):
+        name = found[1].removesuffix("_total")
+        with suppress(ValueError):
             value = float(found[3])
-        except ValueError:
-            continue
-        if not 0 <= value < 2**53:  # no NaN either
-            continue
-        values[name] = values.get(name, 0.0) + value
-        if (position := _POSITION.search(labels)) and int(position[1]) < MAX_POSITIONS:
-            by = positions.setdefault(name, {})
-            by[int(position[1])] = by.get(int(position[1]), 0.0) + value
+            if 0 <= value < 2**53:  # no NaN either
+                values[name] += value
+                if (position := _POSITION.search(found[2] or "")) and int(position[1]) < MAX_POSITIONS:
+                    positions[name][int(position[1])] += value
     return Metrics(values, positions)
 
 
@@ -52,18 +44,13 @@ def added(before: Metrics, after: Metrics, prefix: str, generated: str, tokens: 
     None where the counter `generated` of all tokens did not grow by just these: others used the server too, or it has
     not counted yet.
     """
-
-    def grown(name: str) -> int:
-        return round((after.get(name) or 0) - (before.get(name) or 0))
-
-    if after.get(generated) is None or grown(generated) != tokens:
+    names = (generated, f"{prefix}drafts", f"{prefix}draft_tokens", f"{prefix}accepted_tokens")
+    grown = [round(after.values.get(name, 0) - before.values.get(name, 0)) for name in names]
+    # A counter that fell: the server was started again.
+    if generated not in after.values or grown[0] != tokens or min(grown) < 0:
         return None
-    steps, drafted = grown(f"{prefix}drafts"), grown(f"{prefix}draft_tokens")
-    accepted = grown(f"{prefix}accepted_tokens")
-    if min(steps, drafted, accepted) < 0:  # it was started again
-        return None
-    now = after.by_position.get(f"{prefix}accepted_tokens_per_pos", {})
-    earlier = before.by_position.get(f"{prefix}accepted_tokens_per_pos", {})
+    _, steps, drafted, accepted = grown
+    now, earlier = (one.by_position.get(f"{prefix}accepted_tokens_per_pos", {}) for one in (after, before))
     reached = [round(now.get(n, 0) - earlier.get(n, 0)) for n in range(max(now, default=-1) + 1)]
     by_depth = of_reached(steps, reached) if steps and reached else UNKNOWN
     return by_depth.with_(Figures(steps=steps, drafted=drafted, accepted=accepted))

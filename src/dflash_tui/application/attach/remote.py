@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,12 +18,11 @@ from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
 from dflash_core.record import End, Start, TurnRecord, line_of
 from dflash_core.text.thinking import ThinkingSplit
-from dflash_core.turn_stats import FoundRow
-from dflash_tui.application.attach.conversation import SentConversation, StreamedTurn, WithoutDecoder
 from dflash_tui.application.attach.engine import Chunk, Engine, RemoteModel
 from dflash_tui.application.attach.figures import UNKNOWN, Figures, report
 from dflash_tui.application.attach.prometheus import Metrics
 from dflash_tui.application.attach.server import CUT_OFF, AttachedServer, AttachError, Stream
+from dflash_tui.application.attach.session import ServerSession, StreamedTurn
 from dflash_tui.application.session import OnPrefill
 
 SILENCE_S = 900.0  # while a long prompt is read, or a model loaded, most engines send nothing
@@ -33,44 +32,37 @@ COUNTED_S, LOOK_S = 0.5, 0.05  # how long counters may lag behind the end of a s
 class RemoteTurn(StreamedTurn):
     """An answer of another engine, piece by piece as it comes."""
 
+    _session: RemoteSession
+
     def __init__(
-        self,
-        conversation: RemoteConversation,
-        stream: Stream,
-        start: Start,
-        on_prefill: OnPrefill | None,
-        *,
-        drawn: bool,
+        self, session: RemoteSession, stream: Stream, start: Start, on_prefill: OnPrefill | None, *, drawn: bool
     ) -> None:
-        super().__init__(conversation, stream, on_prefill)
-        self._conversation, self._start, self._drawn = conversation, start, drawn
-        self._engine = conversation.engine
+        super().__init__(session, stream, on_prefill)
+        self._start, self._drawn = start, drawn
+        self._engine = session.engine
         self._split = ThinkingSplit(False)  # for servers that leave the tags in the text
         self._pieces: list[Piece] = []
         self._figures = UNKNOWN
         self._stop: Stop | None = None
-        self._count = 0
         self._began = 0.0
 
-    def __iter__(self) -> Iterator[Piece]:
-        before = self._conversation.metrics()
+    def pieces(self) -> Iterator[Piece]:
+        before = self._session.metrics()
         self._began = time.monotonic()
         self.watched(self._start)
-        try:
-            for _, data in self._stream:
-                if data == b"[DONE]":
-                    self._stop = self._stop or "stop token"
-                elif (chunk := self._read(data)) is not None:
-                    yield from self._taken(chunk)
-            if self._stop is None:
-                if not self._stream.is_cut:
-                    raise AttachError(CUT_OFF)
-                self._stop = "cancelled"
-            self._end(before, self._stop)
-        finally:
-            self._release()
-            self.streamed.end(cut=self._stop != "stop token")
-            self._conversation.ended(self)
+        for _, data in self._stream:
+            if data == b"[DONE]":
+                self._stop = self._stop or "stop token"
+            elif (chunk := self._read(data)) is not None:
+                yield from self._taken(chunk)
+        if self._stop is None:
+            if not self._stream.is_cut:
+                raise AttachError(CUT_OFF)
+            self._stop = "cancelled"
+        self._end(before, self._stop)
+
+    def settle(self) -> None:
+        self._release()
 
     def _read(self, data: bytes) -> Chunk | None:
         """A chunk of the stream; None for what is no object. Raises AttachError for an error of the engine."""
@@ -90,7 +82,6 @@ class RemoteTurn(StreamedTurn):
     def _taken(self, chunk: Chunk) -> Iterator[Piece]:
         self._figures = self._figures.with_(chunk.figures)
         self._stop = chunk.stop or self._stop
-        self._count = max(self._count, chunk.count)
         if chunk.read is not None and self._on_prefill is not None and not self._pieces:
             self._on_prefill(*chunk.read)
         self.streamed.take(chunk.calls)
@@ -106,7 +97,7 @@ class RemoteTurn(StreamedTurn):
             name = self._engine.name
             read = PrefillEvent((), it.prompt_tokens or 0, cached, at * 1e3, "remote", name)
             yield self._add(Piece(read, at=at))
-        yield self._add(Piece(TextEvent(self._count, reason=self._engine.name), text, thinking, at))
+        yield self._add(Piece(TextEvent(self._figures.tokens or 0, reason=self._engine.name), text, thinking, at))
 
     def _add(self, piece: Piece) -> Piece:
         self._pieces.append(piece)
@@ -139,14 +130,12 @@ class RemoteTurn(StreamedTurn):
             its = replace(its, steps=0)
             sources.append("it drafted nothing")
         if its.steps is None and its.tokens and stop != "cancelled" and before is not None:
-            if (grown := self._conversation.grown(before, its.tokens)) is not None:
+            if (grown := self._session.grown(before, its.tokens)) is not None:
                 its = its.with_(grown)
                 sources.append("drafts: by what its counters grew meanwhile" if grown.steps else "it drafted nothing")
             else:
-                sources.append(self._conversation.recent())
+                sources.append(self._session.recent())
         clock = []
-        if its.tokens is None and self._count:
-            its = replace(its, tokens=self._count)
         if self._pieces and its.first_token_ms is None:
             its = replace(its, first_token_ms=self._pieces[0].at * 1e3)
             clock.append("first token")
@@ -155,30 +144,33 @@ class RemoteTurn(StreamedTurn):
             clock.append("speed")
         sources.append(f"by the clock here: {', '.join(clock)}" if clock else "")
         sources.append(engine.remedy if its.steps is None else "")
-        said = "; ".join(filter(None, sources))
-        knobs, drawn = self._start.knobs, self._drawn
-        self.report = found = report(its, self.text, self.thinking, stop, knobs, engine.name, said, drawn=drawn)
+        source, knobs = "; ".join(filter(None, sources)), self._start.knobs
+        self.report = found = report(
+            its, self.text, self.thinking, stop, knobs, engine.name, source, drawn=self._drawn
+        )  # fmt: skip
         self.watched(End(found, *rest))
         if self._pieces:
             self.record = TurnRecord(self._start, tuple(self._pieces), found, rest=rest, ended=True)
 
-    def stop(self) -> None:
-        """Leave; the engine ends an answer that nobody reads."""
-        self._stream.cut()
 
-    def answer_now(self) -> None:
-        """It goes on reasoning: no engine can be told to answer."""
+class RemoteSession(ServerSession):
+    """What the panels show, as far as the engine tells it. Each question is a request of its own."""
 
-    def change(self, knobs: Knobs) -> None:
-        """A request cannot be changed."""
-
-
-class RemoteConversation(SentConversation):
-    """Each question is a request of its own."""
-
-    def __init__(self, server: AttachedServer, engine: Engine, model: str) -> None:
-        super().__init__()
-        self._server, self.engine, self._model = server, engine, model
+    def __init__(self, server: AttachedServer, engine: Engine, model: RemoteModel) -> None:
+        shown = model.name.rsplit("/", 1)[-1]
+        super().__init__(server, shown)
+        self.engine, self._model, self.context_length = engine, model.name, model.context
+        self.limits = Limits(None, model.context, taken=engine.taken, engine=engine.name)
+        self.knobs = Knobs()
+        untold = "tree, candidates and stages of a step"
+        self.notes = (f"attached to {engine.name}: {shown} at {server.url}; {untold} are not told from there",)
+        self.missing = {
+            "tree": f"{engine.name} does not tell its trees and candidates",
+            "steps": f"{engine.name} does not tell its steps; the panel of statistics has what it tells of the answer",
+            "memory": "",
+            "change": f"{engine.name} cannot change an answer while it writes it; stop it, and ask again",
+        }
+        self.count = lru_cache(256)(self._tokens)
 
     def turn(self, messages: tuple[Message, ...], knobs: Knobs, on_prefill: OnPrefill | None) -> RemoteTurn:
         drawn = knobs.seed == RANDOM_SEED
@@ -187,12 +179,11 @@ class RemoteConversation(SentConversation):
         created = datetime.now(UTC).isoformat(timespec="seconds")
         start = Start(created, self._model, "", system, messages[-1].content, (), knobs)
         body = self.engine.body(self._model, messages, knobs) | self.offered()
-        stream = self._server.stream(self.engine.path, body, SILENCE_S)
-        return RemoteTurn(self, stream, start, on_prefill, drawn=drawn)
+        return RemoteTurn(self, Stream(self.server, self.engine.path, body, SILENCE_S), start, on_prefill, drawn=drawn)
 
     def metrics(self) -> Metrics | None:
         """The engine's counters now."""
-        return self.engine.metrics(self._server)
+        return self.engine.metrics(self.server)
 
     def grown(self, before: Metrics, tokens: int) -> Figures | None:
         """What an answer of so many tokens added to the counters, once they have counted it."""
@@ -211,47 +202,18 @@ class RemoteConversation(SentConversation):
         return self.engine.recent(now) if now is not None else ""
 
     def preview(self, text: str, knobs: Knobs) -> str:
-        return self.engine.preview(self._server, self._model, (*self.messages, Message("user", text)), knobs)
-
-
-class RemoteSession(WithoutDecoder):
-    """What the panels show, as far as the engine tells it."""
-
-    def __init__(self, server: AttachedServer, engine: Engine, model: RemoteModel) -> None:
-        self._server, self._engine, self._model = server, engine, model
-        self.conversation: RemoteConversation = RemoteConversation(server, engine, model.name)
-        shown = model.name.rsplit("/", 1)[-1]
-        self.title = f"{shown} at {server.url}"
-        self.context_length = model.context
-        self.limits = Limits(None, model.context, taken=engine.taken, engine=engine.name)
-        self.knobs = Knobs()
-        untold = "tree, candidates and stages of a step"
-        self.notes = (f"attached to {engine.name}: {shown} at {server.url}; {untold} are not told from there",)
-        self.missing = {
-            "tree": f"{engine.name} does not tell its trees and candidates",
-            "steps": f"{engine.name} does not tell its steps; the panel of statistics has what it tells of the answer",
-            "memory": "",
-            "change": f"{engine.name} cannot change an answer while it writes it; stop it, and ask again",
-        }
-        self.count = lru_cache(256)(self._tokens)
+        return self.engine.preview(self.server, self._model, (*self.messages, Message("user", text)), knobs)
 
     def memory(self) -> MemoryBreakdown:
         """What the engine tells of it."""
         try:
-            components, said = self._engine.memory(self._server, self._model.name)
+            components, about = self.engine.memory(self.server, self._model)
         except AttachError as error:
-            components, said = (), str(error)
-        self.missing = {**self.missing, "memory": said}
-        return MemoryBreakdown(self._engine.name, components, 0, 0)
+            components, about = (), str(error)
+        self.missing = {**self.missing, "memory": about}
+        return MemoryBreakdown(self.engine.name, components, 0, 0)
 
     def _tokens(self, text: str) -> int:
         with suppress(AttachError):
-            return self._engine.tokens(self._server, self._model.name, text)
+            return self.engine.tokens(self.server, self._model, text)
         return 0
-
-    def token_text(self, token: int) -> str:
-        return f"<id {token}>"
-
-    def learned(self) -> Sequence[FoundRow]:
-        """Nothing is learned of another engine."""
-        return ()

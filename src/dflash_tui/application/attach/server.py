@@ -54,54 +54,39 @@ class AttachedServer:
         if key:
             self._headers["authorization"] = f"Bearer {key}"
 
-    def get(self, path: str) -> bytes:
-        """The body of a path. Raises AttachError."""
-        return self._whole("GET", path, None)
-
-    def post(self, path: str, body: object) -> bytes:
-        """The body of the answer to an object. Raises AttachError."""
-        return self._whole("POST", path, body)
+    def fetch(self, path: str, body: object = None) -> bytes:
+        """What is at a path, or what answers an object that is posted there. Raises AttachError."""
+        connection = self.connect(self._patience_s)
+        try:
+            response = self.asked(connection, path, body)
+            data = response.read(MAX_BODY)
+        except (OSError, http.client.HTTPException) as error:
+            raise self.lost(error) from None
+        finally:
+            connection.close()
+        if response.getheader("content-type", "").startswith("text/html"):
+            raise AttachError(f"{self.url}{path}: a web page, not the API of a model server; check the port")
+        return data
 
     def json(self, path: str, body: object = None) -> Mapping[str, Any]:
         """The object of JSON at a path, or that answers another object. Raises AttachError."""
-        data = self.get(path) if body is None else self.post(path, body)
+        data = self.fetch(path, body)
         with suppress(ValueError, RecursionError):
             found = json_text.loads(data)
             if isinstance(found, dict):
                 return found
         raise AttachError(f"{self.url}{path}: expected an object of JSON, found {_described(data)}")
 
-    def stream(self, path: str, body: object, silence_s: float = SILENCE_S) -> Stream:
-        """The events that answer an object, or that a path sends, once they are iterated. `silence_s`: how long nothing
-        may come."""
-        return Stream(self, path, body, silence_s)
-
-    def _whole(self, method: str, path: str, body: object) -> bytes:
-        connection = self.connect(self._patience_s)
-        try:
-            response = self.asked(connection, method, path, body)
-            data = response.read(MAX_BODY)
-        except (OSError, http.client.HTTPException) as error:
-            raise self.lost(error) from None
-        finally:
-            connection.close()
-        if _is_page(response):
-            raise AttachError(f"{self.url}{path}: a web page, not the API of a model server; check the port")
-        return data
-
     def connect(self, timeout: float) -> http.client.HTTPConnection:
         """A connection that is opened by its first request."""
-        if self._tls:
-            return http.client.HTTPSConnection(
-                self._host, self._port, timeout=timeout, context=ssl.create_default_context()
-            )
-        return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        if not self._tls:
+            return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=context)
 
-    def asked(
-        self, connection: http.client.HTTPConnection, method: str, path: str, body: object
-    ) -> http.client.HTTPResponse:
+    def asked(self, connection: http.client.HTTPConnection, path: str, body: object) -> http.client.HTTPResponse:
         """The response to a request. Raises AttachError where it is refused, OSError and HTTPException."""
-        data = None if body is None else json_text.dumps(body).encode()
+        method, data = ("GET", None) if body is None else ("POST", json_text.dumps(body).encode())
         connection.request(method, self._prefix + path, data, self._headers)
         response = connection.getresponse()
         if response.status != 200:
@@ -110,14 +95,16 @@ class AttachedServer:
 
     def _refusal(self, response: http.client.HTTPResponse, body: bytes) -> str:
         """Why a status is not 200, in the server's own words where it has some."""
-        status, said = response.status, words(body)
+        status, reason = response.status, ""
+        with suppress(ValueError, RecursionError):
+            reason = error_text(json_text.loads(body))
         if 300 <= status < 400 and (to := response.getheader("location")):
             return f"it answers from another address, {one_line(to, 120)}: attach to that"
         if status in (401, 403):
             keyed = "authorization" in self._headers
             wrong = "it does not accept the key" if keyed else "it needs a key: --attach-key or DFLASH_TUI_API_KEY"
-            return f"{wrong}{f' ({said})' if said else ''}"
-        return said or f"it answers {status} and says no reason"
+            return f"{wrong}{f' ({reason})' if reason else ''}"
+        return reason or f"it answers {status} and says no reason"
 
     def lost(self, error: Exception) -> AttachError:
         """Why nothing more comes."""
@@ -130,23 +117,12 @@ class AttachedServer:
         return AttachError(f"{self.url} does not answer: {one_line(reason, 120)}; is a server running there?")
 
 
-def words(body: bytes) -> str:
-    """What an error object says, in the forms of OpenAI, llama.cpp, vLLM, FastAPI and Ollama; "" for anything else."""
-    with suppress(ValueError, RecursionError):
-        return said(json_text.loads(body))
-    return ""
-
-
-def said(found: object) -> str:
-    """The message of an error object that has been read."""
+def error_text(found: object) -> str:
+    """The message of an error object of OpenAI, llama.cpp, vLLM, FastAPI or Ollama; "" for anything else."""
     for name in ("error", "message", "detail"):
         if isinstance(found, dict) and (inner := found.get(name)):
-            return said(inner) if isinstance(inner, dict) else one_line(str(inner), 200)
+            return error_text(inner) if isinstance(inner, dict) else one_line(str(inner), 200)
     return ""
-
-
-def _is_page(response: http.client.HTTPResponse) -> bool:
-    return response.getheader("content-type", "").startswith("text/html")
 
 
 def _described(data: bytes) -> str:
@@ -154,9 +130,10 @@ def _described(data: bytes) -> str:
 
 
 class Stream:
-    """Server-sent events, or lines of JSON, as pairs of name and data. Iterated on one thread; `cut` from any."""
+    """What answers an object, or what a path sends, once it is iterated: server-sent events, or lines of JSON, as pairs
+    of name and data. Iterated on one thread; `cut` from any. `silence_s`: how long nothing may come."""
 
-    def __init__(self, server: AttachedServer, path: str, body: object, silence_s: float) -> None:
+    def __init__(self, server: AttachedServer, path: str, body: object = None, silence_s: float = SILENCE_S) -> None:
         self._server, self._path, self._body, self._silence_s = server, path, body, silence_s
         self._socket: socket.socket | None = None  # the connection itself forgets it while a stream is read
         self.headers: Any = {}
@@ -176,17 +153,13 @@ class Stream:
             self._socket = connection.sock
             if self.is_cut:
                 return
-            method = "GET" if self._body is None else "POST"
-            response = self._server.asked(connection, method, self._path, self._body)
+            response = self._server.asked(connection, self._path, self._body)
             self.headers = response.headers
             kind = response.getheader("content-type", "")
-            if kind.startswith("application/x-ndjson"):
-                yield from (("", line) for line in _lines(response))
-            elif kind.startswith("text/event-stream"):
-                yield from _events(response)
-            else:
+            if not kind.startswith(("application/x-ndjson", "text/event-stream")):
                 found = _described(response.read(4096))
                 raise AttachError(f"{self._server.url}{self._path}: expected a stream of events, found {found}")
+            yield from _events(response, lines=kind.startswith("application"))
         except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
             # A socket that another thread has shut down may fail in any of these forms.
             if not self.is_cut:
@@ -195,17 +168,14 @@ class Stream:
             connection.close()
 
 
-def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    while line := response.readline(MAX_LINE):
-        if line.strip():
-            yield line
-
-
-def _events(response: http.client.HTTPResponse) -> Iterator[tuple[str, bytes]]:
+def _events(response: http.client.HTTPResponse, *, lines: bool) -> Iterator[tuple[str, bytes]]:
     name = ""
     while line := response.readline(MAX_LINE):
-        field, _, value = line.strip().partition(b":")
-        if field == b"event":
+        line = line.strip()
+        field, _, value = line.partition(b":")
+        if lines and line:
+            yield "", line
+        elif field == b"event":
             name = value.strip().decode(errors="replace")
         elif field == b"data":
             yield name, value.strip()

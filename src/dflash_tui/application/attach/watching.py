@@ -9,7 +9,7 @@ from typing import Any
 
 from dflash_core.errors import FormatError
 from dflash_core.record import End, Line, Loaded, Start, TurnLine, assemble, decode
-from dflash_tui.application.attach.engine import text
+from dflash_tui.application.attach.reading import text
 from dflash_tui.application.attach.server import AttachedServer, AttachError, Stream
 from dflash_tui.application.background import Background
 from dflash_tui.application.requests import Requests, ServedRequest
@@ -38,7 +38,7 @@ class Watching(Background):
 
     def work(self) -> None:
         while not self.stopping:
-            self._stream = stream = self._server.stream(PATH, None)
+            self._stream = stream = Stream(self._server, PATH)
             if self._stop.is_set():  # before there was a stream to cut
                 return
             try:

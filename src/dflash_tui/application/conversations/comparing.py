@@ -7,11 +7,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dflash_core.errors import DFlashError
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.store import Store
 from dflash_tui.application.figures.deltas import Measured, against_earlier, along_the_steps, differing, measured
-from dflash_tui.application.log import LOG
 
 if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
@@ -48,7 +46,7 @@ class Comparing:
             return self._lines[answer]
 
     def _worked_out(self, answer: str, nodes: Sequence[Node], record: TurnRecord | None) -> tuple[str, ...]:
-        record = record or self._record(answer)
+        record = record or self._store.readable(answer)
         if record is None:
             return ()
         mine = self._measured[answer] = measured(record)
@@ -67,21 +65,12 @@ class Comparing:
 
     def _measure(self, answer: str) -> Measured | None:
         if answer not in self._measured:
-            record = self._record(answer)
+            record = self._store.readable(answer)
             self._measured[answer] = measured(record) if record is not None else None
         return self._measured[answer]
 
-    def _record(self, answer: str) -> TurnRecord | None:
-        """The record; one that cannot be read only costs its lines."""
-        try:
-            return self._store.record(answer)
-        except DFlashError as error:
-            LOG.warning("the record of an answer: %s", error)
-            return None
-
 
 def _question(by_id: Mapping[str, Node], answer: Node | None) -> str:
-    """The text of the message that an answer replies to; of results of calls their id, so that only answers to the same
-    ones are compared."""
+    """The text of the message that an answer replies to; of results of calls their id: only the same ones compare."""
     asked = by_id.get(answer.parent or "") if answer is not None else None
     return (asked.content or asked.id) if asked is not None else ""

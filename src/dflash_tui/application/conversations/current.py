@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dflash_core.clean import encodable
@@ -15,10 +14,9 @@ from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_core.record import Start, TurnRecord, Turns, pack, unpack
 from dflash_tui.application.conversations.branches import Branches, Node, messages, new_id
-from dflash_tui.application.conversations.journal import Journal, Left, Place
-from dflash_tui.application.conversations.store import Card, Store, StoredConversation, StoreError, title_of
+from dflash_tui.application.conversations.journal import NOTHING, Journal, Left, Place
+from dflash_tui.application.conversations.store import Card, Store, StoredConversation, title_of
 from dflash_tui.application.conversations.tool_messages import ToolResult, result_messages, stored, without_results
-from dflash_tui.application.log import LOG
 from dflash_tui.application.session import ConversationLike, OnPrefill, TurnLike
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from dflash_core.messages import Message
 
 CUT_OFF = "cut off when the program ended"
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +32,6 @@ class Rescued:
 
     cards: tuple[Card, ...]
     texts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Answering:
-    """The running turn: the conversation that it reads, and where its answer belongs."""
-
-    conversation: ConversationLike
-    card: Card
-    question: Node
-    answer: str
 
 
 class CurrentConversation:
@@ -66,8 +53,8 @@ class CurrentConversation:
         self.store = Store(folder, self._in_memory)
         self.journal = Journal(self.store, folder / "journal")
         self._marks: list[int] = []  # of each piece of the running turn: the changes of the journal up to it
-        self._answering: _Answering | None = None
-        self._draft, self._pasted = "", _NOTHING
+        self._answering: tuple[ConversationLike, Place] | None = None
+        self._draft, self._pasted = "", NOTHING
         self._waiting: list[str] = []
 
     def problems(self) -> list[str]:
@@ -96,7 +83,7 @@ class CurrentConversation:
 
     # Typed text
 
-    def typed(self, draft: str, pasted: Mapping[str, str] = _NOTHING) -> None:
+    def typed(self, draft: str, pasted: Mapping[str, str] = NOTHING) -> None:
         """The prompt's text has changed; keys of `pasted` are placeholders in it for long texts."""
         self._draft, self._pasted = draft, pasted
         self._write()
@@ -135,13 +122,9 @@ class CurrentConversation:
 
         Raises what the conversation's `ask` raises; nothing is changed then.
         """
-        leaf = self.branches.leaf
-        if instead_of is not None:
-            leaf = self.branches[instead_of].parent
-        if isinstance(prompt, str):
-            question = Node("user", encodable(prompt), leaf)
-        else:
-            question = Node("user", "", leaf, results=tuple(prompt))
+        leaf = self.branches.leaf if instead_of is None else self.branches[instead_of].parent
+        text, results = (encodable(prompt), ()) if isinstance(prompt, str) else ("", tuple(prompt))
+        question = Node("user", text, leaf, results=results)
         # Calls that nobody has answered: the program ended before they were made.
         left_open = self.branches[leaf].calls if leaf is not None and question.asks else ()
         if instead_of is not None or self.card is None or left_open:
@@ -155,7 +138,7 @@ class CurrentConversation:
         if self.card is None:
             self.card = Card(title_of(question.content), self.system, self.model)
             self.store.begin(self.card)
-        self._add(self.card, question)
+        self._add(question)
         self._begin(conversation, self.card, question)
         return turn
 
@@ -163,8 +146,8 @@ class CurrentConversation:
         """The user ends the turn between its calls and the next answer: save the results, and no answer to them."""
         if self.card is not None:
             question = Node("user", "", self.branches.leaf, results=tuple(results))
-            self._add(self.card, question)
-            self._add(self.card, Node("assistant", "", question.id, outcome="stopped"))
+            self._add(question)
+            self._add(Node("assistant", "", question.id, outcome="stopped"))
             self.resume(conversation)
 
     def retry(self, conversation: ConversationLike, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike:
@@ -200,27 +183,28 @@ class CurrentConversation:
         self.waits_no_more(question.content)
         if self.journal.line not in conversation.watchers:
             conversation.watchers.append(self.journal.line)
-        self._answering = _Answering(conversation, card, question, place.answer)
+        self._answering = conversation, place
 
     def _finish(self, turn: TurnLike, outcome: str) -> None:
-        answering, self._answering = self._answering, None
-        if answering is None:
+        if self._answering is None:
             return
+        (conversation, place), self._answering = self._answering, None
         answer = Node(
-            "assistant", turn.text, answering.question.id, turn.thinking, outcome, turn.report, answering.answer,
+            "assistant", turn.text, place.question, turn.thinking, outcome, turn.report, place.answer,
             calls=stored(turn.calls),
         )  # fmt: skip
-        self._add(answering.card, answer)
+        self._add(answer)
         self._unseen_by[answer.id] = self._unseen
         if turn.record is not None:
-            self._packed[answer.id] = answering.conversation.turns.packed(-1)
+            self._packed[answer.id] = conversation.turns.packed(-1)
             self.store.keep(answer.id, self._packed[answer.id])
         self.journal.finish()
 
-    def _add(self, card: Card, node: Node) -> None:
+    def _add(self, node: Node) -> None:
         self.branches.add(node)
-        if not self.store.add(card.id, node):  # another app has deleted it meanwhile; the one on the screen stays
-            self.store.put(StoredConversation(card, self.branches, self._packed))
+        present = self._in_memory()
+        if present is not None and not self.store.add(present.card.id, node):  # another app has deleted it meanwhile
+            self.store.put(present)
 
     def _in_memory(self) -> StoredConversation | None:
         """The present conversation, to write to a file that has lost it."""
@@ -234,7 +218,7 @@ class CurrentConversation:
         self.system = self.default_system
 
     def open(self, conversation: str) -> None:
-        """Continue a stored conversation. Raises StoreError if it does not exist."""
+        """Continue a stored conversation. Raises DFlashError if it does not exist."""
         card = self.store.find(conversation)
         self.card, self.branches, self._packed = card, self.store.branches(card.id), {}
         self.system = card.system
@@ -248,11 +232,8 @@ class CurrentConversation:
 
     def _turn(self, message: str) -> TurnRecord:
         """The record of a turn. If it is lost or unreadable, one with the question and answer but no steps."""
-        packed, record = self._packed.get(message), None
-        try:
-            record = unpack(packed) if packed is not None else self.store.record(message)
-        except DFlashError as error:
-            LOG.warning("the record of an answer: %s", error)
+        packed = self._packed.get(message)
+        record = unpack(packed) if packed is not None else self.store.readable(message)
         model = self.card.model if self.card is not None else ""
         return record or TurnRecord(Start("1970-01-01T00:00:00Z", model, "", "", "", (), Knobs()), ended=True)
 
@@ -275,9 +256,9 @@ class CurrentConversation:
                 return
 
     def rename(self, title: str, conversation: str | None = None) -> None:
-        """Rename a conversation, by default the present one. Raises StoreError for an empty title or conversation."""
+        """Rename a conversation, by default the present one. Raises DFlashError for an empty title or conversation."""
         if conversation is None and self.card is None:
-            raise StoreError("an empty conversation has no title yet; its first message gives it one")
+            raise DFlashError("an empty conversation has no title yet; its first message gives it one")
         present = self.card.id if self.card is not None else None
         self.store.rename(conversation or present or "", title)
         if present is not None:

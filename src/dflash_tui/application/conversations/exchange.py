@@ -139,7 +139,7 @@ def _checked(one: _Conversation, place: int) -> StoredConversation:
 def import_file(store: Store, one: StoredConversation, progress: Progress | None = None) -> Card:
     """Add a conversation to the store; if it exists already, as a second one. Returns its card there.
 
-    An id that a command line could not name is replaced too. Raises StoreError for a text that is larger than
+    An id that a command line could not name is replaced too. Raises DFlashError for a text that is larger than
     a database accepts; `progress` gets the share that is written.
     """
     ids = [one.card.id, *(node.id for node in one.branches.nodes)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -111,11 +112,5 @@ def _prompt(line: str) -> str | None:
 
 def _newest(entries: Sequence[str]) -> tuple[str, ...]:
     """The last of `entries` within the limits, oldest first; the very last one always."""
-    newest: list[str] = []
-    left = KEEP_CHARACTERS
-    for prompt in reversed(entries[-KEEP:]):
-        left -= len(prompt)
-        if newest and left < 0:
-            break
-        newest.append(prompt)
-    return tuple(reversed(newest))
+    sizes = itertools.accumulate(map(len, reversed(entries[-KEEP:])))
+    return tuple(entries[-max(sum(size <= KEEP_CHARACTERS for size in sizes), 1) :])

@@ -53,12 +53,14 @@ class Place(msgspec.Struct, frozen=True):
     model: str = ""
 
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+NOTHING: Mapping[str, str] = MappingProxyType({})
 _TYPED = msgspec.json.Decoder(Typed)
 _PLACE = msgspec.json.Decoder(Place)
-_STEP = "INSERT INTO step (app, line) SELECT ?1, ?2 WHERE EXISTS (SELECT 1 FROM app WHERE id = ?1)"  # else a new file
-_PASTED = "INSERT OR REPLACE INTO paste SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM app WHERE id = ?1)"
+_OWN = "WHERE EXISTS (SELECT 1 FROM app WHERE id = ?1)"  # else a new file
+_STEP = f"INSERT INTO step (app, line) SELECT ?1, ?2 {_OWN}"
+_PASTED = f"INSERT OR REPLACE INTO paste SELECT ?1, ?2, ?3 {_OWN}"
 _APP = "INSERT INTO app VALUES (?1, ?2, ?3, ?4) ON CONFLICT (id) DO UPDATE SET typed = ?2, place = ?3, changed = ?4"
+_CLEAR = "DELETE FROM step WHERE app = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Journal:
         self._database, self._folder, self._app = database, folder, new_id()
         self._typed, self._place = Typed(), b""
         self._pasted: frozenset[str] = frozenset()  # the placeholders whose texts are rows
-        self._changes: deque[Change] = deque()
+        self._changes: deque[Change | None] = deque()  # None: the app ends
         self._changed = Condition()
         self._thread: Thread | None = None
         self._lock: IO[bytes] | None = None
@@ -90,7 +92,7 @@ class Journal:
         with contextlib.suppress(OSError):  # the lock in it will say why
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def typed(self, draft: str, waiting: Iterable[str] = (), pasted: Mapping[str, str] = _NOTHING) -> None:
+    def typed(self, draft: str, waiting: Iterable[str] = (), pasted: Mapping[str, str] = NOTHING) -> None:
         """Save the text in the prompt and the queued messages. Keys of `pasted` are placeholders for long texts."""
         now = Typed(encodable(draft), tuple(map(encodable, waiting)))
         if now == self._typed:
@@ -110,7 +112,7 @@ class Journal:
     def begin(self, place: Place) -> None:
         """A turn starts; its lines follow."""
         self._place = msgspec.json.encode(place)
-        self._save(self._clear)
+        self._save(lambda db: db.execute(_CLEAR, (self._app,)))
 
     def line(self, line: Line) -> None:
         """Add one line of the turn. Called on the decoder's thread, which does not wait for the disk."""
@@ -122,7 +124,7 @@ class Journal:
         """Delete the turn: it is in the store, or there is nothing to keep."""
         if self._place:
             self._place = b""
-            self._save(self._clear)
+            self._save(lambda db: db.execute(_CLEAR, (self._app,)))
             self.flush()
 
     def flush(self, timeout: float | None = None) -> None:
@@ -138,7 +140,7 @@ class Journal:
         over = not self._place and self._typed == Typed()
         if over:
             self._put(partial(_delete, self._app))
-        self._put(_end)
+        self._put(None)
         self._thread.join()
         self._thread, self._failed = None, True
         if over:
@@ -160,14 +162,11 @@ class Journal:
     def _path(self, app: str) -> Path:
         return self._folder / f"{app}.lock"
 
-    def _clear(self, db: sqlite3.Connection) -> None:
-        db.execute("DELETE FROM step WHERE app = ?", (self._app,))
-
     def _save(self, change: Change) -> None:
         row = (self._app, msgspec.json.encode(self._typed).decode(), self._place.decode() or None, time.time())
         self._put(lambda db: (db.execute(_APP, row), change(db)))
 
-    def _put(self, change: Change) -> None:
+    def _put(self, change: Change | None) -> None:
         """Have a change made by the thread. The lock and the thread begin with the first one."""
         with self._changed:
             if self._thread is None and not self._failed:
@@ -190,9 +189,9 @@ class Journal:
             with self._changed:
                 self._changed.wait_for(lambda: bool(self._changes))
                 taken, self._changes = self._changes, deque()
-            going = _end not in taken
+            going = None not in taken
             try:
-                self._database.write(partial(_all, taken))
+                self._database.write(partial(_all, [*filter(None, taken)]))
             except (DFlashError, sqlite3.Error) as error:
                 self._fail(str(error))
             with self._changed:
@@ -210,8 +209,8 @@ def _all(changes: Iterable[Change], db: sqlite3.Connection) -> None:
         change(db)
 
 
-def _end(db: sqlite3.Connection) -> None:
-    """The last change."""
+def _delete(app: str, db: sqlite3.Connection) -> None:
+    db.execute("DELETE FROM app WHERE id = ?", (app,))  # and with it its pastes and steps
 
 
 def _locked(file: IO[bytes]) -> bool:
@@ -221,10 +220,6 @@ def _locked(file: IO[bytes]) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _delete(app: str, db: sqlite3.Connection) -> None:
-    db.execute("DELETE FROM app WHERE id = ?", (app,))  # and with it its pastes and steps
 
 
 def _left(app: str, db: sqlite3.Connection) -> Left:

@@ -6,6 +6,7 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from dflash_core.bench.statistics import MIN_PAIRS, compare
@@ -20,17 +21,6 @@ NAMED = 3  # knobs shown by name; further ones are counted
 UNLIKE = ("seed", "max_tokens", "ignore_eos")  # these end or sample an answer, and hardly change its speed
 MIN_TOKENS, MAX_PARTS = 12, 12
 """The shared text is split into at most MAX_PARTS parts of at least MIN_TOKENS tokens; each is one pair."""
-
-
-@dataclass(frozen=True, slots=True)
-class SharedSpan:
-    """Consecutive steps with the same knobs. `first` counts from 1; `seconds` is measured from step to step."""
-
-    knobs: Knobs
-    first: int
-    steps: int
-    tokens: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +42,15 @@ class Measured:
         return start + (self.times[place] - start) * (count - low) / (high - low)
 
 
-def stretches(record: TurnRecord) -> tuple[SharedSpan, ...]:
-    """A turn split where its knobs were changed; one stretch if they were not."""
-    timed = [
-        (piece.event, piece.at - before.at)
-        for before, piece in itertools.pairwise(record.pieces)
-        if isinstance(piece.event, StepEvent)
-    ]
-    found, first = [], 1
-    for knobs, group in itertools.groupby(timed, key=lambda pair: pair[0].knobs):
-        steps = list(group)
-        tokens, seconds = sum(len(step.tokens) for step, _ in steps), sum(took for _, took in steps)
-        found.append(SharedSpan(knobs, first, len(steps), tokens, seconds))
-        first += len(steps)
-    return tuple(found)
+def _spans(record: TurnRecord) -> list[tuple[Knobs, int]]:
+    """Where the knobs of a turn were changed: the knobs, and the first step, from 1, that ran with them."""
+    numbered = enumerate((step.knobs for step in record.steps), 1)
+    return [(knobs, next(group)[0]) for knobs, group in itertools.groupby(numbered, key=itemgetter(1))]
 
 
 def measured(record: TurnRecord) -> Measured | None:
     """A turn as a measurement of its setting; None if the setting changed during the turn, or it had no step."""
-    if record.report is None or len(stretches(record)) != 1:
+    if record.report is None or len(_spans(record)) != 1:
         return None
     start, began = record.start, record.pieces[0].at
     steps = [piece for piece in record.pieces[1:] if isinstance(piece.event, StepEvent)]
@@ -98,11 +78,8 @@ def along_the_steps(record: TurnRecord) -> list[str]:
 
     Speeds before and after belong to different text, so they are not compared.
     """
-    lines = []
-    for before, after in itertools.pairwise(stretches(record)):
-        named = differing(before.knobs, after.knobs)
-        lines.append(f"{_values(named, after.knobs)} from step {after.first} on")
-    return lines
+    changes = itertools.pairwise(_spans(record))
+    return [f"{_values(differing(old, new), new)} from step {first} on" for (old, _), (new, first) in changes]
 
 
 def differing(a: Knobs, b: Knobs) -> list[str]:

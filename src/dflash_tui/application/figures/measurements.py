@@ -77,8 +77,7 @@ class PlainSpeeds:
         return self._known.get(title)
 
     def put(self, title: str, speed: PlainSpeed) -> bool:
-        """Store a measurement, unless the known one has more steps; if the disk refuses it, only until the app
-        closes."""
+        """Store a measurement, unless the known one has more steps; if the disk fails, only until the app closes."""
         known = self._known.get(title)
         if known is not None and _support(speed) < _support(known):
             return False

@@ -30,10 +30,6 @@ _REPO = re.compile(rf"{_PART}/{_PART}", re.ASCII)
 _FILE = re.compile(r"[A-Za-z0-9_][\w.+-]{0,199}(?:/[A-Za-z0-9_][\w.+-]{0,199}){0,7}", re.ASCII)
 
 
-class CatalogueError(DFlashError):
-    """There is no such pair."""
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """Files of one repository: the one to load, and those that must be in the same folder."""
@@ -60,8 +56,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An entry. `draft` None: the target contains its drafter, or has none. `shapes`: a published model of the same
-    shapes, "" if none is known."""
+    """An entry. `draft` None: in the target, or none. `shapes`: a published model of the same shapes, "" if unknown."""
 
     name: str
     about: str
@@ -71,9 +66,9 @@ class Pair:
     shapes: str = ""
 
     def planned(self, request: LoadRequest) -> LoadRequest:
-        """`request` for a plan of this pair before it is fetched. Raises CatalogueError if its shapes are not known."""
+        """`request` for a plan of this pair before it is fetched. Raises DFlashError if its shapes are not known."""
         if not self.shapes:
-            raise CatalogueError(f"{self.name}: its shapes are not known here; fetch it first")
+            raise DFlashError(f"{self.name}: its shapes are not known here; fetch it first")
         published = self.draft is not None and self.draft.file.endswith(".safetensors")
         return replace(request, target=None, draft=None, shapes=(self.shapes, "BF16" if published else "Q8_0"))
 
@@ -86,14 +81,13 @@ class Catalogue:
     problems: tuple[str, ...]
 
     def __getitem__(self, name: str) -> Pair:
-        """Raises CatalogueError."""
+        """Raises DFlashError."""
         if name not in self.pairs:
-            for problem in self.problems:
-                if f": {name!r}: " in problem:
-                    raise CatalogueError(problem)
+            if problem := next((one for one in self.problems if f": {name!r}: " in one), ""):
+                raise DFlashError(problem)
             near = self.near(name)
             hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self.pairs) or 'none'}"
-            raise CatalogueError(f"no pair {one_line(name)!r} in the catalogue; {hint}")
+            raise DFlashError(f"no pair {one_line(name)!r} in the catalogue; {hint}")
         return self.pairs[name]
 
     def near(self, name: str) -> list[str]:
@@ -104,10 +98,6 @@ class Catalogue:
 
 def named(target: Path | None) -> Pair | None:
     return None if target is None or target.exists() else load_catalogue().pairs.get(str(target))
-
-
-class _BadEntryError(Exception):
-    pass
 
 
 def load_catalogue(user: Path | None = None) -> Catalogue:
@@ -133,7 +123,7 @@ def load_catalogue(user: Path | None = None) -> Catalogue:
         for name, entry in entries.items():
             try:
                 pairs[name] = _pair(name, entry)
-            except _BadEntryError as error:
+            except DFlashError as error:
                 problem(f"pairs.{name}", f"{name!r}: {error}; the entry is left out")
                 continue
             for key in entry.keys() - set(_KEYS):
@@ -143,15 +133,18 @@ def load_catalogue(user: Path | None = None) -> Catalogue:
 
 def _pair(name: str, entry: Any) -> Pair:
     if not _NAME.fullmatch(name):
-        raise _BadEntryError("a name consists of a to z, 0 to 9, dots and dashes")
+        raise DFlashError("a name consists of a to z, 0 to 9, dots and dashes")
     if not isinstance(entry, dict):
-        raise _BadEntryError("expected a table with about, licence, target and draft")
+        raise DFlashError("expected a table with about, licence, target and draft")
     try:
         words = msgspec.convert({key: entry.get(key, "") for key in ("about", "licence", "shapes")}, dict[str, str])
     except msgspec.ValidationError:
-        raise _BadEntryError("about, licence and shapes must be strings") from None
+        raise DFlashError("about, licence and shapes must be strings") from None
     if words["shapes"]:
-        _check_shapes(words["shapes"])
+        from dflash_core.bench.family_models import MODELS  # late: it imports numpy, and few read the shapes
+
+        if words["shapes"] not in MODELS:
+            raise DFlashError(f"shapes: {one_line(words['shapes'])!r}, expected {', '.join(MODELS)}")
     draft = _source(entry["draft"], "draft") if "draft" in entry else None
     target = _source(entry.get("target"), "target")
     about, licence = (one_line(words[key], ABOUT) for key in ("about", "licence"))
@@ -159,11 +152,8 @@ def _pair(name: str, entry: Any) -> Pair:
 
 
 def source_of(repo: str, file: str, beside: Sequence[str] = ()) -> Source:
-    """A file of a repository and those that belong to it. Raises CatalogueError for a name that is none."""
-    try:
-        return _source({"repo": repo, "file": file, "beside": [*beside]}, "get")
-    except _BadEntryError as error:
-        raise CatalogueError(str(error)) from None
+    """A file of a repository and those that belong to it. Raises DFlashError for a name that is none."""
+    return _source({"repo": repo, "file": file, "beside": [*beside]}, "get")
 
 
 def _source(entry: Any, what: str) -> Source:
@@ -171,26 +161,17 @@ def _source(entry: Any, what: str) -> Source:
     try:
         source = msgspec.convert(entry, Source)
     except msgspec.ValidationError:
-        raise _BadEntryError(
-            f'{what}: expected {{ repo = "owner/name", file = "model.gguf" }}, and a list beside'
-        ) from None
+        expected = '{ repo = "owner/name", file = "model.gguf" }, and a list beside'
+        raise DFlashError(f"{what}: expected {expected}") from None
     if not _REPO.fullmatch(source.repo) or "--" in source.repo or ".." in source.repo:
-        raise _BadEntryError(f"{what}: {one_line(source.repo)!r} is no repository; expected owner/name")
+        raise DFlashError(f"{what}: {one_line(source.repo)!r} is no repository; expected owner/name")
     split = SPLIT_NAME.fullmatch(source.file)
     if (split and int(split[3]) > MAX_FILES) or len(source.beside) > MAX_FILES:
-        raise _BadEntryError(f"{what}: more than {MAX_FILES} files")
+        raise DFlashError(f"{what}: more than {MAX_FILES} files")
     if split and int(split[2]) != 1:
-        raise _BadEntryError(
-            f"{what}: {one_line(source.file)!r} is a later part; name the first, -00001-of-{split[3]}.gguf"
-        )
+        later = f"{one_line(source.file)!r} is a later part"
+        raise DFlashError(f"{what}: {later}; name the first, -00001-of-{split[3]}.gguf")
     for file in source.files:
         if not _FILE.fullmatch(file) or ".." in file.split("/"):
-            raise _BadEntryError(f"{what}: {one_line(file)!r} is no name of a file in a repository")
+            raise DFlashError(f"{what}: {one_line(file)!r} is no name of a file in a repository")
     return source
-
-
-def _check_shapes(name: str) -> None:
-    from dflash_core.bench.family_models import MODELS  # late: it imports numpy, and few read the shapes
-
-    if name not in MODELS:
-        raise _BadEntryError(f"shapes: {one_line(name)!r}, expected {', '.join(MODELS)}")

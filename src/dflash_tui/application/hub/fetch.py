@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -49,36 +49,27 @@ class CancelledError(HubError):
     """The user has cancelled."""
 
 
-class _BrokenError(Exception):
-    """The connection failed with `error`; a retry may help."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-class _NoRestError(Exception):
-    """The hub does not send the rest of the file."""
-
-
-def _nothing(file: str, here: int, size: int, message: str) -> None:
-    """No progress is shown."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    """Called with the progress; returns whether the user has stopped it."""
+    """Called with the progress of a file; raises CancelledError once the user has stopped it."""
 
-    on_progress: OnProgress = _nothing
-    stop: threading.Event = field(default_factory=threading.Event)
+    on_progress: OnProgress
+    stop: threading.Event
 
-    def __call__(self, file: str, here: int, size: int, message: str) -> None:
+    def __call__(self, file: str, here: int, size: int, message: str = "") -> None:
         self.look()
         self.on_progress(file, here, size, message)
 
     def look(self) -> None:
         if self.stop.is_set():
             raise CancelledError("cancelled")
+
+    def pause(self, seconds: float, why: str, one: FileRequest, here: int) -> None:
+        """Wait; the user sees the reason and can cancel."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self(one.file, here, one.size, f"{why}; asking again in {seconds:.0f} s")
+            self.stop.wait(min(left, 0.2))
 
 
 def requested_files(pair: Pair, endpoint: str | None = None, stop: threading.Event | None = None) -> list[FileRequest]:
@@ -99,7 +90,7 @@ def requested_files(pair: Pair, endpoint: str | None = None, stop: threading.Eve
                     raise HubError(f"{where}: the answer is not from a hub (a web page or a proxy); check HF_ENDPOINT")
                 yield FileRequest(source, file, about.size, about.commit_hash, about.etag)
 
-    return list(as_it_comes(asked, _Watch(stop=stop or threading.Event()).look))
+    return list(as_it_comes(asked, _Watch(lambda *progress: None, stop or threading.Event()).look))
 
 
 def fetch(
@@ -118,7 +109,7 @@ def fetch(
     path, part = place(one.source, folder) / one.file, part_of(one, folder)
     try:
         if _is_whole(one, path, watch):
-            watch(one.file, one.size, one.size, "")
+            watch(one.file, one.size, one.size)
             return path
         part.parent.mkdir(parents=True, exist_ok=True)
         with part.open("ab") as file:
@@ -132,8 +123,6 @@ def fetch(
             _complete(one, file, watch, endpoint)
             _check(one, part, watch)
             part.replace(path)
-    except HubError:
-        raise
     except Exception as error:
         raise explained(error, one.where) from None
     _remember(one, path)
@@ -145,9 +134,12 @@ def _complete(one: FileRequest, file: BinaryIO, watch: _Watch, endpoint: str | N
     url = hf_hub_url(one.source.repo, one.file, revision=one.commit or None, endpoint=endpoint)
     tries, waited, furthest = 0, 0.0, file.seek(0, 2)
     while file.tell() < one.size:
-        watch(one.file, file.tell(), one.size, "")
+        watch(one.file, file.tell(), one.size)
+        broken: Exception | None = None
         try:
             _receive(url, one, file, watch)
+        except HubError:
+            raise
         except HfHubHTTPError as error:
             wait = _asked_to_wait(error)
             if wait is None and error.response.status_code >= 500 and tries < TRIES:
@@ -156,37 +148,28 @@ def _complete(one: FileRequest, file: BinaryIO, watch: _Watch, endpoint: str | N
                 raise
             waited += wait
             tries += 1
-            status = error.response.status_code
-            _pause(wait, f"the hub answers {status}; asking again in {wait:.0f} s", one, file, watch)
-        except _BrokenError as broken:
-            tries = 1 if file.tell() > furthest else tries + 1
-            furthest = max(furthest, file.tell())
+            watch.pause(wait, f"the hub answers {error.response.status_code}", one, file.tell())
+            continue
+        except Exception as error:
+            broken = error
+        tries = 1 if file.tell() > furthest else tries + 1
+        furthest = max(furthest, file.tell())
+        if broken is not None:
             if tries >= TRIES:
-                raise broken.error from None
-            wait = min(PAUSE_S * 2 ** (tries - 1), LONGEST_PAUSE_S)
-            _pause(wait, f"{_cause(broken.error)}; asking again in {wait:.0f} s", one, file, watch)
-        else:
-            tries = 1 if file.tell() > furthest else tries + 1
-            furthest = max(furthest, file.tell())
-            if file.tell() < one.size and tries >= TRIES:
-                raise HubError(
-                    f"{one.where}: the hub ends before the file does; the received part is saved;"
-                    " the next try resumes it"
-                )
+                raise broken from None
+            watch.pause(min(PAUSE_S * 2 ** (tries - 1), LONGEST_PAUSE_S), _cause(broken), one, file.tell())
+        elif file.tell() < one.size and tries >= TRIES:
+            raise HubError(
+                f"{one.where}: the hub ends before the file does; the received part is saved; the next try resumes it"
+            )
 
 
 def _receive(url: str, one: FileRequest, file: BinaryIO, watch: _Watch) -> None:
-    """Append bytes to the part file as long as they arrive: the rest, or all of it where the hub does not send that."""
-    try:
-        _append(file.tell(), url, one, file, watch)
-    except _NoRestError:
-        _append(0, url, one, file, watch)  # the part file stays until the first byte arrives
-
-
-def _append(start: int, url: str, one: FileRequest, file: BinaryIO, watch: _Watch) -> None:
+    """Append bytes to the part file as long as they arrive."""
+    start = file.tell()
     with closing(as_it_comes(lambda: _bytes_from(start, url, one), watch.look)) as pieces:
         for at, piece in pieces:
-            if at < file.tell():  # the hub sends the whole file
+            if at < file.tell():  # the hub sends the whole file; the part file stays until its first byte arrives
                 file.truncate(at)
                 file.seek(0, 2)
             if at + len(piece) > one.size:
@@ -195,22 +178,20 @@ def _append(start: int, url: str, one: FileRequest, file: BinaryIO, watch: _Watc
             try:
                 file.write(piece)
                 file.flush()
+                watch(one.file, file.tell(), one.size)
             except OSError as error:
                 raise explained(error, one.where) from None
-            watch(one.file, file.tell(), one.size, "")
 
 
 def _bytes_from(start: int, url: str, one: FileRequest) -> Generator[tuple[int, bytes], None, None]:
-    """Bytes of a file from `start` on, and their offset; from 0 if the hub does not support ranges."""
+    """Bytes of a file from `start` on, and their offset; from 0 if the hub does not send the rest alone."""
     headers: dict[str, str] = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={start}-"}
     client: Any = get_session()
     # A hub redirects to another host: the client does not send the token there.
-    asked = client.stream("GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True)
-    try:
-        with asked as response:
-            fits = _is_answer(response.headers, response.status_code, start, one.size)
-            if start and (response.status_code == 416 or (response.status_code == 206 and not fits)):
-                raise _NoRestError
+    with client.stream("GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True) as response:
+        fits = _is_answer(response.headers, response.status_code, start, one.size)
+        refused = start and (response.status_code == 416 or (response.status_code == 206 and not fits))
+        if not refused:
             hf_raise_for_status(response)
             if not fits:
                 raise HubError(f"{one.where}: the answer is not the file (a web page or a proxy); check HF_ENDPOINT")
@@ -218,10 +199,8 @@ def _bytes_from(start: int, url: str, one: FileRequest) -> Generator[tuple[int, 
             for piece in response.iter_bytes(PIECE):
                 yield at, piece
                 at += len(piece)
-    except (HfHubHTTPError, HubError, _NoRestError):
-        raise
-    except Exception as error:
-        raise _BrokenError(error) from None
+    if refused:
+        yield from _bytes_from(0, url, one)
 
 
 def _is_answer(headers: Any, status: int, start: int, size: int) -> bool:
@@ -232,20 +211,12 @@ def _is_answer(headers: Any, status: int, start: int, size: int) -> bool:
     return str(headers.get("Content-Length", size)) == str(size)
 
 
-def _pause(seconds: float, why: str, one: FileRequest, file: BinaryIO, watch: _Watch) -> None:
-    """Wait; the user sees the reason and can cancel."""
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        watch(one.file, file.tell(), one.size, why)
-        watch.stop.wait(min(left, 0.2))
-
-
 def _asked_to_wait(error: Exception) -> float | None:
     """Seconds that the hub asks to wait (429, 503); None for other responses."""
     response = getattr(error, "response", None)
-    if getattr(response, "status_code", None) not in (429, 503):
+    if response is None or response.status_code not in (429, 503):
         return None
-    retry_after = str(response.headers.get("Retry-After", "")) if response is not None else ""
+    retry_after = str(response.headers.get("Retry-After", ""))
     if retry_after.isdigit():
         return float(retry_after)
     with suppress(ValueError, TypeError):
@@ -255,9 +226,6 @@ def _asked_to_wait(error: Exception) -> float | None:
 
 def _check(one: FileRequest, part: Path, watch: _Watch) -> None:
     """Compare with the hub's checksum. A file that differs is useless and is deleted."""
-    if (size := part.stat().st_size) != one.size:
-        part.unlink()
-        raise HubError(f"{one.where}: {size:,} bytes arrived, {one.size:,} were announced; fetch it again")
     if not _has_sum(one, part, watch):
         part.unlink()
         raise HubError(
@@ -286,7 +254,8 @@ def _is_whole(one: FileRequest, path: Path, watch: _Watch) -> bool:
     if not path.is_file() or path.stat().st_size != one.size:
         return False
     with suppress(OSError):
-        if _mark(path).read_text() == _checked(one, path):
+        mark, text = _mark(one, path)
+        if mark.read_text() == text:
             return True
     if whole := _has_sum(one, path, watch):
         _remember(one, path)
@@ -295,43 +264,41 @@ def _is_whole(one: FileRequest, path: Path, watch: _Watch) -> bool:
 
 def _remember(one: FileRequest, path: Path) -> None:
     with suppress(OSError):
-        _mark(path).write_text(_checked(one, path))
+        mark, text = _mark(one, path)
+        mark.write_text(text)
 
 
-def _checked(one: FileRequest, path: Path) -> str:
-    return f"{one.sum} {path.stat().st_mtime_ns}"
-
-
-def _mark(path: Path) -> Path:
-    return path.with_name(f".{path.name}.checked")
+def _mark(one: FileRequest, path: Path) -> tuple[Path, str]:
+    """The file that says that a file was checked, and its text."""
+    return path.with_name(f".{path.name}.checked"), f"{one.sum} {path.stat().st_mtime_ns}"
 
 
 def explained(error: Exception, where: str) -> HubError:
     """The library's error as one line: the cause, and what to do."""
+    return error if isinstance(error, HubError) else HubError(f"{where}: {_explanation(error)}")
+
+
+def _explanation(error: Exception) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(error, HubError):
-        return error
     if isinstance(error, errors.GatedRepoError) or status in (401, 403):
-        return HubError(
-            f"{where}: refused ({status or 401}): the repository does not exist, or needs a token; accept its licence"
-            " on the hub's page, then: hf auth login"
-        )
+        missing = "the repository does not exist, or needs a token; accept its licence on the hub's page"
+        return f"refused ({status or 401}): {missing}, then: hf auth login"
     if isinstance(error, (errors.RepositoryNotFoundError, errors.EntryNotFoundError)) or status == 404:
-        return HubError(f"{where}: not on the hub (404); the catalogue's entry may be out of date")
+        return "not on the hub (404); the catalogue's entry may be out of date"
     if status == 429:
-        wait = _asked_to_wait(error) or 0.0
+        wait = _asked_to_wait(error)
         when = f"in {wait:.0f} s" if wait else "in a few minutes"
-        return HubError(f"{where}: the hub asks to wait (429: too many requests); try again {when}")
+        return f"the hub asks to wait (429: too many requests); try again {when}"
     if status is not None and status >= 500:
-        return HubError(f"{where}: the hub has an error ({status}); the received part is saved; try again later")
+        return f"the hub has an error ({status}); the received part is saved; try again later"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return HubError(f"{where}: no space left on the disk; the received part is saved; the next try resumes it")
+        return "no space left on the disk; the received part is saved; the next try resumes it"
     if isinstance(error, errors.FileMetadataError):
-        return HubError(f"{where}: the answer is not a file of a hub (a web page or a proxy); check HF_ENDPOINT")
+        return "the answer is not a file of a hub (a web page or a proxy); check HF_ENDPOINT"
     why = _cause(error)
     if type(error).__name__.startswith("Connect"):
-        return HubError(f"{where}: the hub cannot be reached ({why[:100]}); check the network and HF_ENDPOINT")
-    return HubError(f"{where}: {why[:160]}; the received part is saved; the next try resumes it")
+        return f"the hub cannot be reached ({why[:100]}); check the network and HF_ENDPOINT"
+    return f"{why[:160]}; the received part is saved; the next try resumes it"
 
 
 def _cause(error: Exception) -> str:

@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dflash_tui.application.hub.header import ModelHeader
-    from dflash_tui.application.hub.pairing import DrafterFile
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterFile:
+    """A drafter that is compatible by its header. `belongs`: by its name it was made for this target, not a sibling."""
+
+    path: Path
+    name: str
+    belongs: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A supported model. `size`: bytes of all its files; `drafters`: None until they have been searched for."""
+    """A supported model or a drafter. `size`: bytes of all its files; `drafters`: None until they have been searched
+    for; `key`: of its header in the cache."""
 
     path: Path
     name: str
@@ -23,6 +32,7 @@ class Found:
     header: ModelHeader
     size: int
     drafters: tuple[DrafterFile, ...] | None = None
+    key: str = ""
 
     @property
     def draft(self) -> Path | None:

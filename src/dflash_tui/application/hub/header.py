@@ -46,17 +46,13 @@ class ModelHeader(msgspec.Struct, frozen=True):
     own_head: bool = False
 
 
-def key_of(path: Path, *, folder: bool = False) -> str:
-    """The cache key of a header: it changes with the file. Raises OSError."""
-    files = _weights(path) if folder else parts(path)
+def key_and_size(path: Path, *, folder: bool = False) -> tuple[str, int]:
+    """The cache key of a header, which changes with the file, and the bytes of all its files. Raises OSError."""
+    files = [path / "config.json", *sorted(path.glob("*.safetensors"))] if folder else parts(path)
     stats = [one.stat() for one in files]
     sizes = ",".join(f"{about.st_size}:{about.st_mtime_ns}" for about in stats)
-    return f"{os.fsencode(path.resolve()).decode(errors='backslashreplace')}|{sizes}"  # a name may not be valid UTF-8
-
-
-def size_of(path: Path, *, folder: bool = False) -> int:
-    """Bytes of all its files. Raises OSError."""
-    return sum(one.stat().st_size for one in (_weights(path) if folder else parts(path)))
+    name = os.fsencode(path.resolve()).decode(errors="backslashreplace")  # it may not be valid UTF-8
+    return f"{name}|{sizes}", sum(about.st_size for about in stats)
 
 
 def parts(path: Path) -> list[Path]:
@@ -78,10 +74,6 @@ def read_header(path: Path, *, folder: bool = False) -> ModelHeader | None:
         return ModelHeader("broken", f"{path} cannot be read: {error.strerror}")
 
 
-def _weights(folder: Path) -> list[Path]:
-    return [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
-
-
 def _of_target(gguf: GGUFFile, path: Path) -> ModelHeader:
     architecture = str(gguf.metadata.get("general.architecture", ""))
     title = str(gguf.metadata.get("general.name") or path.stem)
@@ -91,7 +83,9 @@ def _of_target(gguf: GGUFFile, path: Path) -> ModelHeader:
     hidden = hidden if isinstance(hidden, int) else 0
     if other := _other(gguf, architecture):
         return ModelHeader("other", other, title, architecture)
-    if architecture in DRAFT_ARCHITECTURES or _is_head(gguf, architecture):
+    nextn = gguf.metadata.get(f"{architecture}.nextn_predict_layers")  # a file of MTP blocks alone has no others
+    head = isinstance(nextn, int) and nextn > 0 and "blk.0.attn_norm.weight" not in gguf.tensors
+    if architecture in DRAFT_ARCHITECTURES or head:
         return ModelHeader("draft", "", title, architecture, hidden=hidden)
     if architecture not in ARCHITECTURES:
         return ModelHeader("other", f"architecture {architecture or 'not stated'}", title, architecture)
@@ -99,9 +93,12 @@ def _of_target(gguf: GGUFFile, path: Path) -> ModelHeader:
         spec = target_config(gguf)
     except UnsupportedError as error:
         return ModelHeader("broken", str(error), title, architecture)
-    count = sum(one.n_elements for one in gguf.tensors.values())
+    count, sizes = sum(one.n_elements for one in gguf.tensors.values()), Counter[str]()
+    for one in gguf.tensors.values():
+        sizes[one.type] += one.n_bytes
+    [(most, _)] = sizes.most_common(1)
     return ModelHeader(
-        "target", "", title, architecture, count, _types(gguf), spec.context_length, hidden, has_head(gguf, spec)
+        "target", "", title, architecture, count, most, spec.context_length, hidden, has_head(gguf, spec)
     )
 
 
@@ -118,19 +115,6 @@ def _other(gguf: GGUFFile, architecture: str) -> str:
     if pooling or "bert" in architecture or any(name.startswith("cls.") for name in gguf.tensors):
         return "embedding model"
     return ""
-
-
-def _is_head(gguf: GGUFFile, architecture: str) -> bool:
-    """Whether a file contains only the MTP blocks of a model."""
-    nextn = gguf.metadata.get(f"{architecture}.nextn_predict_layers")
-    return isinstance(nextn, int) and nextn > 0 and "blk.0.attn_norm.weight" not in gguf.tensors
-
-
-def _types(gguf: GGUFFile) -> str:
-    sizes = Counter[str]()
-    for one in gguf.tensors.values():
-        sizes[one.type] += one.n_bytes
-    return sizes.most_common(1)[0][0]
 
 
 def _of_folder(folder: Path) -> ModelHeader | None:
@@ -155,15 +139,11 @@ class HeaderCache:
         found = self._file.read()
         cache = found if found is not None and found.version == VERSION else _Cache(VERSION, {}, {})
         self.headers, self.pairs = cache.headers, cache.pairs
-        self._before = self._sizes
-
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        return len(self.headers), len(self.pairs)
+        self._written = len(self.headers), len(self.pairs)
 
     def save(self) -> None:
         """Write new entries."""
-        if self._sizes != self._before:
+        if (sizes := (len(self.headers), len(self.pairs))) != self._written:
             headers, pairs = (dict([*one.items()][-MAX_ENTRIES:]) for one in (self.headers, self.pairs))
             self._file.write(_Cache(VERSION, headers, pairs))
-            self._before = self._sizes
+            self._written = sizes

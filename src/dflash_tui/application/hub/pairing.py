@@ -1,47 +1,33 @@
-"""Which drafter belongs to which target: headers show which are compatible, names which of those is intended."""
+"""Drafters for a target: headers show which are compatible, names which of those is intended."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from dflash_core.arch.folders.opening import open_model
+from dflash_core.arch.spec import ModelSpec
 from dflash_core.clean import one_line
 from dflash_core.config import generation, target_config
 from dflash_core.drafters.base import TargetHeader
-from dflash_core.drafters.registry import open_draft
+from dflash_core.drafters.kinds import KINDS
+from dflash_core.drafters.registry import open_draft, own_kind
 from dflash_core.errors import DFlashError
 from dflash_core.formats.gguf import GGUFFile
-from dflash_tui.application.hub.header import HeaderCache, ModelHeader
+from dflash_tui.application.hub.found import DrafterFile, Found
+from dflash_tui.application.hub.header import HeaderCache
 
+MAX_CHECKED = 24  # files and folders beside a target that are checked
+_LIKELY = re.compile(r"draft|dflash|dspark|mtp|nextn|assistant", re.IGNORECASE)
 # Words in names that do not identify the model: kinds of files, drafters and weights.
 _COMMON = re.compile(
     r"d?flash\d*|dspark|draft(er)?|mtp|nextn|head|gguf|instruct|it|ud|model|i?q\d\w*|b?f\d+|b\d+|k|m|s|xl"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterFile:
-    """A drafter that is compatible by its header. `belongs`: by its name it was made for this target, not a sibling."""
-
-    path: Path
-    name: str
-    belongs: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ReadHeader:
-    """A file or folder whose header was read. `key`: its cache key."""
-
-    path: Path
-    name: str
-    header: ModelHeader
-    key: str
-
-
-def drafters_of(target: ReadHeader, drafts: Iterable[ReadHeader], cache: HeaderCache) -> tuple[DrafterFile, ...]:
+def drafters_of(target: Found, drafts: Iterable[Found], cache: HeaderCache) -> tuple[DrafterFile, ...]:
     """Compatible drafters, the one that belongs to the target first. The target is opened only for new pairs."""
     found, opened = list[tuple[tuple[bool, float, bool, str], DrafterFile]](), list[GGUFFile]()
     for draft in drafts:
@@ -51,7 +37,7 @@ def drafters_of(target: ReadHeader, drafts: Iterable[ReadHeader], cache: HeaderC
         if both not in cache.pairs:
             try:
                 opened = opened or [open_model(target.path)]
-                _check(opened[0], draft.path)
+                open_draft(draft.path, TargetHeader(opened[0], target_config(opened[0])))
                 cache.pairs[both] = ""
             except (DFlashError, OSError) as error:
                 cache.pairs[both] = one_line(str(error)) or type(error).__name__
@@ -59,8 +45,9 @@ def drafters_of(target: ReadHeader, drafts: Iterable[ReadHeader], cache: HeaderC
             made_for, here = (generation(f"{one.name} {one.header.title}") for one in (draft, target))
             sizes, own = (_sizes(f"{one.name} {one.header.title}") for one in (draft, target))
             foreign = bool((made_for and here and made_for != here) or (sizes and own and sizes.isdisjoint(own)))
-            alike, near = likeness(draft.name, f"{target.name} {target.header.title}"), _near(draft.path, target.path)
-            drafter = DrafterFile(draft.path, one_line(draft.name), not foreign and (near or alike > 0))
+            alike = likeness(draft.name, f"{target.name} {target.header.title}")
+            near = draft.path.absolute().parent == target.path.absolute().parent
+            drafter = DrafterFile(draft.path, draft.name, not foreign and (near or alike > 0))
             found.append(((foreign, -alike, not near, draft.name), drafter))
     return tuple(drafter for _, drafter in sorted(found, key=lambda one: one[0]))
 
@@ -81,10 +68,32 @@ def _sizes(name: str) -> set[str]:
     return set(re.findall(r"(?<![a-z0-9.])\d+(?:\.\d+)?b(?![a-z0-9])", name.lower()))
 
 
-def _near(draft: Path, target: Path) -> bool:
-    return draft.absolute().parent == target.absolute().parent
+def drafters(gguf: GGUFFile, target: ModelSpec) -> list[str]:
+    """A line for each; drafters next to the file are listed if their headers show that they match."""
+    own = own_kind(gguf, target)
+    found = [f"{own}: {KINDS[own].summary}"] if own else []
+    found += _beside(gguf, target)
+    hidden, layers, vocabulary = target.embedding_length, target.block_count, target.vocab_size
+    found.append(f"a DFlash drafter made for hidden size {hidden:,}, {layers} layers, a vocabulary of {vocabulary:,}")
+    return [*found, *(f"{kind.name}: {kind.summary}" for kind in KINDS.values() if kind.by_name and not kind.inside)]
 
 
-def _check(target: GGUFFile, draft: Path) -> None:
-    """Raises DFlashError if they are not compatible."""
-    open_draft(draft, TargetHeader(target, target_config(target)))
+def _beside(gguf: GGUFFile, target: ModelSpec) -> Iterator[str]:
+    for path in islice(_likely(gguf), MAX_CHECKED):
+        try:
+            draft = open_draft(path, TargetHeader(gguf, target))
+            yield f"{path.name}, beside it: {KINDS[draft.capabilities.kind].title}"
+        except DFlashError:
+            continue  # for another model, or not a drafter
+
+
+def _likely(gguf: GGUFFile) -> Iterator[Path]:
+    try:
+        entries = sorted(gguf.path.absolute().parent.iterdir())
+    except OSError:
+        return
+    own = {gguf.path.name, *(shard.name for shard in gguf.shards)}
+    for path in entries:
+        weights = path.suffix == ".gguf" or (path / "config.json").exists()
+        if path.name not in own and _LIKELY.search(path.name) and weights:
+            yield path

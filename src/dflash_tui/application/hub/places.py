@@ -20,8 +20,7 @@ NEAR = 2  # below the present folder, which may be anybody's home
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder to search, and its usual name. `keeps`: the layout of its files, "itself" for a single file; `deep`:
-    levels of folders below it."""
+    """A folder to search. `keeps`: the layout of its files, "itself" for one file; `deep`: levels of folders in it."""
 
     name: str
     folder: Path
@@ -54,7 +53,7 @@ def places(
     ]
     found: dict[Path, Place] = {}
     for one in named:
-        if one.keeps == "itself" or _is_folder(one.folder):
+        if one.keeps == "itself" or os.path.isdir(one.folder):  # no error for a folder of another user
             found.setdefault(one.folder.resolve(), one)
     return list(found.values())
 
@@ -62,10 +61,3 @@ def places(
 def downloads() -> Path:
     """Where `get` puts files."""
     return user_folder("data") / "models"
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # owned by another user
-        return False

@@ -1,5 +1,4 @@
-"""The models of a repository: its GGUF files by their quantisation, and the folder that it is itself. What there is,
-and how large it is."""
+"""The models of a repository and their sizes: its GGUF files by quantisation, and the folder that it is itself."""
 
 from __future__ import annotations
 
@@ -11,16 +10,15 @@ from huggingface_hub import HfApi
 from huggingface_hub.hf_api import RepoFile
 
 from dflash_core.clean import one_line
+from dflash_core.errors import DFlashError
 from dflash_core.formats.splits import INDEX, SPLIT_NAME
-from dflash_tui.application.hub.catalogue import CatalogueError, Pair, Source, source_of
+from dflash_tui.application.hub.catalogue import Pair, source_of
 from dflash_tui.application.hub.fetch import explained
 from dflash_tui.application.hub.files import HubError
 from dflash_tui.application.hub.waiting import as_it_comes
 
 # Q4_K_M, UD-Q4_K_XL, IQ4_XS, BF16 and so on, at the end of a name.
 _QUANT = re.compile(r"(?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|BF16|F16|F32)$", re.IGNORECASE)
-
-
 FOLDER = "safetensors"
 """The name of a model whose repository is its folder."""
 _NEEDED = ("config.json", "tokenizer.json")
@@ -31,8 +29,7 @@ _OPTIONAL = (
 
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """A model of a repository: its `file`, the first part if it is split, and the bytes of all parts. `beside`: the
-    other files of a folder."""
+    """A model: its `file`, the first part of a split one; the bytes of all parts; `beside`: other files of a folder."""
 
     name: str
     file: str
@@ -41,7 +38,7 @@ class Quantisation:
 
 
 def quantisations(repo: str, endpoint: str | None = None) -> list[Quantisation]:
-    """The models of a repository, the smallest first. Raises CatalogueError for a name that is none, and HubError."""
+    """The models of a repository, the smallest first. raises DFlashError."""
     source_of(repo, "model.gguf")  # checks the name
 
     def asked() -> Generator[tuple[str, int], None, None]:
@@ -55,10 +52,8 @@ def quantisations(repo: str, endpoint: str | None = None) -> list[Quantisation]:
     files = list(as_it_comes(asked, lambda: None))
     found = [*grouped(files), *folder(files)]
     if not found:
-        raise HubError(
-            f"{repo}: no GGUF file in it, and no {' and '.join(_NEEDED)} beside .safetensors files; expected a"
-            " repository of either"
-        )
+        no_folder = f"no {' and '.join(_NEEDED)} beside .safetensors files"
+        raise HubError(f"{repo}: no GGUF file in it, and {no_folder}; expected a repository of either")
     return sorted(found, key=lambda one: one.size)
 
 
@@ -92,11 +87,11 @@ def grouped(files: Iterable[tuple[str, int]]) -> list[Quantisation]:
 
 
 def chosen(repo: str, there: Sequence[Quantisation], quant: str) -> Pair:
-    """The file of a repository with this quantisation, as a pair without a drafter. Raises CatalogueError."""
+    """The file of a repository with this quantisation, as a pair without a drafter. Raises DFlashError."""
     fitting = [one for one in there if one.name.lower() == quant.lower()]
     if len(fitting) != 1:
         names = ", ".join(dict.fromkeys(one.name for one in there))
         found = f"{len(fitting)} files" if fitting else "no file"
-        raise CatalogueError(one_line(f"{repo}: {found} of {quant!r}; expected one of {names}"))
-    source: Source = source_of(repo, fitting[0].file, fitting[0].beside)
+        raise DFlashError(one_line(f"{repo}: {found} of {quant!r}; expected one of {names}"))
+    source = source_of(repo, fitting[0].file, fitting[0].beside)
     return Pair(f"{repo}:{fitting[0].name}", fitting[0].file, "", source, None)

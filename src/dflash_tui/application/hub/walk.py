@@ -81,15 +81,8 @@ class Candidate:
     folder: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TooMany:
-    """A place with more entries than the limit."""
-
-    place: Place
-
-
-def walk(place: Place, stopping: Callable[[], bool] = lambda: False) -> Iterator[Candidate | TooMany]:
-    """Possible models and drafters, the nearest first. Unreadable folders are skipped."""
+def walk(place: Place, stopping: Callable[[], bool] = lambda: False) -> Iterator[Candidate | None]:
+    """Possible models and drafters, the nearest first. Unreadable folders are skipped. None: too many entries."""
     if place.keeps == "ollama":
         yield from (Candidate(path, name, place) for name, path in stored(place.folder))
         return
@@ -114,7 +107,7 @@ def walk(place: Place, stopping: Callable[[], bool] = lambda: False) -> Iterator
         for entry in entries:
             count += 1
             if count > MAX_ENTRIES:
-                yield TooMany(place)
+                yield None
                 return
             try:
                 inside = entry.is_dir()
@@ -128,15 +121,8 @@ def walk(place: Place, stopping: Callable[[], bool] = lambda: False) -> Iterator
 
 def of_name(name: str, where: Iterable[Place]) -> Path | None:
     """A file or folder with that name, found without reading headers."""
-    return next(
-        (
-            one.path
-            for place in where
-            for one in walk(place)
-            if isinstance(one, Candidate) and name in (one.path.name, one.name)
-        ),
-        None,
-    )
+    found = (one for place in where for one in walk(place) if one is not None)
+    return next((one.path for one in found if name in (one.path.name, one.name)), None)
 
 
 def find_name(name: str, folders: Iterable[Path]) -> Path | None:
@@ -145,9 +131,8 @@ def find_name(name: str, folders: Iterable[Path]) -> Path | None:
 
 
 def _enters(place: Place, name: str, depth: int) -> bool:
-    if place.keeps == "hub" and ((depth == 1 and name in ("blobs", "refs")) or name.startswith(NOT_OF_MODELS)):
-        return False
-    return not name.startswith(".")
+    outside = place.keeps == "hub" and ((depth == 1 and name in ("blobs", "refs")) or name.startswith(NOT_OF_MODELS))
+    return not outside and not name.startswith(".")
 
 
 def _is_later_part(name: str, beside: set[str]) -> bool:

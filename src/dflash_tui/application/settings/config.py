@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dflash_core.clean import encodable
 from dflash_core.drafters.registry import resolved
@@ -22,9 +22,7 @@ from dflash_tui.application.new_file import here
 from dflash_tui.application.settings import schema
 from dflash_tui.application.settings.schema import SERVERS, Kind
 from dflash_tui.application.settings.toml_file import TomlError, edit_toml, line_of, read_toml
-
-if TYPE_CHECKING:
-    from dflash_tui.application.settings.tool_servers import ToolServer
+from dflash_tui.application.settings.tool_servers import ToolServer, tool_server
 
 PREFIX = "DFLASH_TUI_"
 FILE_NAME = "config.toml"
@@ -158,15 +156,13 @@ def load_config(
         take(found)
     take({name: (value, f"profile {profile[0]}") for name, value in profile[1].items()})
     take({name: (value, "command line") for name, value in (command_line or {}).items()})
-    keys = _without_clashes(_inside("keys", values), key_rules, origins, problems)
+    keys = _inside("keys", values)
+    for id, why in key_rules.clashing(keys).items() if keys else ():
+        problems.append(f"{origins.pop(f'keys.{id}')}: keys.{id}: {why}; the default is used")
+        del keys[id]
     plain = {name: value for name, value in values.items() if name in PLAIN}
-    settings = Settings(
-        **plain,
-        knobs=knobs,
-        keys=keys,
-        clients=_inside("clients", values),
-        servers=tuple(_inside(SERVERS, values).values()),
-    )
+    servers = tuple(_inside(SERVERS, values).values())
+    settings = Settings(**plain, knobs=knobs, keys=keys, clients=_inside("clients", values), servers=servers)
     return Config(settings, origins, tuple(problems), tuple(reversed(themes)))
 
 
@@ -177,18 +173,14 @@ def _stored(name: str) -> str:
 
 def remember(name: str, value: str | bool | Path, path: Path | None = None) -> None:
     """Write one plain setting into the user's file and leave the rest unchanged. Raises ConfigError."""
-    path = path or user_file()
     if isinstance(value, Path):
         value = str(resolved(value, here()) if name == "draft" else here() / value)
     if isinstance(value, str) and encodable(value) != value:  # TOML cannot hold it
         raise ConfigError(f"{value} is not UTF-8 and cannot be remembered; the choice holds until the app closes")
-    try:
-        edit_toml(path, lambda table: table.update({name: value}))
-    except TomlError as error:
-        raise ConfigError(f"{error}; the choice holds until the app closes") from None
+    _edit(path, lambda table: table.update({name: value}))
 
 
-def remember_client(name: str, preset: str, path: Path | None = None) -> None:
+def remember_client(name: str, preset: str) -> None:
     """Write the preset of a client into the user's file; "" takes it out. Raises ConfigError."""
 
     def change(table: Any) -> None:
@@ -199,6 +191,10 @@ def remember_client(name: str, preset: str, path: Path | None = None) -> None:
         if not clients:
             del table["clients"]
 
+    _edit(None, change)
+
+
+def _edit(path: Path | None, change: Callable[[Any], None]) -> None:
     try:
         edit_toml(path or user_file(), change)
     except TomlError as error:
@@ -244,34 +240,23 @@ def _of_environment(environment: Mapping[str, str]) -> Iterator[_Entry]:
 def _checked(entry: _Entry, key_rules: KeyRules) -> Any:
     """The value in the setting's type. Raises DFlashError for a wrong one, KeyError for an unknown setting."""
     table, _, inner = entry.name.partition(".")
-    if table == "knobs":
-        spec = SPEC.get(inner) or SPEC_FORMER[inner]
-        return spec.parse(entry.value) if entry.folder is None else spec.check(entry.value)
-    if table == "keys" and inner and entry.folder is not None:
-        return key_rules.checked(inner, schema.KEYS.check(entry.value, entry.folder))
-    if table == SERVERS and entry.folder is not None:
-        from dflash_tui.application.settings.tool_servers import tool_server  # few have one
-
-        return tool_server(inner, entry.value, entry.folder)
-    if table == "clients" and inner and entry.folder is not None:
-        return schema.TEXT.check(entry.value, entry.folder)
-    kind = PLAIN[entry.name]
-    return kind.parse(entry.value, here()) if entry.folder is None else kind.check(entry.value, entry.folder)
+    value, folder = entry.value, entry.folder
+    spec = (SPEC.get(inner) or SPEC_FORMER[inner]) if table == "knobs" else None
+    if folder is None:
+        return spec.parse(value) if spec else PLAIN[entry.name].check(value, here(), text=True)
+    if spec:
+        return spec.check(value)
+    if table == "keys" and inner:
+        return key_rules.checked(inner, schema.KEYS.check(value, folder))
+    if table == SERVERS:
+        return tool_server(inner, value, folder)
+    kind = schema.TEXT if table == "clients" and inner else PLAIN[entry.name]
+    return kind.check(value, folder)
 
 
 def _inside(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
     begin = f"{table}."
     return {name.removeprefix(begin): value for name, value in values.items() if name.startswith(begin)}
-
-
-def _without_clashes(
-    keys: Mapping[str, str], key_rules: KeyRules, origins: dict[str, str], problems: list[str]
-) -> dict[str, str]:
-    """The keys that do not clash; the others lose their origin and are reported."""
-    clashes = key_rules.clashing(keys) if keys else {}
-    for id, why in clashes.items():
-        problems.append(f"{origins.pop(f'keys.{id}')}: keys.{id}: {why}; the default is used")
-    return {id: value for id, value in keys.items() if id not in clashes}
 
 
 def _near(name: str) -> str:

@@ -67,8 +67,7 @@ class Preset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile(Preset):
-    """A preset that names a model. `target` None is the demo pair; `draft` None is the target's own drafter; `context`
-    0 is as much as fits."""
+    """A preset that names a model. `target` None: the demo pair; `draft` None: its own; `context` 0: as fits."""
 
     target: Path | None = None
     draft: Path | None = None
@@ -136,9 +135,9 @@ class Presets:
     """The presets of the program and of the user's folder, which override those of the program. `problems`: a line for
     each entry, or part of one, that is left out."""
 
-    def __init__(self, folder: Path | None = None, recent: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or config_folder() / FOLDER_NAME
-        self._recent = JsonFile(recent or user_folder("data") / "recent-profiles.json", list[str])
+        self._recent = JsonFile(user_folder("data") / "recent-profiles.json", list[str])
         self.read()
 
     def read(self) -> None:

@@ -21,10 +21,6 @@ MAX_COUNT = 1000
 _SWITCHES = {"on": "true", "off": "false"}
 
 
-class BadValueError(DFlashError):
-    """An entry with a wrong value: what was found, what is expected."""
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What a value may be: `type` for msgspec, `expected` for people.
@@ -38,23 +34,16 @@ class Kind:
     read: Callable[[Any, Path], Any] = lambda value, folder: value
     split: Callable[[str], Any] = lambda text: text
 
-    def check(self, value: Any, folder: Path) -> Any:
-        """The program's value of an entry. Raises BadValueError."""
-        return self._check(value, folder, strict=True)
-
-    def parse(self, text: str, folder: Path) -> Any:
-        """The program's value of a text from the environment. Raises BadValueError."""
-        return self._check(self.split(text), folder, strict=False)
-
-    def _check(self, value: Any, folder: Path, *, strict: bool) -> Any:
+    def check(self, value: Any, folder: Path, *, text: bool = False) -> Any:
+        """The program's value of an entry; `text`: of a text from the environment. Raises DFlashError."""
         try:
-            return self.read(msgspec.convert(value, self.type, strict=strict), folder)
+            return self.read(msgspec.convert(self.split(value) if text else value, self.type, strict=not text), folder)
         except KnobError as error:
-            raise BadValueError(str(error)) from None
+            raise DFlashError(str(error)) from None
         except RuntimeError as error:  # "~name" of a user that does not exist
-            raise BadValueError(f"{value!r}: {error}") from None
+            raise DFlashError(f"{value!r}: {error}") from None
         except (msgspec.ValidationError, ValueError):
-            raise BadValueError(f"found {value!r}, expected {self.expected}") from None
+            raise DFlashError(f"found {value!r}, expected {self.expected}") from None
 
 
 def choice(*names: str) -> Kind:
@@ -65,18 +54,6 @@ def choice(*names: str) -> Kind:
         return value
 
     return Kind(str, ", ".join(names), read)
-
-
-def _path(value: str, folder: Path) -> Path | None:
-    return folder / Path(value).expanduser() if value else None
-
-
-def _drafter(value: str, folder: Path) -> Path | None:
-    return resolved(value, folder) if value else None
-
-
-def _folders(value: list[str], folder: Path) -> tuple[Path, ...]:
-    return tuple(folder / Path(one).expanduser() for one in value)
 
 
 def _size(value: str | int, folder: Path) -> str:
@@ -93,10 +70,11 @@ def _size(value: str | int, folder: Path) -> str:
 WORDS = Kind(str, "text")
 TEXT = Kind(Annotated[str, msgspec.Meta(min_length=1)], "text")
 SWITCH = Kind(bool, "true or false", split=lambda text: _SWITCHES.get(text.lower(), text))
-PATH = Kind(str, "a path", _path)
-DRAFTER = Kind(str, "a path, or text", _drafter)
+PATH = Kind(str, "a path", lambda value, folder: folder / Path(value).expanduser() if value else None)
+DRAFTER = Kind(str, "a path, or text", lambda value, folder: resolved(value, folder) if value else None)
 FOLDERS = Kind(
-    list[Annotated[str, msgspec.Meta(min_length=1)]], "a list of folders", _folders,
+    list[Annotated[str, msgspec.Meta(min_length=1)]], "a list of folders",
+    lambda value, folder: tuple(folder / Path(one).expanduser() for one in value),
     lambda text: [part for part in text.split(os.pathsep) if part],
 )  # fmt: skip
 CACHE = Kind(str, "text", lambda value, folder: checked(value))

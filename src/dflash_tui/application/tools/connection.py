@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal
 
 from mcp import Client, MCPError
 from mcp_types import Implementation
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from dflash_core.clean import one_line
 from dflash_core.errors import MESSAGE, DFlashError
@@ -19,11 +19,10 @@ from dflash_tui import __version__
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.log import LOG
 from dflash_tui.application.settings.tool_servers import ToolServer, expanded
-from dflash_tui.application.tools import http
-from dflash_tui.application.tools.offered import LeftOut, OfferedTool, ToolsError, listed, problem
+from dflash_tui.application.tools.offered import LeftOut, OfferedTool, listed, problem
 from dflash_tui.application.tools.results import MAX_CHARACTERS, as_text, shortened
 from dflash_tui.application.tools.stdio import ServerProcess
-from dflash_tui.application.tools.streams import Streams, checked
+from dflash_tui.application.tools.streams import Streams, checked, over_http
 
 START_S = 60.0
 """How long a server has to say which tools it has: a first start may have to fetch packages."""
@@ -47,10 +46,8 @@ class Connection:
     @property
     def words(self) -> str:
         name = self.server.name
-        if self.state == "failed":
-            return f"{name}: {self.why}"
         if self.state != "on":
-            return f"{name} is {self.state}"
+            return f"{name}: {self.why}" if self.state == "failed" else f"{name} is {self.state}"
         beside = f", {len(self.left_out)} left out" if self.left_out else ""
         return f"{name} has {counted(len(self.tools), 'tool')}{beside}"
 
@@ -88,7 +85,7 @@ class Connection:
             await self._process.gone.wait()
             self._client = None
             self._fail(self._process.ended())  # at once: ending the process may take a while
-            raise ToolsError(self.why)
+            raise DFlashError(self.why)
 
     def _fail(self, why: str) -> None:
         self.state, self.why, self.tools = "failed", why, ()
@@ -97,13 +94,13 @@ class Connection:
     def _explained(self, error: BaseException, start_s: float) -> str:
         if self._process is not None and self._process.problem:
             return self._process.problem
-        if isinstance(leaf(error), TimeoutError):
-            late = f"it has not said within {start_s:g} s which tools it has"
+        if isinstance(_first_cause(error), TimeoutError):
+            late = f"it has not listed its tools within {start_s:g} s"
             skipped = self._process.skipped if self._process is not None else 0
             return late + (f"; it wrote {skipped:,} lines that are no messages" if skipped else "")
         if self._process is not None and self._process.gone.is_set():
             return self._process.ended()
-        return reason(error)
+        return _reason(error)
 
     @asynccontextmanager
     async def _streams(self) -> AsyncIterator[Streams]:
@@ -111,7 +108,7 @@ class Connection:
         if server.url:
             self._process = None
             headers = {name: expanded(value, os.environ) for name, value in server.headers.items()}
-            async with http.streams(expanded(server.url, os.environ), headers) as found:
+            async with over_http(expanded(server.url, os.environ), headers) as found:
                 yield found
             return
         self._process = process = ServerProcess()
@@ -131,30 +128,26 @@ class Connection:
         cursor: str | None = None
         for _ in range(_PAGES):
             page = await client.list_tools(cursor=cursor)
-            found += [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in page.tools]
+            found += _plain(page.tools)
             cursor = page.next_cursor
             if cursor is None:
                 break
         self.tools, self.left_out = listed(self.server.name, [*found, *self._broken])
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
-        """The text of a result, and whether it says that the call failed. Raises ToolsError for a server that does not
-        answer; cancelling ends the wait."""
+        """The text of a result, and whether it is that of a failure. Raises DFlashError; cancelling ends the wait."""
         client, timeout = self._client, self.server.timeout
         if client is None:
-            raise ToolsError(f"the server {self.server.name} is not there: {self.why or 'it is off'}")
+            raise DFlashError(f"the server {self.server.name} is not there: {self.why or 'it is off'}")
         try:
             async with asyncio.timeout(timeout):
                 result = await client.call_tool(tool, arguments)
-                blocks = [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content]
-                text = as_text(blocks, result.structured_content, failed=bool(result.is_error))
+                text = as_text(_plain(result.content), result.structured_content, failed=bool(result.is_error))
                 return shortened(text, MAX_CHARACTERS), bool(result.is_error)
         except TimeoutError:
-            raise ToolsError(f"no answer within {timeout:g} s") from None
-        except asyncio.CancelledError:
-            raise
+            raise DFlashError(f"no answer within {timeout:g} s") from None
         except Exception as error:
-            raise ToolsError(await self._lost(error)) from None
+            raise DFlashError(await self._lost(error)) from None
 
     async def _lost(self, error: Exception) -> str:
         """Why a call failed: the end of the process says more than the broken connection."""
@@ -163,19 +156,22 @@ class Connection:
                 await asyncio.wait_for(self._process.gone.wait(), 0.1)
             if self._process.gone.is_set():
                 return self._process.ended()
-        return reason(error)
+        return _reason(error)
 
 
-def leaf(error: BaseException) -> BaseException:
-    """The first cause in groups of errors."""
+def _plain(models: Sequence[BaseModel]) -> list[dict[str, Any]]:
+    return [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in models]
+
+
+def _first_cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-def reason(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """An error of a server or of its protocol, as one line."""
-    error = leaf(error)
+    error = _first_cause(error)
     if isinstance(error, DFlashError):
         return str(error)
     if isinstance(error, MCPError):
@@ -184,4 +180,4 @@ def reason(error: BaseException) -> str:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         return one_line(f"its answer is not as the protocol says: {place}: {first['msg']}", MESSAGE)
-    return one_line(f"{str(error) or type(error).__name__}", MESSAGE)
+    return one_line(str(error) or type(error).__name__, MESSAGE)

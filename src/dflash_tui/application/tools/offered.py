@@ -24,21 +24,16 @@ _MAX_NAME = 64
 _WORD = 120  # characters of a reason
 
 
-class ToolsError(DFlashError):
-    """Tools cannot be used, or a server of tools cannot."""
-
-
 def needs() -> None:
-    """Raises ToolsError where packages are missing."""
+    """Raises DFlashError where packages are missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise ToolsError(f"tools need the package {missing[0]}, which is not installed: {INSTALL}")
+        raise DFlashError(f"tools need the package {missing[0]}, which is not installed: {INSTALL}")
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool. `own`: its name at its server; `name`: the one that the model knows it by. `parameters`: a JSON schema of
-    an object."""
+    """A tool. `own`: its name at its server; `name`: the one that the model gets. `parameters`: a JSON schema."""
 
     server: str
     own: str
@@ -105,7 +100,7 @@ def together(of_servers: Sequence[Sequence[OfferedTool]]) -> tuple[OfferedTool, 
     """The tools of all servers, with names that are unique: those of several have their server before them."""
     found = [tool for tools in of_servers for tool in tools]
     names = [tool.name for tool in found]
-    taken: set[str] = set()
+    taken = set[str]()
     unique: list[OfferedTool] = []
     for tool in found:
         name = tool.name if names.count(tool.name) == 1 else _name(f"{tool.server}_{tool.name}")

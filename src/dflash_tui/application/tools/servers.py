@@ -11,11 +11,12 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from dflash_core.errors import DFlashError
 from dflash_tui.application.conversations.tool_messages import ToolResult
 from dflash_tui.application.log import LOG
 from dflash_tui.application.settings.tool_servers import ToolServer
 from dflash_tui.application.tools.connection import Connection
-from dflash_tui.application.tools.offered import OfferedTool, ToolsError, together
+from dflash_tui.application.tools.offered import OfferedTool, together
 from dflash_tui.application.tools.rounds import Planned
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ class ToolServers:
         return any(one.state == "starting" for one in self.connections.values())
 
     def start(self, name: str) -> None:
-        """Start a server, unless it runs. Raises ToolsError for an unknown one."""
+        """Start a server, unless it runs. Raises DFlashError for an unknown one."""
         connection = self._connection(name)
         if connection.state in ("off", "failed"):
             connection.state = "starting"  # at once, for those who look
@@ -86,7 +87,7 @@ class ToolServers:
     def _connection(self, name: str) -> Connection:
         if name not in self.connections:
             known = ", ".join(self.connections) or "none"
-            raise ToolsError(f"no server {name!r} in the settings; there are: {known}")
+            raise DFlashError(f"no server {name!r} in the settings; there are: {known}")
         return self.connections[name]
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -114,6 +115,6 @@ class ToolServers:
         began = time.monotonic()
         try:
             text, failed = await self.connections[tool.server].call(tool.own, arguments)
-        except ToolsError as error:
+        except DFlashError as error:
             text, failed = f"Error: {error}", True
         return ToolResult(call.id, call.name, text, "failed" if failed else "done", time.monotonic() - began)

@@ -24,11 +24,9 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from dflash_core.clean import one_line
-from dflash_tui.application.tools.offered import ToolsError
-from dflash_tui.application.tools.streams import Streams
+from dflash_core.errors import DFlashError
+from dflash_tui.application.tools.streams import MAX_LINE, Streams
 
-MAX_LINE = 8 * 2**20
-"""Bytes of a message."""
 LEAVE_S = 1.0
 """How long a process has to end by itself, and then after SIGTERM."""
 _TAIL = 20  # lines of stderr that are stored
@@ -53,7 +51,7 @@ class ServerProcess:
     async def streams(
         self, command: str, args: Sequence[str], env: Mapping[str, str], cwd: Path | None
     ) -> AsyncIterator[Streams]:
-        """Start it; it ends with the block. Raises ToolsError where it cannot be started."""
+        """Start it; it ends with the block. Raises DFlashError where it cannot be started."""
         try:
             process = self._process = await asyncio.create_subprocess_exec(
                 command, *args, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=cwd, limit=MAX_LINE, start_new_session=True,
@@ -61,7 +59,7 @@ class ServerProcess:
             )  # fmt: skip
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise ToolsError(f"{command} cannot be started: {why}") from None
+            raise DFlashError(f"{command} cannot be started: {why}") from None
         incoming, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         write, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
         tasks = [
@@ -73,9 +71,8 @@ class ServerProcess:
             yield read, write
         finally:
             self._ending = True
-            ending = asyncio.ensure_future(_end(process))
             try:
-                await asyncio.shield(ending)  # a process is ended also where the caller was cancelled
+                await asyncio.shield(_end(process))  # a process is ended also where the caller was cancelled
             finally:
                 for task in tasks:
                     task.cancel()

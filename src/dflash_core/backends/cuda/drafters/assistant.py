@@ -1,4 +1,4 @@
-"""A Gemma assistant on a card: its launches over one sequence, whose keys and values are the target's own.
+"""A Gemma assistant on a card: weights, and launches over one sequence, whose keys and values are the target's own.
 
 Every token of a draft stands at the position of the first and sees only the committed ones, so nothing is written. Of
 its own it has only the target's hidden state after the newest position.
@@ -6,77 +6,99 @@ its own it has only the target's hidden state after the newest position.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from dflash_core.arch.assistant import AssistantConfig
+from dflash_core.arch.kinds import Attention
 from dflash_core.backends.cuda.activations import Activations
-from dflash_core.backends.cuda.block_pass import block_launches
 from dflash_core.backends.cuda.chunk import Chunk
-from dflash_core.backends.cuda.drafters.assistant_weights import DeviceAssistant
-from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher, TargetSequence
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, overwritten
-from dflash_core.backends.cuda.drafters.chains import BLOCK, ChainDrafter, HiddenRing, join_warps
+from dflash_core.backends.cuda.drafters.base import ChunkDrafter, Launcher, OnDevice, TargetSequence
+from dflash_core.backends.cuda.drafters.caches import overwritten
+from dflash_core.backends.cuda.drafters.cells import AssistantHead, CellHead
+from dflash_core.backends.cuda.drafters.chains import BLOCK, ChainDrafter, join_warps
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, AttentionLayers
-from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, PassMixer, Upload
+from dflash_core.backends.cuda.layers.base import Branch, ChunkRun, Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.cache_memory import slots_of
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, norm_launch
-from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch
-from dflash_core.backends.cuda.layers.splits import Splits
+from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch, SplitOrder, Splits
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP
-from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.target_model import Block, DeviceTarget, residuals_of
+from dflash_core.backends.cuda.target_pass import block_launches
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.assistant import NEEDS_KEYS, capabilities
-from dflash_core.drafters.capabilities import Capabilities
 
 
-class AssistantMemory:
-    """An assistant's memory for `context` positions, without weights. `hidden`, `tokens`: see `HiddenRing`."""
+class DeviceAssistant(OnDevice):
+    """An assistant's weights: layers with queries only, and projections between its width and the target's; and the
+    target, whose embedding and norm it uses. `mixers`: of each layer. Its final rows are rounded as those of the
+    target's head are."""
 
-    def __init__(self, draft: DeviceAssistant, context: int, arena: Arena, own: Arena, kv: CachePair) -> None:
-        device, positions = draft.device.torch_device, context + BLOCK
-        ring = HiddenRing(draft.config.target_width, positions, device)
-        self.hidden, self.tokens = ring.hidden, ring.tokens
-        self.caches = DraftCaches([ring.layer], BLOCK, positions)
-        self.buffers = PassBuffers(draft.config.embedding_length, *draft.projections(), own, arena)
-        orders = draft.split_orders(slots_of(context), kv)
-        self.splits = [
-            Splits(order, mixer.heads, self.buffers.inside) for order, mixer in zip(orders, draft.mixers, strict=True)
+    def __init__(self, config: AssistantConfig, upload: Upload, target: DeviceTarget, activations: Activations) -> None:
+        device = target.device
+        self.device, self.config, self.target = device, config, target
+        self.capabilities, self.width = capabilities(config, on_device=True), config.embedding_length
+        own, rounding = activations.drafter, activations.head
+        self.pre_projection = Projection(device, [upload.matrix("nextn.pre_projection.weight")], own.inputs)
+        self.mixers: list[AttentionLayers] = []
+        self.blk: list[Block] = []
+        for index, layer in enumerate(config.layers):
+            assert isinstance(layer.mixer, Attention), "an assistant's layers have attention mixers"
+            mixer = AttentionLayers(device, layer.mixer, own)
+            self.mixers.append(mixer)
+            residuals = residuals_of(device, upload, index, layer, own, None, partial(mixer.load, upload))
+            self.blk.append(Block(index, 0, residuals))
+        self.output_norm = upload.vector("output_norm.weight")
+        self.post_projection = Projection(device, [upload.matrix("nextn.post_projection.weight")], rounding)
+        self.head = CellHead(device, upload, config, rounding) if config.cells else AssistantHead(upload)
+
+    def projections(self) -> tuple[list[AnyProjection], list[AnyProjection]]:
+        pairs: list[tuple[AnyProjection, AnyProjection]]
+        pairs = [mixer.projections(0) for mixer in self.mixers]
+        pairs += [(ffn.inputs, ffn.out) for block in self.blk for ffn in block.feed_forwards]
+        inputs = [*(one for one, _ in pairs), self.post_projection, *self.head.projections]
+        return inputs, [self.pre_projection, *(out for _, out in pairs)]
+
+    def split_orders(self, context: int, kv: CachePair) -> list[SplitOrder]:
+        """The order of sums in each layer's attention over a cache for `context` positions."""
+        card, slots = self.device.card, slots_of(context)
+        return [
+            SplitOrder.of(mixer.heads, slots, card.multiprocessors, card.shared_bytes, trees=False, kv=kv)
+            for mixer in self.mixers
         ]
-        self.one = torch.ones(1, dtype=torch.int32, device=device)
 
-    @property
-    def nbytes(self) -> Mapping[str, int]:
-        return {"drafter KV": self.hidden.nbytes}
+    def scratch(self, context: int, kv: CachePair) -> Sequence[Sequence[TensorSpec]]:
+        orders = zip(self.split_orders(context, kv), self.mixers, strict=True)
+        inside = [Splits.pieces(order, mixer.heads) for order, mixer in orders]
+        return [*inside, *(ffn.pass_buffers for block in self.blk for ffn in block.feed_forwards)]
+
+    def drafter(
+        self, sequence: TargetSequence, context: int, arena: Arena, own: Arena, kv: CachePair = F16
+    ) -> Assistant:
+        return Assistant(self, sequence, context, arena, own, kv)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingBranch(PassMixer):
-    """Implements `layers.base.PassMixer` for one row of queries, which sees the committed positions in `kv`."""
+class ReadingBranch(Branch):
+    """One row of queries, which sees the committed positions in `kv`."""
 
-    layers: AttentionLayers
-    kv: KVCache
-    place: int
-    splits: Splits
+    inputs: Projection
+    out: Projection
 
-    out_bias = None
+    def __init__(self, layers: AttentionLayers, kv: KVCache, place: int, splits: Splits) -> None:
+        self.layers, self.kv, self.place, self.splits = layers, kv, place, splits
+        self.inputs, self.out = layers.projections(0)
 
-    @property
-    def inputs(self) -> Projection:
-        return self.layers.weights[0].inputs
-
-    @property
-    def out(self) -> Projection:
-        return self.layers.weights[0].out
+    def chunk(self, chunk: Chunk) -> ChunkRun:
+        raise NotImplementedError("no prompt runs through an assistant's layers")
 
     def launches(self, scope: Pass) -> Iterator[Launch]:
         layers, splits, buffers, state = self.layers, self.splits, scope.buffers, scope.state
@@ -91,10 +113,10 @@ class ReadingBranch(PassMixer):
              layers.frequencies, np.float32(layers.spec.eps), layers.query_scale, splits.q, *cache],
         )  # fmt: skip
         # Without its own position, which a window counts too.
-        most = max(layers.spec.window - 1, 0)
+        window = max(layers.spec.window - 1, 0)
         yield Launch(
             "mtp.cu", "mtp_split", defines, split.grid, split.block,
-            [state.pointer, np.int32(0), np.int32(0), np.int32(most), one, splits.q, *cache, splits.out,
+            [state.pointer, np.int32(0), np.int32(0), np.int32(window), one, splits.q, *cache, splits.out,
              splits.stats],
             split.shared,
         )  # fmt: skip
@@ -107,25 +129,24 @@ class ReadingBranch(PassMixer):
 
 
 class Assistant(ChainDrafter):
-    """Implements `drafters.base.DeviceDrafter`."""
+    """An assistant over one sequence of `context` positions."""
 
     needs = NEEDS_KEYS
 
     def __init__(
-        self, draft: DeviceAssistant, target: DeviceTarget, memory: AssistantMemory, sequence: TargetSequence
+        self, draft: DeviceAssistant, sequence: TargetSequence, context: int, arena: Arena, own: Arena, kv: CachePair
     ) -> None:
-        self.draft, self.target, self.memory = draft, target, memory
-        self.captured, self.state, self.caches = sequence.captured, sequence.state, memory.caches
+        super().__init__(sequence, draft.config.target_width, context + BLOCK)
+        self.draft, self.nbytes = draft, self.hidden.nbytes
         self.embedding, self._reaches = sequence.embedding, sequence.reaches
+        self.buffers = PassBuffers(draft.width, *draft.projections(), own, arena)
         self.branches = [
-            ReadingBranch(mixer, *sequence.keys(source), splits)
-            for mixer, source, splits in zip(draft.mixers, draft.config.sources, memory.splits, strict=True)
+            ReadingBranch(mixer, *sequence.keys(source), Splits(order, mixer.heads, self.buffers.inside))
+            for mixer, source, order in zip(
+                draft.mixers, draft.config.sources, draft.split_orders(context, kv), strict=True
+            )
         ]
-        self.one_row = At(memory.one, 0)
-
-    @property
-    def ring(self) -> AssistantMemory:
-        return self.memory
+        self.one_row = At(torch.ones(1, dtype=torch.int32, device=draft.device.torch_device), 0)
 
     def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
         """None: what is committed is in the target's cache, and in the ring."""
@@ -143,9 +164,9 @@ class Assistant(ChainDrafter):
         return list(self._token(head, depth))
 
     def _token(self, head: Head, depth: int) -> Iterator[Launch]:
-        draft, buffers, eps = self.draft, self.memory.buffers, self.draft.config.rms_eps
-        pre, post, spec = draft.pre_projection, draft.post_projection, self.target.spec
-        state, slots = self.memory.hidden, len(self.memory.hidden)
+        draft, buffers, eps = self.draft, self.buffers, self.draft.config.rms_eps
+        pre, post, spec = draft.pre_projection, draft.post_projection, draft.target.spec
+        state, slots = self.hidden, len(self.hidden)
         if depth:  # the activations of the token before are still there; its logits are no longer needed
             yield from post.launches(buffers.acts, buffers.wide, 1)
             state, slots = buffers.wide, 1
@@ -156,7 +177,7 @@ class Assistant(ChainDrafter):
              **pre.forms},
             1, WARP * join_warps(width),
             [self.state.pointer, np.int32(depth), self.embedding.blocks, state, np.int32(slots),
-             self.target.output_norm, np.float32(spec.rms_eps), *pre.act_args(buffers.acts)],
+             draft.target.output_norm, np.float32(spec.rms_eps), *pre.act_args(buffers.acts)],
         )  # fmt: skip
         yield from pre.launches(buffers.acts, buffers.narrow, 1)
         before = Added(pre.split_k, buffers.narrow, fresh=True)
@@ -166,7 +187,7 @@ class Assistant(ChainDrafter):
         readers = sorted((draft.head.reader(head), post), key=lambda one: not one.plan.needs_q8)
         yield norm_launch(
             buffers.h, draft.output_norm, eps, 1, buffers.acts, readers[0], self.one_row, 0,
-            added=before, both=True, normed=draft.head.normed(buffers),
+            added=before, both=True, normed=draft.head.row,
         )  # fmt: skip
         yield from draft.head.launches(head, buffers, depth)
 
@@ -177,66 +198,14 @@ class Assistant(ChainDrafter):
         return AssistantChunk(self, chunk)
 
 
-class AssistantChunk:
+class AssistantChunk(ChunkDrafter):
     """A chunk of a prompt: the target's last rows."""
 
     def __init__(self, drafter: Assistant, chunk: Chunk) -> None:
         self._drafter, self._chunk = drafter, chunk
 
-    def capture(self, layer: int, n: int) -> None:
-        """Does nothing: `update_cache` reads the last layer's output in chunk.h."""
-
     def update_cache(self, n: int) -> None:
-        """Store the last rows; they are already committed."""
         state = self._drafter.state
         state.push()
-        self._drafter.keep(self._chunk.h[:n])
+        self._drafter.store(self._chunk.h[:n])
         state.host["draft_length"] = state.host["length"]
-
-
-class AssistantOnDevice:
-    """Implements `drafters.base.OnDevice`: an assistant's weights, and the target whose embedding and norm it uses."""
-
-    def __init__(self, weights: DeviceAssistant, target: DeviceTarget) -> None:
-        self.weights, self.target = weights, target
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return capabilities(self.weights.config, on_device=True)
-
-    def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
-        weights = self.weights
-        orders = weights.split_orders(slots_of(context), kv)
-        inside = [Splits.pieces(order, mixer.heads) for order, mixer in zip(orders, weights.mixers, strict=True)]
-        inside += [ffn.pass_buffers for block in weights.blk for ffn in block.feed_forwards]
-        return [*PassBuffers.partials(*weights.projections()), *max(inside, key=Arena.need)]
-
-    def own_buffers(self) -> Sequence[TensorSpec]:
-        return PassBuffers.lasting(self.weights.config.embedding_length, *self.weights.projections())
-
-    def memory(self, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> AssistantMemory:
-        return AssistantMemory(self.weights, context, arena, own, kv)
-
-    def drafter(self, memory: DraftMemory, sequence: TargetSequence) -> Assistant:
-        assert isinstance(memory, AssistantMemory), "this memory belongs to a different kind of drafter"
-        return Assistant(self.weights, self.target, memory, sequence)
-
-    def projections(self) -> Sequence[AnyProjection]:
-        inputs, outputs = self.weights.projections()
-        return [*inputs, *outputs]
-
-    def chunk_projections(self) -> Sequence[Projection]:
-        return ()
-
-    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
-        return ()
-
-    def chunk_lasting(self, rows: int) -> Sequence[TensorSpec]:
-        return ()
-
-
-def on_device(
-    config: AssistantConfig, upload: Upload, target: DeviceTarget, activations: Activations
-) -> AssistantOnDevice:
-    """See `backends.cuda.drafters.kinds`."""
-    return AssistantOnDevice(DeviceAssistant(target.device, upload, config, activations), target)

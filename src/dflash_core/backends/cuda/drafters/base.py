@@ -1,4 +1,4 @@
-"""The interface between a sequence on a card and a drafter that proposes inside its steps.
+"""A drafter that proposes inside a card's steps: what it shares with the others, and its interface to a sequence.
 
 An `OnDevice` is a loaded drafter. A `DeviceDrafter` is its part of one sequence: the launches that it adds to the
 step's graph, the memory that it owns, and the target layers that it captures. A drafter on the host has none of these;
@@ -7,178 +7,232 @@ see drafters/base.py of the core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
+from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.drafters.caches import DraftCaches
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import Inputs, Launch
+from dflash_core.backends.cuda.launch import NO_INPUTS, Device, Inputs, Launch
+from dflash_core.backends.cuda.layers.attention import AttentionBranch
+from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
-from dflash_core.backends.cuda.rings import Empty
+from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, width_for
+from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import F16, CachePair
+from dflash_core.drafters import registry
+from dflash_core.drafters.base import DraftModel
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.kinds import CARD
 from dflash_core.knobs import Knobs
 from dflash_core.tree import Candidates
 
+PENDING_ROWS = MAX_NODES  # the most committed positions that may be pending: at least the longest path
+UPDATE_WIDTHS = (16, 64)  # rows of the passes with which host-driven calls update the caches
+
 # Binds the launches once per key and runs them.
 Launcher = Callable[[tuple[object, ...], Callable[[], list[Launch]]], None]
+# Makes a drafter of its config and its weights; see `loaders` in drafters/kinds.py.
+Loader = Callable[[Any, Upload, DeviceTarget, Activations], "OnDevice"]
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSequence:
     """What a drafter uses of the target's part of a sequence. `captured`: the outputs of the layers that it names;
-    `keys`: of a layer's index, the cache of its keys and values, and the layer's place in it. `reaches`: whether the
-    target's caches of a sequence of so many positions (second) hold all that a row after fewer (first) sees."""
+    `mixers`: the sequence's state by groups of layers; `places`: of each layer, its group and its place there."""
 
     embedding: Embedding
     captured: CapturedLayers
     state: DeviceState
-    keys: Callable[[int], tuple[KVCache, int]]
-    reaches: Callable[[int, int], bool]
+    mixers: Sequence[MixerMemory]
+    places: Sequence[tuple[int, int]]
+
+    def keys(self, layer: int) -> tuple[KVCache, int]:
+        """The cache of the keys and values of an attention layer, and the layer's place in it."""
+        group, place = self.places[layer]
+        branch = self.mixers[group].layer(place)
+        assert isinstance(branch, AttentionBranch), "a layer without keys and values"
+        return branch.kv, branch.place
+
+    def reaches(self, length: int, before: int) -> bool:
+        """Whether truncating a sequence of `before` positions to `length` restores all that a row there sees."""
+        return all(memory.reaches(length, before) for memory in self.mixers)
 
 
-class DraftMemory(Protocol):
-    """The memory that a drafter needs for a sequence, in addition to its weights."""
-
-    @property
-    def nbytes(self) -> Mapping[str, int]:
-        """Bytes of the sequence's state, by component of the memory breakdown."""
-
-
-class ChunkDrafter(Protocol):
+class ChunkDrafter(ABC):
     """A drafter's part of a chunk of a prompt."""
 
     def capture(self, layer: int, n: int) -> None:
-        """Called after the target's embedding and each layer, with `n` rows of the residual in the chunk."""
+        """Called after the target's embedding and each layer, with `n` rows of the residual in the chunk. Nothing for
+        drafters that read only the last layer's output, which stays there."""
+        return
 
+    @abstractmethod
     def update_cache(self, n: int) -> None:
         """Called when the chunk's rows are committed: add them to the drafter's cache."""
 
 
-class DeviceDrafter(Protocol):
-    """A drafter over one sequence. Committed positions are pending until they are in its cache."""
+class DeviceDrafter(ABC):
+    """A drafter over one sequence, all of whose state is in `caches`. Committed positions are pending until they are
+    there. `block`: positions of a draft, including the anchor: the most that a step commits. `nbytes`: of the
+    sequence's state. `max_pending`: the most positions that may be pending."""
 
-    @property
-    def block(self) -> int:
-        """Positions of a draft, including the anchor: the most that a step commits."""
+    block: int
+    nbytes: int
+    caches: DraftCaches
+    captured: CapturedLayers
+    state: DeviceState
+    max_pending = PENDING_ROWS
 
-    @property
-    def pending(self) -> int:
-        """Committed positions that are not in the cache."""
-
-    @property
-    def max_pending(self) -> int:
-        """The most positions that may be pending."""
-
+    @abstractmethod
     def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
-        """Add the pending rows row0..row0 + rows to the cache."""
+        """Add the pending rows row0..row0 + rows to the caches."""
 
+    @abstractmethod
     def passes(self, knobs: Knobs) -> int:
         """How many passes of its model a draft needs with these settings, one after the other."""
 
+    @abstractmethod
     def propose_launches(self, head: Head, passes: int) -> list[Launch]:
-        """The drafter's part of a step: add what the last step committed to the cache, and write ranked candidates
+        """The drafter's part of a step: add what the last step committed to the caches, and write ranked candidates
         where tree_build reads them."""
 
     @property
     def tree_inputs(self) -> Inputs:
         """More defines and arguments of tree_build after `propose_launches`."""
+        return NO_INPUTS
+
+    @abstractmethod
+    def commit_launches(self, width: int) -> list[Launch]:
+        """Make an accepted path of up to `width` nodes pending."""
+
+    @abstractmethod
+    def observe(self, features: Tensor, launch: Launcher) -> None:
+        """Commit n positions with the features (n, captured layers * hidden)."""
+
+    @abstractmethod
+    def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
+        """Logits (depths, vocab) after the first `at` positions, or all of them. The state does not change."""
 
     def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> Candidates | None:
         """What a step proposes after the first `at` positions, each candidate scored given its parent; None if the
         drafter has no such scores. The state does not change."""
+        return None
 
-    def commit_launches(self, width: int) -> list[Launch]:
-        """Make an accepted path of up to `width` nodes pending."""
-
-    def drain_launches(self) -> list[Launch]:
-        """Add everything that may be pending to the cache, after the steps that are queued."""
-
-    def update_cache(self, launch: Launcher) -> None:
-        """Add all committed positions to the cache."""
-
-    def observe(self, features: Tensor, launch: Launcher) -> None:
-        """Commit n positions with the features (n, captured layers * hidden)."""
-
-    def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """Logits (block - 1, vocab) after the first `at` positions, or all of them. The state does not change."""
-
-    def checkpoint(self, empty: Empty) -> object:
-        """State that truncating the cache cannot restore, in host memory that `empty` allocates; nothing may be
-        pending."""
-
-    def checkpoint_sizes(self) -> Sequence[int]:
-        """Bytes of the tensors that `checkpoint` would allocate."""
-
-    def reaches(self, length: int) -> bool:
-        """Whether its cache can be truncated to `length` positions without a checkpoint."""
-
-    def restore(self, saved: object, length: int) -> None:
-        """Called before the committed length becomes `length`; `saved` is the checkpoint made there. 0: a new sequence
-        begins."""
-
-    def positions(self, begin: int, end: int) -> tuple[Tensor, ...]:
-        """The per-position state of begin..end in its stored form; nothing may be pending."""
-
-    def saved_of(self, length: int, tensors: Sequence[Tensor]) -> object:
-        """The result of `checkpoint` after `length` positions, built from its tensors. Raises SnapshotError."""
-
-    def tensors_of(self, saved: object) -> tuple[Tensor, ...]:
-        """The tensors of a result of `checkpoint`."""
-
-    def resume(self, saved: object, length: int) -> None:
-        """Turn an empty cache into that of a sequence of `length` positions, in stream order and without what
-        `positions` gives; `saved`: the checkpoint made there."""
-
-    def begin_turn(self) -> None:
-        """Called when an answer begins; later, drafts may be repeated from any of its positions."""
-
-    def before_step(self, queued: int) -> None:
-        """Called before a step is queued behind `queued` others whose results the host has not read yet."""
-
+    @abstractmethod
     def chunk(self, chunk: Chunk) -> ChunkDrafter:
         """The drafter's part of prompts that are processed in `chunk`."""
 
-
-class OnDevice(Protocol):
-    """A loaded drafter on a card."""
+    @property
+    def length(self) -> int:
+        """Committed positions."""
+        return int(self.state.host["length"])
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def pending(self) -> int:
+        """Committed positions that are not in the caches."""
+        return int(self.state.host["length"] - self.state.host["draft_length"])
+
+    def before_step(self, queued: int) -> None:
+        """Called before a step is queued behind `queued` others whose results the host has not read yet."""
+        self.caches.before_steps(self.length, self.block * (queued + 1), self.max_pending)
+
+    def drain_launches(self) -> list[Launch]:
+        """Add everything that may be pending to the caches, after the steps that are queued."""
+        rows0 = range(0, PENDING_ROWS, PASS_ROWS)
+        updates = [launch for row0 in rows0 for launch in self.update_launches(PASS_ROWS, row0)]
+        return [*updates, Launch("features.cu", "features_taken", {}, 1, 1, [self.state.pointer])]
+
+    def update_cache(self, launch: Launcher) -> None:
+        """Add all committed positions to the caches."""
+        self.state.push()
+        pending = self.pending
+        for row0 in range(0, pending, PASS_ROWS):
+            rows = width_for(min(PASS_ROWS, pending - row0), UPDATE_WIDTHS)
+            launch(("update", rows, row0), partial(self.update_launches, rows, row0))
+        self.state.host["draft_length"] = self.state.host["length"]
+
+    @contextmanager
+    def standing(self, at: int | None, launch: Launcher, **fields: float) -> Iterator[None]:
+        """Inside the context, the state is that of a draft after the first `at` positions (None: all) with `fields`."""
+        self.update_cache(launch)
+        state, length = self.state.host, self.length
+        begin = length if at is None else at
+        with self.caches.cut_to(begin, length):
+            for name, value in fields.items():
+                state[name] = value
+            state["stop"] = StopCode.RUNNING
+            state["length"] = state["draft_length"] = begin
+            try:
+                self.state.push()
+                yield
+            finally:
+                state["length"] = state["draft_length"] = length
+
+
+class OnDevice(ABC):
+    """A loaded drafter on a card: its weights, and the memory that they need in a sequence. `width`: of its residual
+    stream."""
+
+    device: Device
+    capabilities: Capabilities
+    width: int
+
+    @abstractmethod
+    def projections(self) -> tuple[Sequence[AnyProjection], Sequence[AnyProjection]]:
+        """The projections that read rows as wide as the residual stream, and those that write such rows; without the
+        head, which is the target's."""
+
+    @abstractmethod
+    def scratch(self, context: int, kv: CachePair) -> Sequence[Sequence[TensorSpec]]:
+        """What parts of its layers need while they run, one after the other."""
 
     def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         """Scratch memory of its passes."""
+        return [*PassBuffers.partials(*self.projections()), *max(self.scratch(context, kv), key=Arena.need)]
 
     def own_buffers(self) -> Sequence[TensorSpec]:
         """Memory that others must not use between passes, such as rows that are pending."""
+        return PassBuffers.lasting(self.width, *self.projections())
 
-    def memory(self, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> DraftMemory:
-        """Memory of a sequence of `context` positions: allocated, or only counted on a device without memory.
+    @abstractmethod
+    def drafter(
+        self, sequence: TargetSequence, context: int, arena: Arena, own: Arena, kv: CachePair = F16
+    ) -> DeviceDrafter:
+        """Its part of a new sequence of `context` positions, with its memory.
 
         `arena`: holds `pass_buffers`; the target's passes use it too. `own`: holds `own_buffers`. `kv`: the types of
         keys and values in layers that see the whole context.
         """
 
-    def drafter(self, memory: DraftMemory, sequence: TargetSequence) -> DeviceDrafter:
-        """The drafter's part of a new sequence."""
-
-    def projections(self) -> Sequence[AnyProjection]:
-        """Every matrix product of its part of a step, without the head, which is the target's."""
-
     def chunk_projections(self) -> Sequence[Projection]:
         """The matrices that a chunk of a prompt is multiplied by."""
+        return ()
 
     def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
         """Memory that a chunk of `rows` rows needs in the arena."""
+        return ()
 
     def chunk_lasting(self, rows: int) -> Sequence[TensorSpec]:
         """Memory that a chunk needs outside the arena, because it lasts from layer to layer: `Chunk.lasting`."""
+        return ()
+
+
+def on_device(config: DraftModel, upload: Upload, target: DeviceTarget, activations: Activations) -> OnDevice:
+    """A drafter of `target` with the weights of `upload`, by its kind's row in the table of drafters. Raises
+    UnsupportedError."""
+    load: Loader = registry.loader(config.kind, CARD)
+    return load(config, upload, target, activations)

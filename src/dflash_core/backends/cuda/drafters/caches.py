@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.rings import HostRows, Layer, Rings, copied, put, ring_slots
+from dflash_core.backends.cuda.rings import HostRows, Layer, Rings, Tensors, copied, put, ring_slots
 from dflash_core.errors import Code, ContextError
 
 # Slots of a ring beyond its window: for a block, for what steps in flight may commit, and for what may be pending.
@@ -40,20 +40,10 @@ class DraftCaches(Rings):
         self._copies: list[HostRows] = []  # rows that steps of the current answer have overwritten
         self._copied = 0  # the position where those copies end
 
-    def forget(self) -> None:
-        super().forget()
-        self._copied = 0
-        self._copies.clear()
-
-    def restore(self, saved: HostRows | None, length: int, before: int) -> None:
+    def restore(self, saved: Tensors | None, length: int = 0, before: int = 0) -> None:
         super().restore(saved, length, before)
         self._copies.clear()
-        if saved is not None:
-            self._copied = length
-
-    def resume(self, saved: HostRows | None, length: int) -> None:
-        super().resume(saved, length)
-        if saved is not None:
+        if saved is None or saved:
             self._copied = length
 
     def begin_turn(self, length: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,52 +23,38 @@ CELL_WARPS = 8  # warps of a block of kernels/cells.cu
 ORDERS = {"F32": "float", "I32": "i32", "I64": "i64"}  # by the type of the list of tokens
 
 
-class AssistantHead(Protocol):
-    """Logits of one row, and the candidates of a draft's position among them."""
-
-    @property
-    def projections(self) -> Sequence[AnyProjection]:
-        """Products whose results are in the pass's memory."""
-
-    def reader(self, head: Head) -> AnyProjection:
-        """What reads the row's activations. `head`: the target's, whose memory of logits may be used."""
-
-    def normed(self, buffers: PassBuffers) -> Tensor | None:
-        """Where the row is also needed in f32."""
-
-    def launches(self, head: Head, buffers: PassBuffers, depth: int) -> list[Launch]: ...
-
-    def on_host(self, head: Head) -> Tensor:
-        """Logits (1, vocab) of the last launches; -inf for tokens without."""
-
-
-class DenseHead:
-    """Implements `AssistantHead` for the matrix of all tokens."""
+class AssistantHead:
+    """Logits of one row, and the candidates of a draft's position among them: by the matrix of all tokens."""
 
     projections: Sequence[AnyProjection] = ()
+    """Products whose results are in the pass's memory."""
+    row: Tensor | None = None
+    """Where the row is also needed in f32."""
 
     def __init__(self, upload: Upload) -> None:
         self.matrix = upload.matrix(TOKENS)
 
     def reader(self, head: Head) -> AnyProjection:
+        """What reads the row's activations. `head`: the target's, whose memory of logits may be used."""
         return head.of(self.matrix).full
-
-    def normed(self, buffers: PassBuffers) -> Tensor | None:
-        return None
 
     def launches(self, head: Head, buffers: PassBuffers, depth: int) -> list[Launch]:
         return head.of(self.matrix).candidate_launches(buffers.acts, 1, position=depth)
 
     def on_host(self, head: Head) -> Tensor:
+        """Logits (1, vocab) of the last launches; -inf for tokens without."""
         return head.on_host(1)
 
 
-class CellHead:
-    """Implements `AssistantHead` for centroids: the tokens of the cells whose centroids suit the row best."""
+class CellHead(AssistantHead):
+    """By centroids: over the tokens of the cells whose centroids suit the row best."""
+
+    row: Tensor
 
     def __init__(self, device: Device, upload: Upload, config: AssistantConfig, rounding: Rounding) -> None:
         on, self.config = device.torch_device, config
         self.centroids = Projection(device, [upload.matrix("masked_embd_centroids.weight")], rounding)
+        self.projections = (self.centroids,)
         self.type, self.rows = upload.raw(TOKENS)
         order, self.order = upload.raw("masked_embd_ordering")
         if order not in ORDERS:
@@ -83,15 +68,8 @@ class CellHead:
         self.maxima, self.sums = (torch.zeros(blocks, device=on) for _ in range(2))
         self.row = torch.zeros(1, config.embedding_length, device=on)
 
-    @property
-    def projections(self) -> Sequence[AnyProjection]:
-        return [self.centroids]
-
     def reader(self, head: Head) -> AnyProjection:
         return self.centroids
-
-    def normed(self, buffers: PassBuffers) -> Tensor | None:
-        return self.row
 
     def launches(self, head: Head, buffers: PassBuffers, depth: int) -> list[Launch]:
         cells, threads = {"CELLS": self.config.cells, "USED": self.used, "EACH": self.each}, WARP * CELL_WARPS

@@ -4,20 +4,17 @@ newest position: the ring of those states, and a draft as one chain of passes.""
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.captured import CapturedLayers
-from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.drafters.base import Launcher
-from dflash_core.backends.cuda.drafters.caches import draft_slots
-from dflash_core.backends.cuda.drafters.in_caches import InCaches
-from dflash_core.backends.cuda.launch import NO_INPUTS, Inputs, Launch, ceil_div
+from dflash_core.backends.cuda.drafters.base import DeviceDrafter, Launcher, TargetSequence
+from dflash_core.backends.cuda.drafters.caches import DraftCaches, draft_slots
+from dflash_core.backends.cuda.launch import Launch, ceil_div
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.rings import Layer
@@ -36,41 +33,25 @@ def join_warps(width: int) -> int:
     return ceil_div(groups, ceil_div(groups, JOIN_WARPS))
 
 
-class HiddenRing:
-    """`hidden` (slots, width): the target's residual stream after the newest positions; `tokens`: the tokens there;
-    position p is in slot p % slots. For sequences of `positions` positions, a draft included."""
+class ChainDrafter(DeviceDrafter):
+    """The part of a drafter that these share. `captured`: the target's last layer. `needs`: what it reads besides
+    features, in a refusal.
 
-    def __init__(self, width: int, positions: int, device: torch.device) -> None:
-        slots = draft_slots(HIDDEN_WINDOW, positions)
-        self.hidden = torch.zeros(slots, width, device=device)
-        self.tokens = torch.zeros(slots, dtype=torch.int32, device=device)
-
-    @property
-    def layer(self) -> Layer:
-        """As a layer of a drafter's caches."""
-        return Layer((self.hidden[None],), HIDDEN_WINDOW)
-
-
-class ChainMemory(Protocol):
-    """The part of such a drafter's memory that is used here."""
-
-    hidden: Tensor
-    tokens: Tensor
-
-
-class ChainDrafter(InCaches):
-    """The part of `drafters.base.DeviceDrafter` that these drafters share. `captured`: the target's last layer."""
+    `hidden` (slots, width): the target's residual stream after the newest positions; `tokens`: the tokens there;
+    position p is in slot p % slots.
+    """
 
     block = BLOCK
     needs: str
-    """What it reads besides features, in a refusal."""
-    captured: CapturedLayers
-    state: DeviceState
 
-    @property
-    @abstractmethod
-    def ring(self) -> ChainMemory:
-        """The hidden states of this sequence."""
+    def __init__(self, sequence: TargetSequence, width: int, positions: int, cached: Sequence[Layer] = ()) -> None:
+        """`width`: of the target's residual stream. `positions`: of the longest sequence, a draft included. `cached`:
+        what it stores besides the ring."""
+        self.captured, self.state = sequence.captured, sequence.state
+        slots, on = draft_slots(HIDDEN_WINDOW, positions), sequence.captured.rows.device
+        self.hidden = torch.zeros(slots, width, device=on)
+        self.tokens = torch.zeros(slots, dtype=torch.int32, device=on)
+        self.caches = DraftCaches([*cached, Layer((self.hidden[None],), HIDDEN_WINDOW)], BLOCK, positions)
 
     @abstractmethod
     def token_launches(self, head: Head, depth: int) -> list[Launch]:
@@ -84,24 +65,16 @@ class ChainDrafter(InCaches):
         return knobs.mtp_depth
 
     def propose_launches(self, head: Head, passes: int) -> list[Launch]:
-        """Draft one token after the other."""
         return [launch for depth in range(passes) for launch in self.token_launches(head, depth)]
-
-    @property
-    def tree_inputs(self) -> Inputs:
-        return NO_INPUTS
-
-    def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> None:
-        """None: drafts are one chain, so each token is already scored given its parent."""
 
     def commit_launches(self, width: int) -> list[Launch]:
         """Store the residual stream and the tokens of an accepted path of up to `width` nodes."""
-        features, ring = self.captured, self.ring
+        features, hidden = self.captured, self.hidden
         grid = (ceil_div(ceil_div(features.width, 4), COPY_THREADS), width)
         return [
             Launch("features.cu", "keep_hidden", {}, grid, COPY_THREADS,
-                   [self.state.pointer, features.rows, ring.hidden, ring.tokens, np.int32(features.width),
-                    np.int32(len(ring.hidden))])
+                   [self.state.pointer, features.rows, hidden, self.tokens, np.int32(features.width),
+                    np.int32(len(hidden))])
         ]  # fmt: skip
 
     # ---- Driven from the host ------------------------------------------------------------------------------------
@@ -110,19 +83,16 @@ class ChainDrafter(InCaches):
         """Not supported: the drafter needs more than features. Raises MismatchError."""
         raise MismatchError(self.needs)
 
-    def keep(self, rows: Tensor) -> None:
+    def store(self, rows: Tensor) -> None:
         """Store the target's residual stream (n, hidden) after the last n committed positions."""
-        hidden = self.ring.hidden
-        slots = len(hidden)
+        slots = len(self.hidden)
         rows = rows[-slots:]
-        first = (int(self.state.host["length"]) - len(rows)) % slots
+        first = (self.length - len(rows)) % slots
         ahead = min(len(rows), slots - first)
-        hidden[first : first + ahead] = rows[:ahead]
-        hidden[: len(rows) - ahead] = rows[ahead:]
+        self.hidden[first : first + ahead] = rows[:ahead]
+        self.hidden[: len(rows) - ahead] = rows[ahead:]
 
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """Logits (MAX_MTP_DEPTH, vocab) after the first `at` positions, or all of them. The state does not
-        change."""
         return self.chain(root, MAX_MTP_DEPTH, at, head, launch)
 
     def chain(self, root: int, depths: int, at: int | None, head: Head, launch: Launcher) -> Logits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,17 +13,17 @@ from dflash_core.arch import draft_heads
 from dflash_core.backends.cuda.activations import Rounding
 from dflash_core.backends.cuda.launch import WARP, At, Device, Launch, ceil_div
 from dflash_core.backends.cuda.layers.base import PassBuffers, Upload
-from dflash_core.backends.cuda.products import Arena, TensorSpec
+from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
 
 
-class ConvolutionRows:
+class ConvolutionRows(NamedTuple):
     """What the convolution before a sub-layer leaves for the one after it, for a block of `rows` rows: the normed input
     (rows, hidden), and its part of the second convolution's coefficients (rows, taps, groups)."""
 
-    def __init__(self, spec: draft_heads.Convolution, rows: int, hidden: int, own: Arena) -> None:
-        self.normed, self.later = own.carve(*self.pieces(spec, rows, hidden))
+    normed: Tensor
+    later: Tensor
 
     @staticmethod
     def pieces(spec: draft_heads.Convolution, rows: int, hidden: int) -> Sequence[TensorSpec]:

@@ -16,35 +16,25 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
-from dflash_core.backends.cuda.drafters.base import DraftMemory, Launcher, TargetSequence
-from dflash_core.backends.cuda.drafters.convolution import DeviceConvolution
+from dflash_core.backends.cuda.drafters.base import PENDING_ROWS, DeviceDrafter, Launcher, TargetSequence
+from dflash_core.backends.cuda.drafters.caches import DraftCaches, cache_table, draft_slots
+from dflash_core.backends.cuda.drafters.convolution import ConvolutionRows, DeviceConvolution
 from dflash_core.backends.cuda.drafters.dflash_chunk import DFlashChunk, chunk_buffers
-from dflash_core.backends.cuda.drafters.dflash_memory import (
-    DFlashMemory,
-    convolution_rows,
-    fused_rows,
-    pending_rows,
-    split_order,
-)
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
-from dflash_core.backends.cuda.drafters.in_caches import PENDING_ROWS, InCaches
+from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
-from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
+from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, norm_launch
-from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch
-from dflash_core.backends.cuda.layers.splits import Splits
+from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch, SplitOrder, Splits
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
-from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.rings import Layer
+from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.config import DraftConfig
-from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.dflash import capabilities
 from dflash_core.drafters.draw_noise import noise_share
 from dflash_core.knobs import Knobs
 from dflash_core.models.norm import rms_norm
@@ -53,17 +43,76 @@ from dflash_core.tree import Candidates
 COPY_THREADS = 256
 
 
-class DFlash(InCaches):
-    """Implements `drafters.base.DeviceDrafter`. `captured`: the target's layers that it reads."""
+class DFlashOnDevice(DeviceDraft):
+    """A drafter's weights, and the memory that they need in a sequence."""
 
-    def __init__(self, draft: DeviceDraft, memory: DFlashMemory, sequence: TargetSequence) -> None:
-        self.draft, self.memory, self.captured = draft, memory, sequence.captured
-        self.caches = memory.caches
+    def split_order(self, context: int, kv: CachePair) -> SplitOrder:
+        """The order of sums in the block's attention, in a layer with keys and values of the types `kv`."""
+        card, slots = self.device.card, context + self.config.block_size
+        return SplitOrder.of(self.heads, slots, card.multiprocessors, card.shared_bytes, trees=False, kv=kv)
+
+    def scratch(self, context: int, kv: CachePair) -> Sequence[Sequence[TensorSpec]]:
+        return [Splits.pieces(self.split_order(context, kind), self.heads) for kind in (kv, F16)]
+
+    def rows(self) -> Sequence[TensorSpec]:
+        """Pending features, times HEADROOM; the context's rows before the norm of each layer, if layers norm them; what
+        convolutions need for a block, if there are any."""
+        fused = [] if self.aux_norm is None else [((PASS_ROWS, self.width), torch.float32)]
+        conv = self.config.heads.conv
+        convolved = ConvolutionRows.pieces(conv, self.config.block_size, self.width) if conv else ()
+        return [((PENDING_ROWS, self.fc.columns), torch.float16), *fused, *convolved]
+
+    def own_buffers(self) -> Sequence[TensorSpec]:
+        return [*self.rows(), *super().own_buffers()]
+
+    def drafter(self, sequence: TargetSequence, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> DFlash:
+        return DFlash(self, sequence, context, arena, own, kv)
+
+    def chunk_projections(self) -> Sequence[Projection]:
+        return [self.fc, *(context.projection for context in self.contexts)]
+
+    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
+        return chunk_buffers(self, rows)
+
+    def chunk_lasting(self, rows: int) -> Sequence[TensorSpec]:
+        """Sums over captured layers times HEADROOM, (rows, hidden): each captured layer adds to them."""
+        return [((rows, self.width), torch.float16)]
+
+
+class DFlash(DeviceDrafter):
+    """A drafter over one sequence of `context` positions. `captured`: the target's layers that it reads. `kv`: the
+    types of keys and values in layers that see the whole context; layers with a window store f16."""
+
+    def __init__(
+        self, draft: DFlashOnDevice, sequence: TargetSequence, context: int, arena: Arena, own: Arena, kv: CachePair
+    ) -> None:
+        config, heads, on = draft.config, draft.heads, draft.device.torch_device
+        self.draft, self.captured, self.state = draft, sequence.captured, sequence.state
         self.embedding = draft.embedding or sequence.embedding
-        self.state = sequence.state
-        self.rows, self.block, self.depths = memory.rows, memory.block, draft.config.depths
-        self.block_rows = At(memory.counts, 0)  # live rows of the block, as kernels read them
-        self.all_rows = At(memory.counts, 1)
+        self.rows, self.depths = config.block_size, config.depths
+        self.block = 1 + config.depths  # at least `rows`
+        positions = context + self.block  # the block's own rows come after the context
+        self.kv = [
+            KVCache(
+                1, heads.kv_heads, draft_slots(layer.window, positions), heads.head_dim, on,
+                kv.windowed if layer.window else kv,
+            )
+            for layer in draft.layers
+        ]  # fmt: skip
+        self.nbytes = sum(cache.nbytes for cache in self.kv)
+        layers = [Layer.of(cache, layer.window) for cache, layer in zip(self.kv, draft.layers, strict=True)]
+        self.caches = DraftCaches(layers, self.block, positions)
+        self.table = cache_table(self.kv)
+        self.pending_rows, *rest = own.carve(*draft.rows())
+        self.fused = rest.pop(0) if draft.aux_norm is not None else None
+        self.convolved = ConvolutionRows(*rest) if rest else None
+        self.buffers = PassBuffers(draft.width, *draft.projections(), own.after(*draft.rows()), arena)
+        inside = self.buffers.inside
+        self.splits = {kind: Splits(draft.split_order(context, kind), heads, inside) for kind in (kv, F16)}
+        vocab = config.heads.draft_vocab or config.vocab_size or 0
+        self.scored = draft.pairs.table(self.rows, draft.width, vocab, on) if draft.pairs else None
+        counts = torch.tensor([self.rows, PASS_ROWS], dtype=torch.int32, device=on)
+        self.block_rows, self.all_rows = At(counts, 0), At(counts, 1)  # live rows, as kernels read them
 
     # ---- Launches ------------------------------------------------------------------------------------------------
 
@@ -72,14 +121,13 @@ class DFlash(InCaches):
         return list(self._update(rows, row0))
 
     def _update(self, rows: int, row0: int) -> Iterator[Launch]:
-        draft, buffers = self.draft, self.memory.buffers
-        fc = draft.fc
+        draft, buffers, fused, fc = self.draft, self.buffers, self.fused, self.draft.fc
         yield Launch(
             "draft.cu", "draft_gather", self._defines(fc, 0), (groups_of(fc.columns), rows), WARP,
-            [self.state.pointer, np.int32(row0), self.memory.pending, np.int32(fc.columns), *fc.act_args(buffers.acts)],
+            [self.state.pointer, np.int32(row0), self.pending_rows, np.int32(fc.columns), *fc.act_args(buffers.acts)],
         )  # fmt: skip
         yield from fc.launches(buffers.acts, buffers.narrow, rows)
-        fused, eps = self.memory.fused, draft.config.rms_eps
+        eps = draft.config.rms_eps
         yield norm_launch(
             buffers.h, draft.enc_output_norm, eps, rows, buffers.acts, draft.contexts[0].projection,
             self.all_rows, 0, added=Added(fc.split_k, buffers.narrow, fresh=True), both=len(draft.contexts) > 1,
@@ -95,19 +143,19 @@ class DFlash(InCaches):
     def _store(self, part: Context, projected: Tensor, rows: int, row0: int, split_k: int) -> Iterator[Launch]:
         """Append rows of a context's projection, f32 (split_k, rows, width), to the cache as keys and values. Layers
         with equal cache types share a launch."""
-        draft, heads, memory = self.draft, self.draft.heads, self.memory
+        draft, heads = self.draft, self.draft.heads
         layers = range(part.first, part.first + part.count)
-        for _, group in itertools.groupby(layers, key=lambda index: memory.kv[index].kv):
+        for _, group in itertools.groupby(layers, key=lambda index: self.kv[index].kv):
             first, *others = group
             count, width = 1 + len(others), 2 * heads.kv_heads * heads.head_dim
             some = {"CONTEXT_LAYERS": part.count} if count < part.count else {}
             yield Launch(
                 "draft.cu", "draft_update",
-                {**self._split(first).defines, "SPLIT_K": split_k, **memory.kv[first].defines, **some},
+                {**self._split(first).defines, "SPLIT_K": split_k, **self.kv[first].defines, **some},
                 (ceil_div(count * 2 * heads.kv_heads, PREPARE_WARPS), rows), WARP * PREPARE_WARPS,
                 [self.state.pointer, np.int32(row0), At(projected, (first - part.first) * width), np.int32(rows),
                  np.int32(count), np.int32(heads.kv_heads), draft.k_norms[first], draft.frequencies,
-                 np.float32(draft.config.rms_eps), memory.table(first)],
+                 np.float32(draft.config.rms_eps), At(self.table, first * self.table.shape[1])],
             )  # fmt: skip
 
     def block_launches(self, head: Projection) -> list[Launch]:
@@ -115,16 +163,10 @@ class DFlash(InCaches):
         return list(self._block(head))
 
     def _block(self, head: Projection) -> Iterator[Launch]:
-        draft, buffers = self.draft, self.memory.buffers
+        draft, buffers, pairs = self.draft, self.buffers, self.scored
+        mask, scale = draft.config.mask_token, draft.config.heads.embedding_scale
         root = self.state.at("root")
-        yield self.embedding.launch(
-            buffers.h,
-            root,
-            self.block_rows,
-            self.rows,
-            mask_token=draft.config.mask_token,
-            scale=draft.config.heads.embedding_scale,
-        )
+        yield self.embedding.launch(buffers.h, root, self.block_rows, self.rows, mask_token=mask, scale=scale)
         scope = Pass(self.state, buffers, self.rows, 0, self.block_rows)
         before: Added | None = None
         for index, layer in enumerate(draft.layers):
@@ -134,7 +176,6 @@ class DFlash(InCaches):
             yield from self._input(layer.ffn_norm, layer.ffn.inputs, before, layer.ffn_conv)
             yield from layer.ffn.launches(scope)
             before = yield from self._output(layer.ffn.out, layer.ffn_conv)
-        pairs = self.memory.pairs
         if pairs is not None and pairs.projection is not None:
             yield self._norm(draft.output_norm, pairs.projection, before)
             yield from pairs.projected_launches(buffers.acts)
@@ -142,7 +183,7 @@ class DFlash(InCaches):
         yield self._norm(draft.output_norm, head, before, pairs.normed if pairs is not None else None)
 
     def _norm(self, weight: Tensor, read_by: Projection, added: Added | None, normed: Tensor | None = None) -> Launch:
-        buffers, eps = self.memory.buffers, self.draft.config.rms_eps
+        buffers, eps = self.buffers, self.draft.config.rms_eps
         return norm_launch(
             buffers.h, weight, eps, self.rows, buffers.acts, read_by, self.block_rows, 0, added=added, normed=normed
         )
@@ -151,27 +192,25 @@ class DFlash(InCaches):
         self, norm: Tensor, read_by: Projection, added: Added | None, conv: DeviceConvolution | None
     ) -> Iterator[Launch]:
         """A sub-layer's input, as activations for `read_by`."""
-        memory = self.memory.convolution
-        if conv is None or memory is None:
+        if conv is None or self.convolved is None:
             yield self._norm(norm, read_by, added)
             return
-        yield self._norm(norm, conv.proj, added, memory.normed)
-        yield from conv.before(self.memory.buffers, memory, read_by, self.rows)
+        yield self._norm(norm, conv.proj, added, self.convolved.normed)
+        yield from conv.before(self.buffers, self.convolved, read_by, self.rows)
 
     def _output(self, out: Projection, conv: DeviceConvolution | None) -> Generator[Launch, None, Added | None]:
         """A sub-layer's output: what the next norm adds to the residual stream, or None if it has been added."""
-        memory = self.memory.convolution
-        if conv is None or memory is None:
-            return Added(out.split_k, self.memory.buffers.narrow)
-        yield conv.after(self.memory.buffers, memory, out, self.rows)
+        if conv is None or self.convolved is None:
+            return Added(out.split_k, self.buffers.narrow)
+        yield conv.after(self.buffers, self.convolved, out, self.rows)
         return None
 
     def _attention(self, index: int, layer: DraftLayer) -> Iterator[Launch]:
-        draft, memory, config = self.draft, self.memory, self.draft.config
-        mixer, heads, buffers, splits = layer.mixer, draft.heads, memory.buffers, memory.splits[memory.kv[index].kv]
+        draft, config, buffers, kv = self.draft, self.draft.config, self.buffers, self.kv[index]
+        mixer, heads, splits = layer.mixer, draft.heads, self.splits[kv.kv]
         split, defines = self._split(index), self._defines(mixer.inputs, index)
         block, kv_heads = np.int32(self.rows), np.int32(heads.kv_heads)
-        cache, tasks = memory.kv[index].layer(0), heads.heads + 2 * heads.kv_heads
+        cache, tasks = kv.layer(0), heads.heads + 2 * heads.kv_heads
         yield from mixer.inputs.launches(buffers.acts, buffers.wide, self.rows)
         yield Launch(
             "draft.cu", "draft_prepare", defines, (ceil_div(tasks, PREPARE_WARPS), self.rows), WARP * PREPARE_WARPS,
@@ -196,17 +235,17 @@ class DFlash(InCaches):
     def _split(self, index: int) -> SplitLaunch:
         """The launch of the block's attention in a layer. The kernels that add context to the cache get the same
         defines, although they do not use them all."""
-        order = self.memory.splits[self.memory.kv[index].kv].order
+        order = self.splits[self.kv[index].kv].order
         return SplitLaunch.of(self.draft.heads, order, self.rows, self.draft.device.card.shared_bytes)
 
     def _defines(self, projection: Projection, index: int) -> dict[str, object]:
         gates: dict[str, object] = {"UNGATED": 1, "HEAD_GATES": 1} if self.draft.config.heads.gated else {}
-        return {**self._split(index).defines, "SPLIT_K": projection.split_k, **self.memory.kv[index].defines, **gates}
+        return {**self._split(index).defines, "SPLIT_K": projection.split_k, **self.kv[index].defines, **gates}
 
     def logits_launches(self, head: Head) -> list[Launch]:
         """The block's forward pass and its logits."""
         own = self._head(head)
-        return [*self.block_launches(own.full), *own.launches(self.memory.buffers.acts, self.rows)]
+        return [*self.block_launches(own.full), *own.launches(self.buffers.acts, self.rows)]
 
     def _head(self, head: Head) -> Head:
         """The head of the block's rows: the target's, or one with the drafter's matrix, scale or soft cap."""
@@ -220,15 +259,12 @@ class DFlash(InCaches):
 
     def propose_launches(self, head: Head, passes: int) -> list[Launch]:
         """Add what the last step committed to the cache, then turn the block into ranked candidates."""
-        return [
-            *self.update_launches(self.block),
-            *self._candidate_launches(head),
-        ]
+        return [*self.update_launches(self.block), *self._candidate_launches(head)]
 
     def _candidate_launches(self, head: Head) -> list[Launch]:
         """The block's forward pass and its ranked candidates, also scored by parent if the drafter has a head for
         that."""
-        own, acts, pairs = self._head(head), self.memory.buffers.acts, self.memory.pairs
+        own, acts, pairs = self._head(head), self.buffers.acts, self.scored
         targets = self.draft.vocabulary.inputs
         forward = self.block_launches(own.full)
         if pairs is None:
@@ -238,11 +274,11 @@ class DFlash(InCaches):
 
     @property
     def tree_inputs(self) -> Inputs:
-        return self.memory.pairs.tree_inputs if self.memory.pairs else NO_INPUTS
+        return self.scored.tree_inputs if self.scored else NO_INPUTS
 
     def commit_launches(self, width: int) -> list[Launch]:
         """Make the captured layers of an accepted path of up to `width` nodes pending."""
-        features, pending, norms = self.captured, self.memory.pending, self.draft.aux_norm
+        features, pending, norms = self.captured, self.pending_rows, self.draft.aux_norm
         if norms is not None:
             taps, hidden = norms.shape
             return [
@@ -259,10 +295,9 @@ class DFlash(InCaches):
     # ---- Driven from the host ------------------------------------------------------------------------------------
 
     def observe(self, features: Tensor, launch: Launcher) -> None:
-        """Commit n positions with the features (n, captured layers * hidden)."""
         for begin in range(0, len(features), PENDING_ROWS):
             part = self._normed(features[begin : begin + PENDING_ROWS])
-            self.memory.pending[: len(part)] = (part * HEADROOM).to(self.memory.pending.device)
+            self.pending_rows[: len(part)] = (part * HEADROOM).to(self.pending_rows.device)
             self.state.host["length"] += len(part)
             self.update_cache(launch)
 
@@ -275,8 +310,7 @@ class DFlash(InCaches):
         return rms_norm(taps, norms, self.draft.config.rms_eps).flatten(1)
 
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
-        """Logits (depths, vocab) after the first `at` positions, or all of them; -inf for tokens outside the drafter's
-        vocabulary. The state does not change."""
+        """-inf for tokens outside the drafter's vocabulary."""
         with self._drafting(root, window, at, launch):
             launch(("draft", head.vocab), partial(self.logits_launches, head))
             found = self._head(head).on_host(self.rows)[self.rows - self.depths :]
@@ -284,14 +318,12 @@ class DFlash(InCaches):
         return logits
 
     def pairs(self, root: int, knobs: Knobs, at: int | None, head: Head, launch: Launcher) -> Candidates | None:
-        """What a step would propose after the first `at` positions, each candidate scored given its parent; None if
-        the drafter has no such scores."""
-        if self.memory.pairs is None:
+        if self.scored is None:
             return None
         scoring = {"inv_tree_temperature": 1 / knobs.tree_temperature, "draft_noise": noise_share(knobs)}
         with self._drafting(root, knobs.draft_window, at, launch, seed=knobs.fixed().seed, **scoring):
             launch(("candidates", head.vocab), partial(self._candidate_launches, head))
-            return self.memory.pairs.candidates(self.depths, knobs.tree_width)
+            return self.scored.candidates(self.depths, knobs.tree_width)
 
     def _drafting(
         self, root: int, window: int, at: int | None, launch: Launcher, **scoring: float
@@ -301,57 +333,8 @@ class DFlash(InCaches):
             at, launch, root=root, draft_window=window, draft_depth=self.depths, by_parent=1, **scoring
         )
 
-    # ---- Prompts -------------------------------------------------------------------------------------------------
-
     def chunk(self, chunk: Chunk) -> DFlashChunk:
         def store(context: Context, projected: Tensor, rows: int) -> Iterator[Launch]:
             return self._store(context, projected, rows, 0, split_k=1)
 
         return DFlashChunk(self.draft, self.state, self.captured.layers, chunk, store)
-
-
-class DFlashOnDevice:
-    """Implements `drafters.base.OnDevice`: a drafter's weights."""
-
-    def __init__(self, weights: DeviceDraft) -> None:
-        self.weights = weights
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return capabilities(self.weights.config, on_device=True)
-
-    def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
-        partials = PassBuffers.partials(*self.weights.projections())
-        pieces = [Splits.pieces(split_order(self.weights, context, kind), self.weights.heads) for kind in (kv, F16)]
-        return [*partials, *max(pieces, key=Arena.need)]
-
-    def own_buffers(self) -> Sequence[TensorSpec]:
-        draft = self.weights
-        buffers = PassBuffers.lasting(draft.config.embedding_length, *draft.projections())
-        return [*pending_rows(draft), *fused_rows(draft), *convolution_rows(draft), *buffers]
-
-    def memory(self, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> DFlashMemory:
-        return DFlashMemory(self.weights, context, arena, own, kv)
-
-    def drafter(self, memory: DraftMemory, sequence: TargetSequence) -> DFlash:
-        assert isinstance(memory, DFlashMemory), "this memory belongs to a different kind of drafter"
-        return DFlash(self.weights, memory, sequence)
-
-    def projections(self) -> Sequence[Projection]:
-        inputs, outputs = self.weights.projections()
-        return [*inputs, *outputs]
-
-    def chunk_projections(self) -> Sequence[Projection]:
-        return [self.weights.fc, *(context.projection for context in self.weights.contexts)]
-
-    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
-        return chunk_buffers(self.weights, rows)
-
-    def chunk_lasting(self, rows: int) -> Sequence[TensorSpec]:
-        """Sums over captured layers times HEADROOM, (rows, hidden): each captured layer adds to them."""
-        return [((rows, self.weights.config.embedding_length), torch.float16)]
-
-
-def on_device(config: DraftConfig, upload: Upload, target: DeviceTarget, activations: Activations) -> DFlashOnDevice:
-    """See `backends.cuda.drafters.kinds`."""
-    return DFlashOnDevice(DeviceDraft(target.device, upload, config, activations))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.drafters.base import ChunkDrafter
 from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.layers.norm import chunk_norm
@@ -29,7 +30,7 @@ def _own_norms(draft: DeviceDraft, context: Context) -> Sequence[Tensor]:
     return [draft.layers[context.first].attn_norm] if draft.aux_norm is not None else []
 
 
-class DFlashChunk:
+class DFlashChunk(ChunkDrafter):
     """A chunk of a prompt as context: fc is applied in parts, one after each captured layer."""
 
     def __init__(
@@ -62,7 +63,6 @@ class DFlashChunk:
         ]
 
     def capture(self, layer: int, n: int) -> None:
-        """Called after the embedding and after each layer, with `n` rows in chunk.h."""
         if layer not in self.layers:
             return
         rows = self._chunk.x[:n]  # scratch here: the next layer's norm overwrites it
@@ -74,7 +74,6 @@ class DFlashChunk:
         self._chunk.products.multiply(rows, parts, self._encoder[:n], add=not first)
 
     def update_cache(self, n: int) -> None:
-        """Write the rows' features as context of every draft layer; the rows are already committed."""
         self.state.push()
         for norm in self._norms:
             norm()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from dflash_core.arch import kinds
-from dflash_core.backends.cuda.activations import DEFAULT, Activations
+from dflash_core.backends.cuda.activations import Activations
+from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.drafters.convolution import DeviceConvolution
-from dflash_core.backends.cuda.drafters.draft_vocabulary import DraftVocabulary
-from dflash_core.backends.cuda.drafters.markov import DeviceMarkov
-from dflash_core.backends.cuda.drafters.pairs import DeviceSelector
-from dflash_core.backends.cuda.launch import Device
+from dflash_core.backends.cuda.drafters.pairs import DeviceMarkov, DeviceSelector
+from dflash_core.backends.cuda.launch import NO_INPUTS, Device, Inputs
 from dflash_core.backends.cuda.layers.attention_weights import AttentionWeights, frequencies
 from dflash_core.backends.cuda.layers.base import Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
@@ -22,10 +22,12 @@ from dflash_core.backends.cuda.layers.split_attention import HeadShape
 from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import ROWS
 from dflash_core.backends.cuda.state import MAX_DEPTH
+from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.config import DraftConfig
+from dflash_core.drafters.dflash import capabilities
 from dflash_core.errors import Code, UnsupportedError
 
-Pairs = list[tuple[Matrix, Matrix]]
+Pair = tuple[Matrix, Matrix]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,7 @@ class DraftLayer:
     """One layer. `window`: positions that a row sees, 0 for all; `causal`: a row sees none after its own."""
 
     def __init__(
-        self,
-        device: Device,
-        upload: Upload,
-        index: int,
-        config: DraftConfig,
-        activations: Activations,
-        pair: tuple[Matrix, Matrix],
+        self, device: Device, upload: Upload, index: int, config: DraftConfig, activations: Activations, pair: Pair
     ) -> None:
         prefix, spec = f"blk.{index}.", config.layers[index]
         assert isinstance(spec.mixer, kinds.Attention), "a DFlash layer must have an attention mixer"
@@ -62,19 +58,20 @@ class DraftLayer:
         self.ffn_conv = DeviceConvolution(device, upload, prefix + "ffn", conv, rounding) if conv else None
 
 
-class DeviceDraft:
+class DeviceDraft(OnDevice):
     """The drafter's weights. Raises UnsupportedError for a block that does not fit one pass."""
 
-    def __init__(self, device: Device, upload: Upload, config: DraftConfig, activations: Activations = DEFAULT) -> None:
+    def __init__(self, config: DraftConfig, upload: Upload, target: DeviceTarget, activations: Activations) -> None:
         if config.depths >= MAX_DEPTH:  # one pass adds a path with its root to the caches
-            most = MAX_DEPTH - config.depths + config.block_size - 1
+            limit = MAX_DEPTH - config.depths + config.block_size - 1
             raise UnsupportedError(
-                f"a drafter whose block has {config.block_size} positions, expected at most {most} on a card; "
+                f"a drafter whose block has {config.block_size} positions, expected at most {limit} on a card; "
                 "run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
-        self.device, self.config = device, config
-        activations = activations.drafter
+        self.device, self.config = target.device, config
+        self.capabilities, self.width = capabilities(config, on_device=True), config.embedding_length
+        device, activations = target.device, activations.drafter
         self.heads = HeadShape(config.key_length, config.head_count, config.head_count_kv, config.key_length)
         prefixes = [f"blk.{index}." for index in range(config.block_count)]
         self.fc = Projection(device, [upload.matrix("fc.weight")], activations.inputs)
@@ -92,8 +89,7 @@ class DeviceDraft:
         (mixer, *_) = (layer.mixer for layer in config.layers)
         assert isinstance(mixer, kinds.Attention), "a DFlash layer must have an attention mixer"
         self.frequencies = frequencies(mixer, device)
-        width = config.embedding_length
-        self.embedding = Embedding(upload, width) if config.heads.own_embedding else None
+        self.embedding = Embedding(upload, self.width) if config.heads.own_embedding else None
         self.head = upload.matrix("output.weight") if config.heads.own_head else None
         self.pairs: DeviceSelector | DeviceMarkov | None = None
         if config.heads.selector:
@@ -103,7 +99,6 @@ class DeviceDraft:
         self.vocabulary = DraftVocabulary(upload, config)
 
     def projections(self) -> tuple[list[Projection], list[Projection]]:
-        """The projections that read rows as wide as the residual stream, and those that write such rows."""
         inputs = [p for layer in self.layers for p in (layer.mixer.inputs, layer.ffn.inputs)]
         inputs += [context.projection for context in self.contexts]
         inputs += [self.pairs.hidden] if isinstance(self.pairs, DeviceSelector) else []
@@ -111,7 +106,7 @@ class DeviceDraft:
         return inputs, [*(p for layer in self.layers for p in (layer.mixer.out, layer.ffn.out)), self.fc]
 
 
-def _side_by_side(pairs: Pairs) -> tuple[Pairs, Matrix | None]:
+def _side_by_side(pairs: list[Pair]) -> tuple[list[Pair], Matrix | None]:
     """Moves key and value matrices of all layers into one tensor if they have one type: then they need one launch."""
     flat = [matrix for pair in pairs for matrix in pair]
     first, rows = flat[0], sum(matrix.rows for matrix in flat)
@@ -136,7 +131,36 @@ def _joined(parts: list[Tensor]) -> Tensor:
     return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
 
 
-def _contexts(device: Device, pairs: Pairs, whole: Matrix | None, activations: Activations) -> list[Context]:
+def _contexts(device: Device, pairs: list[Pair], whole: Matrix | None, activations: Activations) -> list[Context]:
     if whole is not None:
         return [Context(0, len(pairs), Projection(device, [whole], activations.inputs))]
     return [Context(index, 1, Projection(device, pair, activations.inputs)) for index, pair in enumerate(pairs)]
+
+
+_TYPES = {"I32": ("i32", torch.int32), "I64": ("i64", torch.int64)}
+
+
+class DraftVocabulary:
+    """The mapping from a drafter's tokens to the target's; without a reduced vocabulary they are the same."""
+
+    def __init__(self, upload: Upload, config: DraftConfig) -> None:
+        self.vocab_size, self.offsets, self._ids = config.vocab_size or 0, config.has_offsets, None
+        if config.heads.draft_vocab:
+            self._type, self._ids = upload.raw("d2t")
+
+    @property
+    def inputs(self) -> Inputs:
+        """More defines and arguments of the kernel `candidates`."""
+        if self._ids is None:
+            return NO_INPUTS
+        return {"TARGETS": _TYPES[self._type][0], **({"OFFSETS": 1} if self.offsets else {})}, [self._ids]
+
+    def spread(self, logits: Tensor) -> Tensor:
+        """Logits of the first draft tokens (n, rows) as logits of the target's tokens (n, vocab): -inf for the rest."""
+        if self._ids is None:
+            return logits
+        ids = self._ids.flatten().view(_TYPES[self._type][1]).cpu().long()
+        ids = ids + torch.arange(len(ids)) if self.offsets else ids
+        full = logits.new_full((len(logits), self.vocab_size), -math.inf)
+        full[:, ids[: logits.shape[1]]] = logits
+        return full

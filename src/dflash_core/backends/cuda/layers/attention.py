@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from dflash_core.backends.cuda.layers.attention_weights import (
     turn_factor,
 )
 from dflash_core.backends.cuda.layers.base import (
+    Branch,
     ChunkRun,
     MixerLayers,
     MixerMemory,
@@ -32,28 +32,24 @@ from dflash_core.backends.cuda.layers.base import (
     Upload,
 )
 from dflash_core.backends.cuda.layers.cache_memory import CacheMemory, slots_of
-from dflash_core.backends.cuda.layers.sink_rows import SINK_DIMS, with_sinks
-from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, HeadShape, SplitLaunch, SplitOrder
-from dflash_core.backends.cuda.layers.splits import Splits
+from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, HeadShape, SplitLaunch, SplitOrder, Splits
 from dflash_core.backends.cuda.layers.visible_rows import VisibleRows
-from dflash_core.backends.cuda.layers.windowed_rows import windowed_attention, windowed_results
-from dflash_core.backends.cuda.products import Arena, TensorSpec
+from dflash_core.backends.cuda.layers.windowed_rows import SINK_DIMS, windowed_attention, windowed_results, with_sinks
+from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES
-from dflash_core.cache_types import F16, CachePair
+from dflash_core.cache_types import F16, RECENT_STEP, CachePair
 from dflash_core.errors import cpu_only
 
 COMBINE_THREADS = 4 * WARP  # threads of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
-LEAST_RECENT = 384  # positions of a recent window: near tiles (kernels/attention_parts.cuh) are halves
+MIN_RECENT = 384  # positions of a recent window: near tiles (kernels/attention_parts.cuh) are halves
 # cuDNN's attention is left out: it plans again for every new prompt length, which takes about 50 ms.
 LIBRARY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class AttentionLayers(MixerLayers):
-    """Implements `base.MixerLayers`. Raises UnsupportedError for head shapes that the kernels do not support."""
-
-    chunked = True
+    """Raises UnsupportedError for head shapes that the kernels do not support."""
 
     def __init__(self, device: Device, spec: kinds.Attention, activations: Activations) -> None:
         self.device, self.spec, self.activations = device, spec, activations
@@ -78,7 +74,7 @@ class AttentionLayers(MixerLayers):
             "KEYS_ARE_VALUES": spec.key_is_value,
             "BORROWED": spec.kv_from is not None,
         }
-        found: dict[str, object] = {name: 1 for name, wanted in options.items() if wanted}
+        found: dict[str, object] = {name: 1 for name, given in options.items() if given}
         if not spec.qk_norm:
             found["UNNORMED"] = 1
             if turn_factor(spec) != 1:
@@ -97,8 +93,8 @@ class AttentionLayers(MixerLayers):
     def stored(self, kv: CachePair) -> CachePair:
         """The types of these layers' keys and values. With a window no longer than the recent one, a row reads halves
         only. Raises UnsupportedError for recent windows without a kernel."""
-        if kv.recent and kv.recent < LEAST_RECENT:
-            raise cpu_only(f"keys and values as {kv}, expected +{LEAST_RECENT} or more on a card")
+        if kv.recent and kv.recent < MIN_RECENT:
+            raise cpu_only(f"keys and values as {kv}, expected +{MIN_RECENT} or more on a card")
         if kv.recent and self.spec.window > kv.recent:
             raise cpu_only(
                 f"keys and values as {kv} of layers with a window of {self.spec.window:,}, expected {kv.past}"
@@ -117,7 +113,7 @@ class AttentionLayers(MixerLayers):
         if needs.lender is None:
             return AttentionMemory(self, needs)
         assert isinstance(needs.lender, AttentionBranch), "keys and values of a layer without any"
-        return BorrowingMemory(self, needs.context, needs.arena, needs.kv, needs.lender)
+        return BorrowingMemory(self, needs, needs.lender)
 
     def turns(self, kv: CachePair) -> Sequence[range]:
         """The groups of kv heads that a chunk processes at once: one head each if the cache must be unpacked."""
@@ -132,7 +128,9 @@ class AttentionLayers(MixerLayers):
         gates = [((rows, heads.heads), torch.float32)] if self.spec.gate == "softplus" else []
         queries = ((together, rows * heads.group, heads.head_dim), torch.float16)
         unpacked = ((together, self._shown(rows, slots_of(context)), heads.head_dim), torch.float16)
-        return ((*gates, projected, queries, *(unpacked for kind in (kv.k, kv.v) if kind != F16.k)),)
+        border = ((together, rows + RECENT_STEP, heads.head_dim), torch.float16)  # what a chunk reads in both forms
+        copies = [unpacked for kind in (kv.k, kv.v) if kind != F16.k] + [border, border] * bool(kv.recent)
+        return ((*gates, projected, queries, *copies),)
 
     def chunk_results(self, rows: int, context: int, kv: CachePair = F16) -> int:
         dim = self.heads.head_dim + SINK_DIMS * self.spec.sinks
@@ -149,7 +147,7 @@ class AttentionLayers(MixerLayers):
 
 
 class AttentionMemory(CacheMemory):
-    """Implements `base.MixerMemory`."""
+    """Of layers with keys and values of their own."""
 
     def __init__(self, layers: AttentionLayers, needs: SequenceNeeds) -> None:
         on, window, kv = layers.device.torch_device, layers.spec.window, layers.stored(needs.kv)
@@ -165,42 +163,27 @@ class BorrowingMemory(MixerMemory):
     """Of layers that read the keys and values of another one, `lender`, which runs before them in a pass."""
 
     component = "target KV"
+    nbytes = 0
 
-    def __init__(
-        self, layers: AttentionLayers, context: int, arena: Arena, kv: CachePair, lender: AttentionBranch
-    ) -> None:
+    def __init__(self, layers: AttentionLayers, needs: SequenceNeeds, lender: AttentionBranch) -> None:
         self.layers, self.lender = layers, lender
-        self.splits = Splits(layers.split_order(context, kv), layers.heads, arena)
-
-    @property
-    def nbytes(self) -> int:
-        return 0
+        self.splits = Splits(layers.split_order(needs.context, needs.kv), layers.heads, needs.arena)
 
     def layer(self, place: int) -> AttentionBranch:
         return AttentionBranch(self.layers, self.layers.weights[place], self.lender.kv, self.splits, self.lender.place)
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionBranch:
-    """Implements `base.Branch` for one layer of a sequence. `place`: of its keys and values in `kv`."""
+class AttentionBranch(Branch):
+    """One layer of a sequence. `place`: of its keys and values in `kv`."""
 
-    layers: AttentionLayers
-    weights: AttentionWeights
-    kv: KVCache
-    splits: Splits
-    place: int
+    inputs: Projection
+    out: Projection
 
-    @property
-    def inputs(self) -> Projection:
-        return self.weights.inputs
-
-    @property
-    def out(self) -> Projection:
-        return self.weights.out
-
-    @property
-    def out_bias(self) -> Tensor | None:
-        return self.weights.out_bias
+    def __init__(
+        self, layers: AttentionLayers, weights: AttentionWeights, kv: KVCache, splits: Splits, place: int
+    ) -> None:
+        self.layers, self.weights, self.kv, self.splits, self.place = layers, weights, kv, splits, place
+        self.inputs, self.out, self.out_bias = weights.inputs, weights.out, weights.out_bias
 
     @property
     def _defines(self) -> dict[str, object]:
@@ -316,9 +299,8 @@ class AttentionBranch:
                 mixed = windowed_attention(q, k, v, view.window, length, LIBRARY, scale, first, view.shown)
             else:
                 k, v = (rows[:, None].expand(-1, heads.group, -1, -1) for rows in (k, v))
-                with sdpa_kernel(LIBRARY):
-                    mask = causal_lower_right(q.shape[2], k.shape[2])
-                    mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+                mask = causal_lower_right(q.shape[2], k.shape[2])
+                mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
             return mixed[..., :dim]
 
         def run(n: int, length: int) -> None:
@@ -328,7 +310,8 @@ class AttentionBranch:
                 gates[:n] = softplus(gates[:n])
             prepare()
             q = queries.view(count, chunk.rows, heads.group, dim)[:, :n].transpose(1, 2)
-            parts = [attend(q, stage, length) for stage in view.stages]
+            with sdpa_kernel(LIBRARY):
+                parts = [attend(q, stage, length) for stage in view.stages]
             mixed = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
             # The queries are no longer needed: rows with all heads side by side overwrite them.
             rows = queries.view(-1)[: mixed.numel()].view(n, count, heads.group, dim)

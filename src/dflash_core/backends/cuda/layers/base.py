@@ -1,4 +1,4 @@
-"""What all kinds of layers share on a card: the protocols that they implement, and the scratch memory of passes.
+"""What all kinds of layers share on a card: their interfaces, and the scratch memory of passes.
 
 A layer is two branches, h += mixer(norm h) and h += ffn(norm h). In a pass, a branch reads the activations that a norm
 has written, and ends with split-K partials, which the next norm adds to the residual stream. In a chunk of a prompt, a
@@ -8,6 +8,7 @@ branch reads normed rows and adds to the residual stream itself, or where a norm
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +21,7 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import At, HasAddress, Launch
 from dflash_core.backends.cuda.projection import Acts, AnyProjection, Matrix
 from dflash_core.backends.cuda.repack import groups_of
-from dflash_core.backends.cuda.rings import Empty
+from dflash_core.backends.cuda.rings import SequenceState
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 # Called with the rows of a chunk and the positions before them.
 ChunkRun = Callable[[int, int], None]
-# What a checkpoint stores of all layers of one kind, in host memory.
-MixerTensors = tuple[Tensor, ...]
 
 
 class Upload(Protocol):
@@ -132,54 +131,75 @@ class Pass:
         return self.rows == 1 and self.node0 == 0
 
 
-class PassBranch(Protocol):
-    """One half of a layer in a pass, bound to the memory that it works on."""
+class Branch(ABC):
+    """One half of a layer, bound to the memory that it works on.
 
-    @property
-    def inputs(self) -> AnyProjection:
-        """The projection that reads the norm's activations."""
+    inputs: the projection that reads the norm's activations. out: the projection whose result is added to the residual
+    stream. out_bias: the bias of `out`, (hidden,), if it has one; in a chunk the branch adds it itself. normed_by: the
+    weight of `normed` rows, if it is not that of the norm before the branch.
+    """
 
-    @property
-    def out(self) -> AnyProjection:
-        """The projection whose result is added to the residual stream."""
+    inputs: AnyProjection
+    out: AnyProjection
+    out_bias: Tensor | None = None
+    normed_by: Tensor | None = None
 
+    @abstractmethod
     def launches(self, scope: Pass) -> Iterator[Launch]:
-        """Launches from the activations of `inputs` to the partials of `out`, in buffers.narrow."""
+        """Of a pass: from the activations of `inputs` to the partials of `out`, in buffers.narrow."""
 
-
-class PassMixer(PassBranch, Protocol):
-    """The first half."""
-
-    @property
-    def out_bias(self) -> Tensor | None:
-        """The bias of `out`, (hidden,), if it has one. In a chunk the branch adds it itself."""
-
-
-class Branch(PassBranch, Protocol):
-    """One half of a layer in a pass and in a chunk of a prompt."""
-
+    @abstractmethod
     def chunk(self, chunk: Chunk) -> ChunkRun:
         """A function that runs the branch over a chunk's rows, from chunk.x, and adds the result to chunk.out."""
 
+    def normed(self, buffers: PassBuffers) -> Tensor | None:
+        """Where the norm before the branch writes f32 rows too, or None."""
+        return None
 
-class MixerBranch(PassMixer, Branch, Protocol):
-    """The first half."""
+    def chunk_normed(self, chunk: Chunk) -> Tensor | None:
+        """The same of a chunk's rows."""
+        return None
 
 
-class MixerMemory(Protocol):
-    """A sequence's memory for all layers with one mixer spec. `component`: its name in the memory report.
+class FeedForward(Branch):
+    """A feed-forward branch: weights and launches in one, since it needs no memory of a sequence."""
 
-    What is not overridden is for layers whose state only grows: a rewind truncates it, so nothing else is to be done.
-    """
+    @property
+    def pass_buffers(self) -> Sequence[TensorSpec]:
+        """Scratch memory that a pass needs from the norm before the layer to its end: carved from buffers.inside."""
+        return ()
+
+    @abstractmethod
+    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]: ...
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the card can process prompts in chunks through this layer."""
+        return True
+
+    def idle_bytes(self, rows: int) -> float:
+        """Bytes of weights on the card that a pass of `rows` rows does not read, on average, if rows choose experts at
+        random."""
+        return 0.0
+
+    def bus_bytes(self, rows: int) -> float:
+        """Bytes of weights in main memory that a pass of `rows` rows reads, on the same average."""
+        return 0.0
+
+
+class MixerMemory(SequenceState, ABC):
+    """A sequence's memory for all layers with one mixer spec. `component`: its name in the memory report; `nbytes`:
+    bytes that belong to this sequence."""
 
     component: str
     detail: str = ""
 
     @property
-    def nbytes(self) -> int:
-        """Bytes that belong to this sequence."""
+    @abstractmethod
+    def nbytes(self) -> int: ...
 
-    def layer(self, place: int) -> MixerBranch:
+    @abstractmethod
+    def layer(self, place: int) -> Branch:
         """The mixer of the `place`-th of these layers."""
 
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
@@ -190,34 +210,12 @@ class MixerMemory(Protocol):
         """Commit now what otherwise the next pass commits."""
         return []
 
-    def like(self, length: int) -> MixerTensors:
-        """Tensors of the types and shapes of those that `checkpoint` gives after `length` positions."""
-        return ()
-
-    def checkpoint(self, length: int, empty: Empty) -> MixerTensors:
-        """Copies of what truncating to the committed `length` positions cannot restore, in host memory that `empty`
-        allocates; complete once the device is synchronized."""
-        return ()
-
-    def reaches(self, length: int, before: int) -> bool:
-        """Whether truncating a sequence of `before` positions to `length` restores all that a row there sees."""
-        return True
-
-    def restore(self, saved: MixerTensors | None, length: int = 0, before: int = 0) -> None:
-        """Go from `before` positions to a checkpoint `saved` at `length`, which may be later; without tensors where the
-        state `reaches` so far. None: to the empty state."""
-        return
-
-    def positions(self, begin: int, end: int) -> MixerTensors:
-        """State of the positions begin..end in its stored form, of all layers; the first dimension is the layer."""
-        return ()
-
-    def keep(self) -> None:
-        """Save what a chunk of a prompt will change; no pass may run between `keep` and `undo`."""
+    def save(self) -> None:
+        """Save what a chunk of a prompt will change; no pass may run between `save` and `undo`."""
         return
 
     def undo(self, end: int) -> None:
-        """Restore what `keep` saved; the chunk would have ended at position `end`."""
+        """Restore what `save` saved; the chunk would have ended at position `end`."""
         return
 
 
@@ -235,22 +233,25 @@ class SequenceNeeds:
     arena: Arena
     rows: Arena
     kv: CachePair = F16
-    lender: MixerBranch | None = None
+    lender: Branch | None = None
     chunk_rows: int = 0
 
 
-class MixerLayers(Protocol):
-    """All layers of a target with one mixer spec: their weights, in the order of the layers."""
+class MixerLayers(ABC):
+    """All layers of a target with one mixer spec: their weights, in the order of the layers. `chunked`: whether the
+    card can process prompts in chunks through these layers."""
 
-    chunked: bool
-    """Whether the card can process prompts in chunks through these layers."""
+    chunked = True
 
+    @abstractmethod
     def load(self, upload: Upload, prefix: str) -> None:
         """Load the next layer's weights."""
 
+    @abstractmethod
     def projections(self, place: int) -> tuple[AnyProjection, AnyProjection]:
         """`inputs` and `out` of a layer."""
 
+    @abstractmethod
     def pass_buffers(self, context: int, kv: CachePair = F16) -> Sequence[TensorSpec]:
         """Scratch memory that a pass needs while it runs one of the layers."""
 
@@ -259,9 +260,11 @@ class MixerLayers(Protocol):
         prompt begins, no commit is pending."""
         return ()
 
+    @abstractmethod
     def memory(self, needs: SequenceNeeds) -> MixerMemory:
         """Memory of a sequence."""
 
+    @abstractmethod
     def chunk_buffers(self, rows: int, context: int, kv: CachePair = F16) -> Sequence[Sequence[TensorSpec]]:
         """What each layer carves from the arena of a chunk of `rows` rows, in a sequence of up to `context` positions.
         The layers reuse the same bytes, one after the other."""
@@ -274,55 +277,3 @@ class MixerLayers(Protocol):
     def check(self) -> None:
         """Raises UnsupportedError if the card has too little shared memory for the widest pass."""
         return
-
-
-class FeedForwardLayer(Branch, Protocol):
-    """A feed-forward branch: weights and launches in one, since it needs no memory of a sequence."""
-
-    @property
-    def pass_buffers(self) -> Sequence[TensorSpec]:
-        """Scratch memory that a pass needs from the norm before the layer to its end: carved from buffers.inside."""
-
-    @property
-    def chunked(self) -> bool:
-        """Whether the card can process prompts in chunks through this layer."""
-
-    def idle_bytes(self, rows: int) -> float:
-        """Bytes of weights on the card that a pass of `rows` rows does not read, on average, if rows choose experts at
-        random."""
-
-    def bus_bytes(self, rows: int) -> float:
-        """Bytes of weights in main memory that a pass of `rows` rows reads, on the same average."""
-        return 0.0
-
-    def normed(self, buffers: PassBuffers) -> Tensor | None:
-        """Where the norm before the layer writes f32 rows too, or None."""
-
-    @property
-    def normed_by(self) -> Tensor | None:
-        """The weight of these rows, if it is not that of the norm before the layer."""
-
-    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]: ...
-
-    def chunk_normed(self, chunk: Chunk) -> Tensor | None:
-        """Where the norm before the layer writes a chunk's rows as f32 too, or None."""
-
-
-class DenseFeedForward:
-    """What feed-forward layers without experts have in common: they read all their weights, and no rows as f32."""
-
-    chunked = True
-    pass_buffers: Sequence[TensorSpec] = ()
-    normed_by: Tensor | None = None
-
-    def idle_bytes(self, rows: int) -> float:
-        return 0.0
-
-    def bus_bytes(self, rows: int) -> float:
-        return 0.0
-
-    def normed(self, buffers: PassBuffers) -> Tensor | None:
-        return None
-
-    def chunk_normed(self, chunk: Chunk) -> Tensor | None:
-        return None

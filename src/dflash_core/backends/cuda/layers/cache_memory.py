@@ -9,9 +9,9 @@ from torch import Tensor
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import Launch
-from dflash_core.backends.cuda.layers.base import MixerMemory, MixerTensors, SequenceNeeds
+from dflash_core.backends.cuda.layers.base import MixerMemory, SequenceNeeds
 from dflash_core.backends.cuda.layers.split_attention import HeadShape
-from dflash_core.backends.cuda.rings import TILE, Empty, Layer, Rings, ring_slots
+from dflash_core.backends.cuda.rings import TILE, Layer, Rings, Tensors, ring_slots
 from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.cache_types import RECENT_STEP, CachePair
 
@@ -21,7 +21,7 @@ def slots_of(context: int) -> int:
     return context + MAX_NODES
 
 
-class CacheMemory(MixerMemory):
+class CacheMemory(Rings, MixerMemory):
     """The part of `base.MixerMemory` without the layers. Layers with a window have a ring, and a checkpoint holds the
     window's rows; so have the halves of a recent window. Of others, rewinding only truncates keys and values, and a
     checkpoint is empty.
@@ -40,10 +40,10 @@ class CacheMemory(MixerMemory):
         recent = ring_slots(kv.recent + RECENT_STEP, spare, positions)
         ring = slots < positions
         self.kv = KVCache(layers, heads.kv_heads, slots, heads.head_dim, device, kv, ring=ring, recent_slots=recent)
-        kept = [Layer.of(self.kv, window)]
+        rows = [Layer.of(self.kv, window)]
         if self.kv.newest is not None:
-            kept.append(Layer.of(self.kv.newest, kv.recent, RECENT_STEP))
-        self.rings = Rings(kept, needs.capacity, positions)
+            rows.append(Layer.of(self.kv.newest, kv.recent, RECENT_STEP))
+        super().__init__(rows, needs.capacity, positions)
         self.detail = f"{needs.kv}, {needs.context:,} positions, {slots:,} in layers with a window" if ring else ""
 
     @property
@@ -53,28 +53,6 @@ class CacheMemory(MixerMemory):
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
         return self.kv.commit(state, stamps)
 
-    def like(self, length: int) -> MixerTensors:
-        return self.rings.like(length)
-
-    def checkpoint(self, length: int, empty: Empty) -> MixerTensors:
-        rows = self.rings.checkpoint(length, empty)
-        return rows.tensors if rows else ()
-
-    def reaches(self, length: int, before: int) -> bool:
-        return self.rings.reaches(length, before)
-
-    def restore(self, saved: MixerTensors | None, length: int = 0, before: int = 0) -> None:
-        if saved is None:
-            self.rings.forget()
-            return
-        rows = self.rings.saved_of(length, saved) if saved else None
-        if before < length:
-            self.rings.resume(rows, length)
-        else:
-            self.rings.restore(rows, length, before)
-
-    def undo(self, end: int) -> None:
-        self.rings.overwritten(end)
-
-    def positions(self, begin: int, end: int) -> MixerTensors:
+    def positions(self, begin: int, end: int) -> Tensors:
+        """The first dimension is the layer."""
         return () if self.kv.ring else self.kv.positions(begin, end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,20 +15,20 @@ from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, PinnedMemory, pointer
 from dflash_core.backends.cuda.layers.base import (
+    Branch,
     ChunkRun,
     MixerLayers,
     MixerMemory,
-    MixerTensors,
     Pass,
     SequenceNeeds,
     Upload,
 )
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape, ScanLaunch
 from dflash_core.backends.cuda.layers.norm import chunk_rows
-from dflash_core.backends.cuda.products import Arena, Op, TensorSpec
+from dflash_core.backends.cuda.products import Op, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import groups_of
-from dflash_core.backends.cuda.rings import Empty, copies
+from dflash_core.backends.cuda.rings import Empty, Tensors, copies
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, WIDTHS
 from dflash_core.cache_types import F16, CachePair
 
@@ -49,7 +49,7 @@ class DeltaWeights:
 
 
 class DeltaNetLayers(MixerLayers):
-    """Implements `base.MixerLayers`. Raises UnsupportedError for head shapes that the kernels do not support."""
+    """Raises UnsupportedError for head shapes that the kernels do not support."""
 
     def __init__(self, device: Device, spec: kinds.DeltaNet, activations: Activations) -> None:
         self.device, self.spec, self.activations = device, spec, activations
@@ -75,9 +75,7 @@ class DeltaNetLayers(MixerLayers):
         return [(shape, torch.float32) for shape in (*shapes, levels)]
 
     def memory(self, needs: SequenceNeeds) -> DeltaMemory:
-        sizes, count = self.shape.layer_shapes(needs.capacity), len(self.weights)
-        s, conv = (torch.zeros(count, *sizes[name], device=self.device.torch_device) for name in ("s", "conv"))
-        return DeltaMemory(self, needs.capacity, (s, conv), needs.arena, needs.rows)
+        return DeltaMemory(self, needs)
 
     def check(self) -> None:
         self.launch(PASS_ROWS)
@@ -122,19 +120,18 @@ class DeltaNetLayers(MixerLayers):
 
 
 class DeltaMemory(MixerMemory):
-    """Implements `base.MixerMemory`: states of all layers, and the rows of a pass that its commit needs."""
+    """States of all layers, and the rows of a pass that its commit needs."""
 
     component = "states"
 
-    def __init__(
-        self, layers: DeltaNetLayers, capacity: int, states: tuple[Tensor, Tensor], arena: Arena, rows: Arena
-    ) -> None:
-        self.layers, self.capacity = layers, capacity
-        self.detail = f"{len(layers.weights)} {layers.spec.title} layers"
-        self.s, self.conv = states
-        self.inputs, self.k, self.u, self.decay, self.levels = rows.carve(*layers.row_buffers(capacity))
-        self.order = torch.zeros(ORDER_INTS, dtype=torch.int32, device=layers.device.torch_device)
-        self.q, self.v, self.beta, self.out = arena.carve(*layers.pass_buffers(0))
+    def __init__(self, layers: DeltaNetLayers, needs: SequenceNeeds) -> None:
+        self.layers, self.capacity = layers, needs.capacity
+        sizes, count, on = layers.shape.layer_shapes(self.capacity), len(layers.weights), layers.device.torch_device
+        self.detail = f"{count} {layers.spec.title} layers"
+        self.s, self.conv = (torch.zeros(count, *sizes[name], device=on) for name in ("s", "conv"))
+        self.inputs, self.k, self.u, self.decay, self.levels = needs.rows.carve(*layers.row_buffers(self.capacity))
+        self.order = torch.zeros(ORDER_INTS, dtype=torch.int32, device=on)
+        self.q, self.v, self.beta, self.out = needs.arena.carve(*layers.pass_buffers(0))
         self._saved: PinnedMemory | None = None  # allocated when it is first needed
 
     @property
@@ -142,7 +139,7 @@ class DeltaMemory(MixerMemory):
         return self.s.nbytes + self.conv.nbytes
 
     def layer(self, place: int) -> DeltaBranch:
-        return DeltaBranch(self, self.layers.weights[place], place)
+        return DeltaBranch(self, place)
 
     def flush(self, state: DeviceState) -> list[Launch]:
         launch = self.layers.launch(1)
@@ -153,23 +150,23 @@ class DeltaMemory(MixerMemory):
             )
         ]  # fmt: skip
 
-    def like(self, length: int) -> MixerTensors:
+    def like(self, length: int) -> Tensors:
         return self.s, self.conv
 
-    def checkpoint(self, length: int, empty: Empty) -> MixerTensors:
+    def checkpoint(self, length: int, empty: Empty) -> Tensors:
         return copies((self.s, self.conv), empty)
 
     def reaches(self, length: int, before: int) -> bool:
         return False
 
-    def restore(self, saved: MixerTensors | None, length: int = 0, before: int = 0) -> None:
+    def restore(self, saved: Tensors | None, length: int = 0, before: int = 0) -> None:
         for at, state in enumerate((self.s, self.conv)):
             if saved is None:
                 state.zero_()
             else:
                 state.copy_(saved[at])
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Copy all states to the host, in stream order."""
         for state, saved in self._pairs():
             saved.copy_(state, non_blocking=True)
@@ -186,25 +183,15 @@ class DeltaMemory(MixerMemory):
             yield state, saved.view(state.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaBranch:
-    """Implements `base.Branch` for one layer of a sequence."""
+class DeltaBranch(Branch):
+    """One layer of a sequence."""
 
-    memory: DeltaMemory
-    weights: DeltaWeights
-    place: int
+    inputs: Projection
+    out: Projection
 
-    @property
-    def inputs(self) -> Projection:
-        return self.weights.inputs
-
-    @property
-    def out(self) -> Projection:
-        return self.weights.out
-
-    @property
-    def out_bias(self) -> None:
-        return None
+    def __init__(self, memory: DeltaMemory, place: int) -> None:
+        self.memory, self.place, self.weights = memory, place, memory.layers.weights[place]
+        self.inputs, self.out = self.weights.inputs, self.weights.out
 
     def launches(self, scope: Pass) -> Iterator[Launch]:
         if self.place == 0 and not scope.single_row:  # one order for all layers

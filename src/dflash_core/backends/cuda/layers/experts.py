@@ -25,12 +25,12 @@ from dflash_core.backends.cuda.launch import (
     ceil_div,
     pointer,
 )
-from dflash_core.backends.cuda.layers.base import ChunkRun, Pass, PassBuffers, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, FeedForward, Pass, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.feed_forward import ACTIVATIONS
 from dflash_core.backends.cuda.plan import Card, Shape
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
-from dflash_core.backends.cuda.repack import GROUP, ROWS, TILE_TYPES, tile_type
+from dflash_core.backends.cuda.repack import GROUP, ROWS
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.upload import aligned
 from dflash_core.errors import cpu_only
@@ -120,11 +120,9 @@ class ExpertProjection(AnyProjection):
         x: f16 rows; order: the row of x at each place, or None; out: f16 (places, rows of an expert). The upper half
         of `out` is multiplied by `scale`. factor: what x was multiplied by.
         """
-        names = {tile_type(shape.type).name for shape in self.product.shapes}
         biased, bias = self._biased
-        formats = {f"WITH_{name}": 1 for name in TILE_TYPES if name in names}
         return Launch(
-            "experts_rows.cu", "experts_rows", {**formats, **biased},
+            "experts_rows.cu", "experts_rows", {**self.plan.formats, **biased},
             self.plan.multiprocessors, CHUNK_THREADS,
             [self._table, work, x, np.int32(x.shape[1]), pointer(order), out, np.int32(out.shape[1]),
              np.int32(blocks.start), np.int32(len(blocks)), np.float32(scale),
@@ -139,9 +137,11 @@ class ExpertProjection(AnyProjection):
         return self.plan.pack(addresses, [place.address for place in self.places], used)
 
 
-class Experts:
-    """Implements `base.FeedForwardLayer`. Raises UnsupportedError for expert counts and widths that the kernels do
-    not support."""
+class Experts(FeedForward):
+    """Raises UnsupportedError for expert counts and widths that the kernels do not support."""
+
+    inputs: ExpertProjection
+    out: ExpertProjection
 
     def __init__(
         self, device: Device, upload: Upload, prefix: str, spec: kinds.Experts, activations: Activations
@@ -155,7 +155,6 @@ class Experts:
         self.expert_scales = upload.vector(prefix + kinds.EXPERT_SCALES) if spec.expert_scales else None
         self.activation = ACTIVATIONS[spec.activation]
         self.hidden = self.router.shape[-1]
-        self.normed_by: Tensor | None = None
         self.slots = 0  # experts that the card caches, where the others are in main memory
         if spec.router_scale:
             self.normed_by = upload.vector(prefix + kinds.ROUTER_SCALE) / math.sqrt(self.hidden)
@@ -221,7 +220,6 @@ class Experts:
         return self._unused(rows) * self.slots / self.spec.count
 
     def bus_bytes(self, rows: int) -> float:
-        """Bytes that a pass of `rows` rows reads from main memory, on average, if rows choose at random."""
         if not self.on_host:
             return 0.0
         return (self.routed_bytes - self._unused(rows)) * (1 - self.slots / self.spec.count)

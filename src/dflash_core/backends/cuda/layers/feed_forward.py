@@ -11,7 +11,7 @@ from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.launch import WARP, Device, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import ChunkRun, DenseFeedForward, Pass, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, FeedForward, Pass, Upload
 from dflash_core.backends.cuda.layers.norm import chunk_rows
 from dflash_core.backends.cuda.products import WEIGHT_BYTES, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
@@ -29,16 +29,19 @@ def swiglu_blocks(rows: int) -> tuple[int, int]:
     return (4 if rows <= 8 else 8), 2
 
 
+# The defines of kernels/activation.cuh.
 ACTIVATIONS: dict[kinds.Activation, dict[str, object]] = {
     "silu": {},
     "gelu_tanh": {"GELU": 1},
     "clamped_swiglu": {"CLAMP": kinds.CLAMP, "CLAMP_ALPHA": kinds.CLAMP_ALPHA},
 }
-"""The defines of kernels/activation.cuh."""
 
 
-class SwiGLU(DenseFeedForward):
-    """Implements `base.FeedForwardLayer`. In the joined projection, rows of gate come before rows of up."""
+class SwiGLU(FeedForward):
+    """In the joined projection, rows of gate come before rows of up."""
+
+    inputs: Projection
+    out: Projection
 
     def __init__(
         self, device: Device, upload: Upload, prefix: str, spec: kinds.SwiGLU, activations: Activations
@@ -58,12 +61,8 @@ class SwiGLU(DenseFeedForward):
     def launches(self, scope: Pass) -> Iterator[Launch]:
         buffers, rows = scope.buffers, scope.rows
         yield from self.inputs.launches(buffers.acts, buffers.wide, rows)
-        defines: dict[str, object] = {
-            "WIDTH": self.width,
-            "SPLIT_K": self.inputs.split_k,
-            "UP_AT": self.inputs.offsets[1],
-        }
-        defines |= self.activation
+        sizes = {"WIDTH": self.width, "SPLIT_K": self.inputs.split_k, "UP_AT": self.inputs.offsets[1]}
+        defines: dict[str, object] = {**sizes, **self.activation}
         width = np.int32(self.inputs.width)
         if self.out.makes_own(rows):
             yield self.out.own_launch("swiglu_matmul", defines, [buffers.wide, width], buffers.narrow)

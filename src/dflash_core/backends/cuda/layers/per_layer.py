@@ -12,7 +12,7 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, HasAddress, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import ChunkRun, DenseFeedForward, Pass, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, FeedForward, Pass, Upload
 from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import ROWS, groups_of
@@ -61,17 +61,14 @@ class PerLayerInputs:
         )  # fmt: skip
 
 
-class PerLayerInput(DenseFeedForward):
-    """Implements `base.FeedForwardLayer` for layer `index`, of what `inputs` gives to it."""
+class PerLayerInput(FeedForward):
+    """Of layer `index`, from what `given` has for it."""
+
+    inputs: Projection
+    out: Projection
 
     def __init__(
-        self,
-        device: Device,
-        upload: Upload,
-        prefix: str,
-        activations: Activations,
-        given: PerLayerInputs,
-        index: int,
+        self, device: Device, upload: Upload, prefix: str, activations: Activations, given: PerLayerInputs, index: int
     ) -> None:
         self.given, self.index, self.width = given, index, given.width
         self.inputs = Projection(device, [upload.matrix(prefix + "inp_gate.weight")], activations.inputs)

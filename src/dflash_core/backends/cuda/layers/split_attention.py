@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+import torch
+
 from dflash_core.backends.cuda.launch import WARP, ceil_div
-from dflash_core.backends.cuda.state import MAX_NODES
+from dflash_core.backends.cuda.products import Arena, TensorSpec
+from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.cache_types import F16, GROUP, RECENT_STEP, CachePair, CacheType
 from dflash_core.errors import cpu_only
 
@@ -280,3 +284,18 @@ class SplitLaunch:
         rows = max(rows, node_rows * ceil_div(self.heads.group, node_rows))  # one node may have more heads
         path = PATH_BYTES if self.order.near else 0
         return 2 * rows * dim + 2 * rows * tile + 4 * self.order.column_warps * rows + path
+
+
+class Splits:
+    """Partial results of split attention for the widest pass, carved from `arena`, whose size includes `pieces`."""
+
+    def __init__(self, order: SplitOrder, heads: HeadShape, arena: Arena) -> None:
+        self.order = order
+        self.out, self.stats, self.q = arena.carve(*self.pieces(order, heads))
+
+    @staticmethod
+    def pieces(order: SplitOrder, heads: HeadShape) -> Sequence[TensorSpec]:
+        """Partial sums, softmax statistics and queries."""
+        rows = heads.kv_heads * heads.packed_rows(PASS_ROWS)
+        sizes = order.parts * rows * heads.head_dim, order.parts * rows * 2, rows * heads.head_dim
+        return [((size,), dtype) for size, dtype in zip(sizes, (torch.float32, torch.float32, torch.float16))]

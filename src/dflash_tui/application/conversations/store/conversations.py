@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dflash_core.clean import encodable
+from dflash_core.errors import DFlashError
 from dflash_core.record import TurnRecord, unpack
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.store import rows
-from dflash_tui.application.conversations.store.database import Database, StoreError
+from dflash_tui.application.conversations.store.database import Database
 from dflash_tui.application.conversations.store.rows import Card, short_title
+from dflash_tui.application.log import LOG
 
 EXCERPT = 80
 REPORT_EVERY = 2000  # messages written between two calls of `progress`
@@ -81,7 +83,7 @@ class Store(Database):
     def put(self, stored: StoredConversation, progress: Progress | None = None) -> None:
         """Add a whole conversation, all of it or nothing. Messages that exist already are not changed.
 
-        `progress` gets the share of the messages written so far. Raises StoreError for a text that is too large.
+        `progress` gets the share of the messages written so far. Raises DFlashError for a text that is too large.
         """
         self.write(lambda db: _insert(db, stored, progress))
 
@@ -91,30 +93,23 @@ class Store(Database):
 
     def go(self, conversation: str, leaf: str | None) -> None:
         """Set the branch on which the conversation is resumed."""
-        self.write(lambda db: _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", leaf, conversation))
+        self._run("UPDATE conversation SET leaf = ? WHERE id = ?", leaf, conversation)
 
     def rename(self, conversation: str, title: str) -> None:
-        """Change the title. Raises StoreError for an empty one."""
+        """Change the title. Raises DFlashError for an empty one."""
         title = short_title(title)
         if not title:
-            raise StoreError("a conversation needs a title; the old one stays")
-        self.write(lambda db: _run(db, "UPDATE conversation SET title = ? WHERE id = ?", title, conversation))
+            raise DFlashError("a conversation needs a title; the old one stays")
+        self._run("UPDATE conversation SET title = ? WHERE id = ?", title, conversation)
 
     def set_system(self, conversation: str, text: str) -> None:
-        self.write(lambda db: _run(db, "UPDATE conversation SET system = ? WHERE id = ?", text, conversation))
+        self._run("UPDATE conversation SET system = ? WHERE id = ?", text, conversation)
 
     def delete(self, conversation: str) -> None:
-        self.write(lambda db: _run(db, "DELETE FROM conversation WHERE id = ?", conversation))
+        self._run("DELETE FROM conversation WHERE id = ?", conversation)
 
-    def stored(self, conversation: str, *, records: bool = True) -> StoredConversation:
-        """A conversation with its stored records, which are large, so that `put` can restore it. Raises StoreError."""
-        card, branches = self.find(conversation), self.branches(conversation)
-        query = "SELECT message, record FROM turn JOIN message ON id = message WHERE conversation = ?"
-
-        def packed_records(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
-            return [(str(message), rows.packed(one)) for message, one in db.execute(query, (conversation,))]
-
-        return StoredConversation(card, branches, dict(self.read_large(packed_records) if records else []))
+    def _run(self, statement: str, *values: str | None) -> None:
+        self.write(lambda db: db.execute(statement, values))
 
     # Questions
 
@@ -142,7 +137,7 @@ class Store(Database):
         return found[0] if found else None
 
     def find(self, name: str) -> Card:
-        """The conversation with that id or id prefix. Raises StoreError if there is none, or several."""
+        """The conversation with that id or id prefix. Raises DFlashError if there is none, or several."""
         name = encodable(name)
 
         def query(db: sqlite3.Connection) -> list[Card]:
@@ -152,10 +147,20 @@ class Store(Database):
 
         cards = self.read(query)
         if not cards:
-            raise StoreError(f"no conversation {name!r}; dflash-tui conversations list shows them")
+            raise DFlashError(f"no conversation {name!r}; dflash-tui conversations list shows them")
         if len(cards) > 1:
-            raise StoreError(f"{name!r} could be several, {', '.join(card.id for card in cards)}; write more of it")
+            raise DFlashError(f"{name!r} could be several, {', '.join(card.id for card in cards)}; write more of it")
         return cards[0]
+
+    def stored(self, conversation: str, *, records: bool = True) -> StoredConversation:
+        """A conversation with its stored records, which are large, so that `put` can restore it. Raises DFlashError."""
+        card, branches = self.find(conversation), self.branches(conversation)
+        query = "SELECT message, record FROM turn JOIN message ON id = message WHERE conversation = ?"
+
+        def packed_records(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
+            return [(str(message), rows.packed(one)) for message, one in db.execute(query, (conversation,))]
+
+        return StoredConversation(card, branches, dict(self.read_large(packed_records) if records else []))
 
     def branches(self, conversation: str) -> Branches:
 
@@ -167,10 +172,10 @@ class Store(Database):
         return self.read(query)
 
     def ending(self, conversation: str) -> Sequence[Node]:
-        """The last messages of a conversation's present branch; it reads at most ENDING of them."""
+        """The last messages of a conversation's present branch, without reports; it reads at most ENDING of them."""
 
         def query(db: sqlite3.Connection) -> list[Node]:
-            return [rows.node(row) for row in db.execute(_ENDING, (conversation, ENDING))][::-1]
+            return [rows.node(row) for row in db.execute(_ENDING, (conversation, ENDING))]
 
         return self.read(query)
 
@@ -190,20 +195,25 @@ class Store(Database):
         packed_records = self.read_large(lambda db: [rows.packed(one) for (one,) in db.execute(query, (message,))])
         return unpack(packed_records[-1]) if packed_records else None
 
+    def readable(self, message: str) -> TurnRecord | None:
+        """As `record`; one that cannot be read is logged."""
+        try:
+            return self.record(message)
+        except DFlashError as error:
+            LOG.warning("the record of an answer: %s", error)
+            return None
 
-# From the leaf upwards. If the leaf is not a message of the conversation, its newest message is used.
-_ENDING = """
-WITH RECURSIVE
-up (role, content, parent, thinking, outcome, report, id, created, calls, results, conversation, height) AS (
-    SELECT role, content, parent, thinking, outcome, NULL, id, created, calls, results, conversation, 1
-    FROM message WHERE id = coalesce(
-        (SELECT id FROM message WHERE id = (SELECT leaf FROM conversation WHERE id = ?1) AND conversation = ?1),
-        (SELECT id FROM message WHERE conversation = ?1 ORDER BY number DESC LIMIT 1))
-    UNION ALL
-    SELECT m.role, m.content, m.parent, m.thinking, m.outcome, NULL, m.id, m.created, m.calls, m.results,
-           m.conversation, up.height + 1
-    FROM up JOIN message m ON m.id = up.parent AND m.conversation = up.conversation LIMIT ?2
-) SELECT role, content, parent, thinking, outcome, report, id, created, calls, results FROM up ORDER BY height
+
+# If the leaf is not a message of the conversation, its newest message is used.
+_LEAF = """coalesce(
+    (SELECT id FROM message WHERE id = (SELECT leaf FROM conversation WHERE id = {id}) AND conversation = {id}),
+    (SELECT id FROM message WHERE conversation = {id} ORDER BY number DESC LIMIT 1))"""
+_ENDING = f"""
+WITH RECURSIVE up (leaf, above, height) AS (
+    SELECT id, parent, 1 FROM message WHERE id = {_LEAF.format(id="?1")}
+    UNION ALL SELECT id, parent, height + 1 FROM up JOIN message ON id = above AND conversation = ?1 LIMIT ?2
+) SELECT {", ".join("NULL" if name == "report" else name for name in rows.NODE)}
+FROM up JOIN message ON id = up.leaf ORDER BY height DESC
 """
 
 _LIST = """
@@ -213,12 +223,10 @@ FROM conversation c {where} ORDER BY c.updated DESC, c.number DESC
 """
 _LAST = "(SELECT substr(content, 1, 400) FROM message WHERE conversation = c.id ORDER BY number DESC LIMIT 1)"
 # The messages shown on opening: one of several versions. Only a conversation with branches needs the recursion.
-_COUNT = """
+_COUNT = f"""
 (SELECT CASE WHEN count(*) = count(DISTINCT coalesce(parent, '')) THEN count(*) ELSE (
     WITH RECURSIVE up (id, parent) AS (
-        SELECT id, parent FROM message WHERE id = coalesce(
-            (SELECT id FROM message WHERE id = c.leaf AND conversation = c.id),
-            (SELECT id FROM message WHERE conversation = c.id ORDER BY number DESC LIMIT 1))
+        SELECT id, parent FROM message WHERE id = {_LEAF.format(id="c.id")}
         UNION SELECT m.id, m.parent FROM up JOIN message m ON m.id = up.parent
     ) SELECT count(*) FROM up) END
  FROM message WHERE conversation = c.id)
@@ -253,21 +261,15 @@ def _insert(db: sqlite3.Connection, stored: StoredConversation, progress: Progre
             progress(place / len(nodes))
     for message, record in stored.records.items():
         rows.insert_record(db, message, record)
-    _run(db, "UPDATE conversation SET leaf = ? WHERE id = ?", stored.branches.leaf, stored.card.id)
-
-
-def _run(db: sqlite3.Connection, statement: str, *values: str | None) -> None:
-    db.execute(statement, values)
+    db.execute("UPDATE conversation SET leaf = ? WHERE id = ?", (stored.branches.leaf, stored.card.id))
 
 
 def _entries(db: sqlite3.Connection, query: str, values: Sequence[str], word: str = "") -> list[Entry]:
-    entries = []
-    for row in db.execute(query, values):
-        entries.append(Entry(rows.card(row[:6]), row[6], excerpt(rows.typed(row[7] or "", str), word)))
-    return entries
+    found = db.execute(query, values)
+    return [Entry(rows.card(row), row[6], _excerpt(rows.typed(row[7] or "", str), word)) for row in found]
 
 
-def excerpt(text: str, word: str) -> str:
+def _excerpt(text: str, word: str) -> str:
     """One line of `text` around `word`."""
     line = " ".join(text.split())
     at = max(line.casefold().find(word.casefold()), 0) if word else 0

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
 from dflash_tui.application.conversations.store.rows import UnusableError, copy
-from dflash_tui.application.conversations.store.schema import check, migrate, reference
+from dflash_tui.application.conversations.store.schema import check, migrate, reference, transact
 
 T = TypeVar("T")
 Change = Callable[[sqlite3.Connection], object]
@@ -32,10 +32,6 @@ _IN_THE_WAY = (
 )
 # UnicodeDecodeError: SQLite's message quotes a schema that is not UTF-8.
 _FAILURES = (sqlite3.Error, UnusableError, UnicodeDecodeError, OverflowError, OSError)
-
-
-class StoreError(DFlashError):
-    """The store cannot do it: no such conversation, or invalid data."""
 
 
 class Database:
@@ -62,7 +58,7 @@ class Database:
         try:
             reference()
         except sqlite3.OperationalError:
-            raise StoreError("this Python's SQLite has no full-text search (FTS5); use a Python that has it") from None
+            raise DFlashError("this Python's SQLite has no full-text search (FTS5); use a Python that has it") from None
         self._open()
 
     @property
@@ -98,12 +94,12 @@ class Database:
     def write(self, change: Change) -> None:
         """Make a change in one transaction: on the disk, or in memory if the disk fails.
 
-        Raises StoreError for a text that is larger than a database accepts; nothing is changed then.
+        Raises DFlashError for a text that is larger than a database accepts; nothing is changed then.
         """
         with self._lock:
             self.look()
             self._catch_up()
-            self.read(lambda db: _transact(db, change))
+            self.read(lambda db: transact(db, change))
             if self._memory is not None:
                 self._unsaved.append(change)
 
@@ -128,7 +124,7 @@ class Database:
     def _active(self) -> sqlite3.Connection:
         connection = self._memory or self._disk
         if connection is None:
-            raise StoreError("the conversations have been closed already")
+            raise DFlashError("the conversations have been closed already")
         return connection
 
     def _open(self) -> None:
@@ -148,7 +144,7 @@ class Database:
         code = getattr(error, "sqlite_errorcode", None)  # None: a text that is not UTF-8, or an error that is not SQL's
         code = code & 0xFF if code is not None else None
         if code == sqlite3.SQLITE_TOOBIG or isinstance(error, OverflowError):
-            raise StoreError(
+            raise DFlashError(
                 "a text of this size cannot be saved: a database takes up to 1,000,000,000 bytes"
             ) from None
         if self._memory is not None or isinstance(error, sqlite3.ProgrammingError):
@@ -176,8 +172,8 @@ class Database:
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(f"{self.path}{ending}", f"{aside}{ending}")
             disk = self._begin()
-            read = _transact(disk, lambda db: _copy(aside, db, records=True)) if what == "damaged" else 0
-            renewed = _transact(disk, self._renew)
+            read = transact(disk, lambda db: _copy(aside, db, records=True)) if what == "damaged" else 0
+            renewed = transact(disk, self._renew)
         except _FAILURES as error:
             self._retreat(f"the file is {what} ({why}) and no new one can be created ({error})")
             return
@@ -199,7 +195,7 @@ class Database:
         if not self.on_disk:  # `_catch_up` opens the file
             return
         self._open()
-        renewed = self.read(lambda db: _transact(db, self._renew))
+        renewed = self.read(lambda db: transact(db, self._renew))
         if self.on_disk and file != was:  # else only its log was removed; closing has merged the log into the file
             how = "removed" if file is None else "replaced by another file"
             rest = "a new one is started" if file is None else "the program continues with that one"
@@ -211,7 +207,7 @@ class Database:
         self._memory = memory = _connect(":memory:")
         migrate(memory)
         _copy(self.path, memory, records=False)
-        _transact(memory, self._renew)
+        transact(memory, self._renew)
         self._unsaved.append(self._renew)
         self._tell(f"conversations cannot be saved in {self.path}: {why}")
 
@@ -220,7 +216,7 @@ class Database:
         if self._memory is None:
             return
         try:
-            _transact(self._disk or self._begin(), lambda db: [change(db) for change in self._unsaved])
+            transact(self._disk or self._begin(), lambda db: [change(db) for change in self._unsaved])
         except _FAILURES:
             return
         self._memory.close()
@@ -289,19 +285,6 @@ def _sound(connection: sqlite3.Connection, error: Exception) -> bool:
     except (sqlite3.Error, UnusableError, UnicodeDecodeError):
         return False
     return not str(error).startswith(("SQL logic error", "vtable constructor failed"))
-
-
-def _transact(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], T]) -> T:
-    """A transaction: the change is made completely or not at all."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        result = change(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # a full disk may have rolled back already
-            connection.execute("ROLLBACK")
-        raise
-    return result
 
 
 def _copy(path: Path, target: sqlite3.Connection, *, records: bool) -> int:

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -48,21 +49,20 @@ def short_title(title: str) -> str:
     return line if len(line) <= MAX_TITLE else line[: MAX_TITLE - 1] + "…"
 
 
-_REPORT = msgspec.json.Decoder(TurnReport)
-_CALLS = msgspec.json.Decoder(tuple[ToolCall, ...])
-_RESULTS = msgspec.json.Decoder(tuple[ToolResult, ...])
-# The columns from which `card`, `node` and `packed` make their types come first.
+CARD = ("title", "system", "model", "id", "created", "updated")
+NODE = ("role", "content", "parent", "thinking", "outcome", "report", "id", "created", "calls", "results")
 _COLUMNS = {
-    "conversation": ("title", "system", "model", "id", "created", "updated", "leaf", "number"),
-    "message": (
-        *("role", "content", "parent", "thinking", "outcome", "report", "id", "created", "calls", "results"),
-        *("conversation", "number"),
-    ),
+    "conversation": (*CARD, "leaf", "number"),
+    "message": (*NODE, "conversation", "number"),
     "turn": ("record", "message"),
 }
 TITLE = f"substr(title, 1, {MAX_TITLE})"  # earlier versions accepted titles of any length
-CARDS = f"SELECT {TITLE}, system, model, id, created, updated FROM conversation"
-MESSAGES = "SELECT role, content, parent, thinking, outcome, report, id, created, calls, results FROM message"
+CARDS = f"SELECT {TITLE}, {', '.join(CARD[1:])} FROM conversation"
+MESSAGES = f"SELECT {', '.join(NODE)} FROM message"
+_card_values, _node_values = attrgetter(*CARD), attrgetter(*NODE)
+_REPORT = msgspec.json.Decoder(TurnReport)
+_CALLS = msgspec.json.Decoder(tuple[ToolCall, ...])
+_RESULTS = msgspec.json.Decoder(tuple[ToolResult, ...])
 
 
 class UnusableError(Exception):
@@ -88,20 +88,20 @@ def packed(value: object) -> bytes:
 
 
 def card(row: Sequence[object]) -> Card:
-    return typed(dict(zip(_COLUMNS["conversation"], row)), Card)
+    return typed(dict(zip(CARD, row)), Card)
 
 
 def node(row: Sequence[object]) -> Node:
-    """A message from the columns of MESSAGES. An unreadable report only costs the figures under an answer."""
-    values = dict(zip(_COLUMNS["message"], row))
-    stored, report = values.pop("report"), None
-    calls, results = _list(values.pop("calls"), _CALLS), _list(values.pop("results"), _RESULTS)
-    found = typed(values | {"calls": calls, "results": results}, Node)
+    """A message from the columns NODE. An unreadable report only costs the figures under an answer."""
+    values = dict(zip(NODE, row))
+    report = values.pop("report")
+    values["calls"], values["results"] = _list(values["calls"], _CALLS), _list(values["results"], _RESULTS)
+    found = typed(values, Node)
     with contextlib.suppress(FormatError):
-        report = parse(stored, _REPORT) if isinstance(stored, str) and stored else None
-        if report is not None:
-            check_report(report)
-            return replace(found, report=report)
+        if isinstance(report, str) and report:
+            figures = parse(report, _REPORT)
+            check_report(figures)
+            return replace(found, report=figures)
     return found
 
 
@@ -113,10 +113,6 @@ def _list(value: object, decoder: msgspec.json.Decoder[tuple[T, ...]]) -> tuple[
         raise UnusableError(str(error)) from None
 
 
-def _text(values: Sequence[object]) -> str | None:
-    return msgspec.json.encode(values).decode() if values else None
-
-
 def branches(rows: Sequence[Sequence[object]], leaf: object) -> Branches:
     """A conversation from its rows in the order of writing."""
     try:
@@ -126,19 +122,23 @@ def branches(rows: Sequence[Sequence[object]], leaf: object) -> Branches:
 
 
 def insert_card(db: sqlite3.Connection, card: Card) -> None:
-    row = (card.id, *map(encodable, (card.title, card.system, card.model)), card.created, card.updated)
-    columns = "id, title, system, model, created, updated"
-    db.execute(f"INSERT INTO conversation ({columns}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING", row)
+    _insert(db, "conversation", dict(zip(CARD, _card_values(card))), ("title", "system", "model"))
 
 
 def insert_node(db: sqlite3.Connection, conversation: str, node: Node) -> None:
-    report = msgspec.json.encode(node.report).decode() if node.report is not None else None
-    texts = map(encodable, (node.content, node.thinking, node.outcome))
-    tools = _text(node.calls), _text(node.results)
-    row = (node.id, conversation, node.parent, node.role, *texts, node.created, report, *tools)
-    columns = "id, conversation, parent, role, content, thinking, outcome, created, report, calls, results"
-    marks = ", ".join("?" * len(row))
-    db.execute(f"INSERT INTO message ({columns}) VALUES ({marks}) ON CONFLICT (id) DO NOTHING", row)
+    row: dict[str, Any] = dict(zip(NODE, _node_values(node)), conversation=conversation)
+    for name in ("report", "calls", "results"):
+        row[name] = msgspec.json.encode(row[name]).decode() if row[name] else None
+    _insert(db, "message", row, ("content", "thinking", "outcome"))
+
+
+def _insert(db: sqlite3.Connection, table: str, row: dict[str, Any], texts: Sequence[str]) -> None:
+    """Add a row; one with its id stays as it is. `texts`: columns that may have what is not UTF-8."""
+    for name in texts:
+        row[name] = encodable(row[name])
+    columns, marks = ", ".join(row), ", ".join("?" * len(row))
+    statement = f"INSERT INTO {table} ({columns}) VALUES ({marks}) ON CONFLICT (id) DO NOTHING"
+    db.execute(statement, tuple(row.values()))
 
 
 def insert_record(db: sqlite3.Connection, message: str, packed: bytes) -> None:

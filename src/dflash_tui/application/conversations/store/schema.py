@@ -7,10 +7,13 @@ import functools
 import re
 import sqlite3
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from dflash_tui import __version__
 from dflash_tui.application.conversations.store.rows import UnusableError
 
+T = TypeVar("T")
 # A released statement must not change: a new migration changes the tables. `number` is the order of writing and the
 # key of the search index; `id` is chosen by the program, so that a change that failed on a full disk can be made again
 # later. A message without a parent starts its conversation; messages with the same parent are siblings: answers to one
@@ -102,21 +105,28 @@ def migrate(connection: sqlite3.Connection, until: int = VERSION) -> None:
         raise UnusableError(wrote, "newer" if version == applied else "damaged")
     for number, statements in enumerate(MIGRATIONS[:until], 1):
         if number > version:
-            _apply(connection, number, statements)
+            transact(connection, functools.partial(_apply, number, statements))
 
 
-def _apply(connection: sqlite3.Connection, number: int, statements: tuple[str, ...]) -> None:
+def _apply(number: int, statements: tuple[str, ...], db: sqlite3.Connection) -> None:
+    if _version(db) < number:  # else another app has just done it
+        for statement in statements:
+            db.execute(statement)
+        db.execute("INSERT INTO migration VALUES (?, ?, ?)", (number, __version__, time.time()))
+        db.execute(f"PRAGMA user_version = {number}")
+
+
+def transact(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], T]) -> T:
+    """A transaction: the change is made completely or not at all."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _version(connection) < number:  # else another app has just done it
-            for statement in statements:
-                connection.execute(statement)
-            connection.execute("INSERT INTO migration VALUES (?, ?, ?)", (number, __version__, time.time()))
-            connection.execute(f"PRAGMA user_version = {number}")
+        result = change(connection)
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk may have rolled back already
+            connection.execute("ROLLBACK")
         raise
+    return result
 
 
 def _version(connection: sqlite3.Connection) -> int:

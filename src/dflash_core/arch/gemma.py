@@ -1,21 +1,26 @@
-"""Gemma 4 (E2B, E4B, 12B, 26B-A4B, 31B): Gemma 3's order of norms, layers that share keys and values, per-layer inputs,
-or experts beside a dense feed-forward."""
+"""Gemma 3 (text of 270M to 27B): norms on both sides of each branch, windows on five of six layers, GELU.
+
+Gemma 4 (E2B, E4B, 12B, 26B-A4B, 31B) adds layers that share keys and values, per-layer inputs, or experts beside a
+dense feed-forward.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from dflash_core.arch import reading
 from dflash_core.arch.architecture import Architecture, Head
-from dflash_core.arch.facts import expert_notes, sizes
-from dflash_core.arch.gemma3 import FREQUENT_FIRST
 from dflash_core.arch.kinds import Attention, SwiGLU
 from dflash_core.arch.spec import Branch, LayerSpec, ModelSpec
 from dflash_core.errors import FormatError
 from dflash_core.formats.metadata import Settings
 
 PERIOD, WINDOW_ROPE_BASE = 6, 1e4
+"""Every sixth layer sees all positions, unless the file says otherwise; the rotary base of the others."""
+BLOCKS_OF_27B = 62
+"""Gemma 3 27B scales its scores by the width of a row over its heads; no setting says so."""
 LAYER = LayerSpec(
     Attention(1, 1, 1, 1, 1.0, 0.0),
     SwiGLU(1),
@@ -23,22 +28,37 @@ LAYER = LayerSpec(
     post_ffn_norm="post_ffw_norm.weight",
     output_scale=True,
 )
-"""What all layers have in common, an assistant's too."""
+"""What all layers of Gemma 4 have in common, an assistant's too."""
+
+
+def _model(keys: Settings, head: Head, layers: list[LayerSpec], **more: Any) -> ModelSpec:
+    """Gemma's vocabulary has its single characters last: full stop, comma and digits are above 236,000 of 262,144 ids.
+    A tenth of English and three tenths of Python are tokens beyond the first 98,304."""
+    scale = math.sqrt(keys.integer("embedding_length"))
+    softcap = reading.given(keys, "final_logit_softcapping", 0.0)
+    return reading.model(keys, head, layers, embedding_scale=scale, softcap=softcap, frequent_first=False, **more)
+
+
+def gemma3(keys: Settings, head: Head) -> ModelSpec:
+    """Gemma 3. Raises FormatError or UnsupportedError."""
+    blocks = reading.blocks(keys)
+    mixers = reading.attention_by_layer(keys, reading.sliding(keys, blocks, PERIOD), window_base=WINDOW_ROPE_BASE)
+    if blocks == BLOCKS_OF_27B:
+        mixers = [replace(one, scale=(keys.integer("embedding_length") / one.heads) ** -0.5) for one in mixers]
+    ffn = SwiGLU(keys.uniform("feed_forward_length"), "gelu_tanh")
+    return _model(keys, head, [replace(LAYER, mixer=one, ffn=ffn, output_scale=False) for one in mixers])
 
 
 def attention(keys: Settings, blocks: int) -> list[Attention]:
-    """The attention of every layer, without sharing. The divisors in the file leave most pairs of full layers as they
-    are; scores are not scaled."""
-    reading.check_settings(keys)
-    mixers = reading.attention_by_layer(
-        keys, reading.sliding(keys, blocks, PERIOD), window_base=WINDOW_ROPE_BASE
-    )  # fmt: skip
+    """The attention of every layer of Gemma 4, without sharing. The divisors in the file leave most pairs of full
+    layers as they are; scores are not scaled."""
+    mixers = reading.attention_by_layer(keys, reading.sliding(keys, blocks, PERIOD), window_base=WINDOW_ROPE_BASE)
     return [replace(one, scale=1.0, v_norm=True, rope_factors=not one.window) for one in mixers]
 
 
-def read(keys: Settings, head: Head) -> ModelSpec:
-    """The model that the settings describe. Raises FormatError or UnsupportedError."""
-    blocks, hidden = keys.integer("block_count", high=1024), keys.integer("embedding_length")
+def gemma4(keys: Settings, head: Head) -> ModelSpec:
+    """Gemma 4. Raises FormatError or UnsupportedError."""
+    blocks = reading.blocks(keys)
     mixers = _shared(keys, attention(keys, blocks), head)
     widths = keys.per_layer("feed_forward_length", blocks)
     per_layer = keys.integer("embedding_length_per_layer_input", low=0, default=0)
@@ -63,15 +83,10 @@ def read(keys: Settings, head: Head) -> ModelSpec:
             beside=Branch(dense, "ffn_norm.weight", "post_ffw_norm_1.weight"),
         )
 
-    spec = reading.model(ARCHITECTURE.name, keys, head, tuple(map(layer, range(blocks))), mixers[0].eps)
-    return replace(
-        spec,
-        embedding_scale=math.sqrt(hidden),
-        softcap=reading.softcap(keys),
-        suppressed=reading.suppressed(keys, spec.vocab_size),
-        per_layer_input=per_layer,
-        frequent_first=FREQUENT_FIRST,
-    )
+    return _model(
+        keys, head, [layer(index) for index in range(blocks)],
+        suppressed=reading.suppressed(keys, head.vocab_size), per_layer_input=per_layer,
+    )  # fmt: skip
 
 
 def _shared(keys: Settings, mixers: list[Attention], head: Head) -> list[Attention]:
@@ -93,10 +108,5 @@ def _shared(keys: Settings, mixers: list[Attention], head: Head) -> list[Attenti
     ]
 
 
-ARCHITECTURE = Architecture(
-    name="gemma4",
-    models="Gemma 4",
-    read=read,
-    facts=sizes,
-    notes=expert_notes,
-)
+GEMMA3 = Architecture("gemma3", "Gemma 3", gemma3)
+GEMMA4 = Architecture("gemma4", "Gemma 4", gemma4)

@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Self
 
 from dflash_core.errors import DFlashError
+from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
-from dflash_core.lab.experiment import Design
 from dflash_core.messages import Call, Message
 from dflash_core.record import Line, TurnRecord, Turns
 from dflash_core.text.template_values import NO_TOOLS, Tools
-from dflash_core.turn_stats import TurnReport
+from dflash_core.turn_stats import FoundRow, TurnReport
 from dflash_tui.application.attach.calls import StreamedCalls
-from dflash_tui.application.attach.server import AttachError, Stream
+from dflash_tui.application.attach.server import AttachedServer, AttachError, Stream
 from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import NOT_HERE, OnPrefill, TurnLike
 
 
 class StreamedTurn:
-    """An answer that comes from a server as a stream. A subclass iterates over it."""
+    """An answer that comes from a server as a stream."""
 
-    def __init__(self, conversation: SentConversation, stream: Stream, on_prefill: OnPrefill | None) -> None:
-        self._stream, self._on_prefill = stream, on_prefill
-        self._watchers = conversation.watchers
+    def __init__(self, session: ServerSession, stream: Stream, on_prefill: OnPrefill | None) -> None:
+        self._session, self._stream, self._on_prefill = session, stream, on_prefill
         self.streamed = StreamedCalls()
         self.report: TurnReport | None = None
         self.record: TurnRecord | None = None
         self.text = self.thinking = ""
 
+    def __iter__(self) -> Iterator[Piece]:
+        try:
+            yield from self.pieces()
+        finally:
+            # Also of what was cut off: the text that came stays.
+            self.settle()
+            self.streamed.end(cut=self.report is None or self.report.stop != "stop token")
+            self._session.ended(self)
+
+    def pieces(self) -> Iterator[Piece]:
+        """The pieces of the stream; sets the report. Raises AttachError."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Nothing more comes."""
+
     def watched(self, line: Line) -> None:
         """Pass a line of the record to those who watch."""
-        for watcher in self._watchers:
+        for watcher in self._session.watchers:
             watcher(line)
 
     @property
@@ -42,16 +57,34 @@ class StreamedTurn:
     def calling(self) -> str:
         return self.streamed.calling
 
+    def stop(self) -> None:
+        """Leave; the server ends an answer that nobody reads."""
+        self._stream.cut()
 
-class SentConversation:
-    """A subclass starts the turns."""
+    def answer_now(self) -> None:
+        """It goes on reasoning: no other engine can be told to answer."""
 
-    def __init__(self) -> None:
+    def change(self, knobs: Knobs) -> None:
+        """A request to another engine cannot be changed."""
+
+
+class ServerSession:
+    """A session over a server, and its conversation: all of it that needs no decoder in this process."""
+
+    missing: Mapping[str, str] = {}
+
+    def __init__(self, server: AttachedServer, title: str) -> None:
+        self.server = server
+        self.title = f"{title} at {server.url}"
         self.turns = Turns()
         self.watchers: list[Callable[[Line], None]] = []
         self.messages: tuple[Message, ...] = ()
         self.tools: Tools = NO_TOOLS
         self.tools_note = ""
+
+    @property
+    def conversation(self) -> Self:
+        return self
 
     def set_messages(self, messages: Sequence[Message]) -> None:
         self.messages = tuple(messages)
@@ -69,7 +102,7 @@ class SentConversation:
 
     def _begin(self, messages: tuple[Message, ...], knobs: Knobs, on_prefill: OnPrefill | None) -> TurnLike:
         turn = self.turn(messages, knobs, on_prefill)
-        self.messages = messages
+        self.messages = messages  # a turn that could not begin leaves them
         return turn
 
     def turn(self, messages: tuple[Message, ...], knobs: Knobs, on_prefill: OnPrefill | None) -> TurnLike:
@@ -86,30 +119,11 @@ class SentConversation:
         """The field of a request that offers the tools."""
         return {"tools": list(self.tools)} if self.tools else {}
 
+    def clear(self) -> None:
+        self.messages, self.turns = (), Turns()
+
     def reading(self, knobs: Knobs) -> None:
         """Only the server knows what it would read again."""
-
-    def clear(self) -> None:
-        """Begin an empty one."""
-        self.messages = ()
-        self.turns = Turns()
-
-
-class WithoutDecoder:
-    """The part of a session that needs the decoder in this process."""
-
-    conversation: SentConversation
-    missing: Mapping[str, str] = {}
-
-    @property
-    def turns(self) -> Turns:
-        return self.conversation.turns
-
-    def clear(self) -> None:
-        self.conversation.clear()
-
-    def forget_learned(self) -> NoReturn:
-        raise AttachError(NOT_HERE)
 
     def watch(self, requests: Requests) -> bool:
         return False
@@ -120,29 +134,32 @@ class WithoutDecoder:
     def cancel(self) -> None:
         """Nothing runs here but the turn."""
 
-    def decoder(self) -> NoReturn:
+    def token_text(self, token: int) -> str:
+        return f"<id {token}>"
+
+    def learned(self) -> Sequence[FoundRow]:
+        """Nothing is learned of another engine."""
+        return ()
+
+    def _not_here(self, *_: object, **__: object) -> NoReturn:
         raise AttachError(NOT_HERE)
 
-    def experiment(self, design: Design) -> NoReturn:
-        raise AttachError(NOT_HERE)
-
-    def what_if(
-        self, record: TurnRecord, budgets: Sequence[int], drafter: str = "", p_min: float | None = None
-    ) -> NoReturn:
-        raise AttachError(NOT_HERE)
+    forget_learned = decoder = experiment = what_if = _not_here
 
 
 def sent(messages: Sequence[Message], thinking: str = "reasoning_content") -> list[dict[str, Any]]:
     """Messages as APIs take them; reasoning under the name `thinking`."""
-    return [{"role": one.role, "content": one.content} | _beside(one, thinking) for one in messages]
-
-
-def _beside(message: Message, thinking: str) -> dict[str, Any]:
-    """The fields that few messages have."""
-    fields: dict[str, Any] = {thinking: message.thinking} if message.thinking else {}
-    if message.calls:
-        fields["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
-            for call in message.calls
-        ]
-    return fields | ({"tool_call_id": message.call_id} if message.role == "tool" else {})
+    found = []
+    for one in messages:
+        fields: dict[str, Any] = {"role": one.role, "content": one.content}
+        if one.thinking:
+            fields[thinking] = one.thinking
+        if one.calls:
+            fields["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
+                for call in one.calls
+            ]
+        if one.role == "tool":
+            fields["tool_call_id"] = one.call_id
+        found.append(fields)
+    return found

@@ -1,0 +1,245 @@
+"""Slash commands for conversations, experiments, models and other programs."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash_core.errors import DFlashError, KnobError
+from dflash_core.files import check_regular
+from dflash_tui.application.attach.server import AttachedServer
+from dflash_tui.application.hub.catalogue import load_catalogue
+from dflash_tui.chat.parts import ChatParts
+from dflash_tui.server.settings import ServerSettings, keys_given
+from dflash_tui.slash.command import Slash, knob_words
+from dflash_tui.text.pages import KINDS
+from dflash_tui.widgets.flash import Note
+
+if TYPE_CHECKING:
+    from dflash_tui.application.session import SessionLike
+
+PORT = 8080
+PROFILE = "write /profile NAME, /profile save NAME, /profile rename NAME TO, /profile delete NAME or /profile undo"
+ATTACH = "write /attach URL [MODEL]; alone it lists the servers of this machine. DFLASH_TUI_API_KEY is the key"
+
+# Conversations
+
+
+def _answer(host: ChatParts, command: str, outcome: str | Exception) -> None:
+    """Says how a command has ended that ran on a worker. If it has failed, it is back in the prompt."""
+    if isinstance(outcome, Exception):
+        host.sending.give_back(command, outcome)
+    else:
+        host.say(outcome)
+
+
+async def _export(host: ChatParts, rest: str) -> None:
+    kind, _, path = rest.partition(" ")
+    if kind not in KINDS:
+        raise DFlashError("write /export md, /export json or /export svg, and a path if you like")
+    host.conversation.files.export(kind, path.strip(), None, lambda outcome: _answer(host, f"/export {rest}", outcome))
+
+
+async def _import(host: ChatParts, rest: str) -> None:
+    if not rest:
+        raise DFlashError("write /import FILE, a JSON export of conversations")
+    host.conversation.files.import_file(rest, lambda outcome: _answer(host, f"/import {rest}", outcome))
+
+
+async def _rename(host: ChatParts, rest: str) -> None:
+    host.say(host.conversation.files.rename(rest))
+
+
+async def _version(host: ChatParts, rest: str) -> None:
+    if rest not in ("", "-", "+"):
+        raise DFlashError("write /version - for the one before, /version + for the one after")
+    await host.conversation.branching.switch(-1 if rest == "-" else 1)
+
+
+# The lab: each opens its screen and starts at once
+
+
+def _ready(host: ChatParts) -> SessionLike:
+    """The session, if an experiment can begin."""
+    if host.state.session is None:
+        raise DFlashError(host.state.no_pair)
+    if host.state.busy:
+        raise DFlashError("an answer is being written: Esc stops it")
+    return host.state.session
+
+
+async def _sweep(host: ChatParts, rest: str) -> None:
+    from dflash_tui.application.lab_request import SWEEP, parse_sweep
+
+    _ready(host)
+    try:
+        parse_sweep(rest or SWEEP)
+    except KnobError as error:
+        raise DFlashError(f"{error}. Write /sweep {SWEEP}") from None
+    host.open_page("sweep", rest or SWEEP)
+
+
+async def _ab(host: ChatParts, rest: str) -> None:
+    from dflash_tui.application.lab_request import AB, parse_ab
+
+    session = _ready(host)
+    try:
+        parse_ab(rest, host.state.knobs, session.limits)
+    except KnobError as error:
+        raise DFlashError(f"{error}. Write /ab {AB}") from None
+    host.open_page("ab", rest or AB)
+
+
+async def _tune(host: ChatParts, rest: str) -> None:
+    _ready(host)
+    if rest:
+        path = Path(rest).expanduser()
+        try:
+            check_regular(path)
+            found = path.exists()
+        except OSError as error:
+            raise DFlashError(f"{path}: {error.strerror}; check the path") from None
+        if not found:
+            raise DFlashError(f"{path}: no such file; /tune alone measures on the conversation's prompts")
+    host.open_page("tune", f"prompts={shlex.quote(rest)}" if rest else "")
+
+
+# Models
+
+
+async def _profile(host: ChatParts, rest: str) -> None:
+    profiles, words = host.profiles, rest.split()
+    match words:
+        case []:
+            host.open_page("models")
+        case ["save", name]:
+            host.say(profiles.save(profiles.of_present(name)))
+        case ["rename", name, to]:
+            host.say(profiles.rename(name, to))
+        case ["delete", name]:
+            host.say(profiles.delete(name))
+        case ["undo"]:
+            host.say(profiles.undo())
+        case [name] if name not in ("save", "rename", "delete"):
+            profiles.load(name, host.say)
+        case _:
+            raise DFlashError(PROFILE)
+
+
+def _profile_words(host: ChatParts) -> Mapping[str, str]:
+    return {one.name: one.words for one in host.profiles.presets.profiles.values()} | {
+        "save": "keep what is loaded, with the present parameters", "rename": "another name",
+        "delete": "take one out", "undo": "bring back what was deleted or replaced last",
+    }  # fmt: skip
+
+
+async def _get(host: ChatParts, rest: str) -> None:
+    if rest and host.downloads.of(rest) is None:
+        load_catalogue()[rest]  # refuses a name that it does not have
+    host.open_page("get", rest)
+
+
+# Other programs: servers of models, our own server, servers of tools
+
+
+async def _attach(host: ChatParts, rest: str) -> None:
+    match rest.split():
+        case []:
+            host.screen.run_worker(_list(host), group="attach", exclusive=True)
+            host.say("looking at the usual ports of this machine…")
+        case [url, *model] if len(model) <= 1:
+            server = AttachedServer(url)  # refuses what is no address
+            request = host.state.request
+            known = request.attach_key if AttachedServer(request.attach or url).url == server.url else ""
+            host.program.attach(server.url, known or next(iter(keys_given()), ""), "".join(model))
+        case _:
+            raise DFlashError(ATTACH)
+
+
+async def _list(host: ChatParts) -> None:
+    from dflash_tui.application.attach.local import find, lines
+
+    found = [one for one in await asyncio.to_thread(find) if one.url != host.state.serving]
+    await host.transcript.mount(Note("\n".join(lines(found)), "/attach URL uses one" if found else "", kind="info"))
+    host.say("")
+
+
+async def _detach(host: ChatParts, rest: str) -> None:
+    if rest:
+        raise DFlashError("write /detach alone")
+    host.program.detach()
+
+
+def _servers(host: ChatParts) -> Mapping[str, str]:
+    from dflash_tui.application.attach.engines import usual_urls
+
+    return usual_urls()
+
+
+async def _serve(host: ChatParts, rest: str) -> None:
+    if rest == "off":
+        await host.serving.end()
+        host.say("other programs cannot use the model any more")
+        return
+    if not rest and host.state.serving:
+        host.open_page("requests")
+        return
+    if rest and not (rest.isascii() and rest.isdigit() and int(rest) < 65_536):
+        raise DFlashError("write /serve, /serve PORT (0: any that is free) or /serve off")
+    await host.serving.begin(ServerSettings(port=int(rest or PORT), keys=keys_given()))
+    host.say(f"programs of this machine can use the model at {host.state.serving}; /requests lists what they ask")
+
+
+async def _tools(host: ChatParts, rest: str) -> None:
+    words = rest.split()
+    named = words[1:] or [one.name for one in host.state.settings.servers]
+    if not words:
+        host.open_page("tools")
+    elif words[0] not in ("on", "off") or len(words) > 2:
+        raise DFlashError("write /tools, /tools on [SERVER] or /tools off [SERVER]")
+    elif words[0] == "on":
+        await host.tools.start(named)
+    else:
+        await host.tools.end(named)
+        host.say(f"ended: {', '.join(named)}")
+
+
+VERSIONS = {"-": "the version before", "+": "the version after"}
+ON_OFF = {"on": "start the servers of the settings, or the one named", "off": "end them"}
+LAB = (
+    Slash("tune", "/tune [FILE]", "find the fastest setting on your prompts, or on a file of them", _tune),
+    Slash("sweep", "/sweep NAME VALUES", "measure values of one or two: budget 4..63", _sweep, knob_words),
+    Slash("ab", "/ab A | B", "A against B, in turn; without A and B: tree against chain", _ab, knob_words),
+)
+CHATS = (
+    Slash(
+        "export", "/export md|json|svg [PATH]", "write this conversation to a file", _export,
+        lambda host: dict.fromkeys(KINDS, ""),
+    ),
+    Slash("import", "/import FILE", "import the conversations of a JSON export", _import),
+    Slash("rename", "/rename TITLE", "name this conversation", _rename),
+    Slash("version", "/version -|+", "another version of a message or answer", _version, lambda host: VERSIONS),
+)  # fmt: skip
+MODELS_AND_PROGRAMS = (
+    Slash("profile", "/profile [save] NAME", "a model with all its settings by name", _profile, _profile_words),
+    Slash(
+        "get", "/get [NAME]", "fetch a model and its drafter; size and licence first", _get,
+        lambda host: {one.name: one.about for one in load_catalogue().pairs.values()},
+    ),
+    Slash(
+        "serve", "/serve [PORT|off]", "let agents and editors use this model over HTTP", _serve,
+        lambda host: {"off": "end the server"} if host.state.serving else {str(PORT): "the usual port"},
+    ),
+    Slash(
+        "tools", "/tools [on|off] [SERVER]", "tools of MCP servers that the model may call", _tools,
+        lambda host: ON_OFF,
+    ),
+    Slash(
+        "attach", "/attach [URL [MODEL]]", "use the model of a server; alone, list those of this machine", _attach,
+        _servers,
+    ),
+    Slash("detach", "/detach", "back from a server to the model of this program", _detach),
+)  # fmt: skip
