@@ -113,7 +113,7 @@ def takes(fit: FitCheck | None, size: int) -> list[tuple[str, str]]:
     """Of a pair that is not here yet, from its shapes: the download and the memory."""
     if fit is None or fit.why:
         return []
-    download = f"\n\nto fetch: about {gib(size)}\n"
+    download = f"\n\nto fetch: about {gib(size)}\n" if size else "\n\n"
     memory = f"\nmemory: {gib(fit.taken)}, of it about {gib(fit.weights)} for weights; computed for {fit.machine}"
     return [(download, DIM), (fit.words, colour(fit)), (memory, DIM)]
 
