@@ -162,10 +162,8 @@ def draft_tokens(config: DraftConfig, file: WeightFile) -> npt.NDArray[np.int64]
     if config.has_offsets:
         ids = ids + np.arange(len(ids))
     if len(np.unique(ids)) < len(ids) or ids.min() < 0 or ids.max() >= vocab:
-        raise FormatError(
-            f"{config.name}: d2t names tokens {ids.min()} to {ids.max()} for {len(ids):,} rows, expected each"
-            f" once and under {vocab:,}; convert the drafter again"
-        )
+        found = f"{config.name}: d2t names tokens {ids.min()} to {ids.max()} for {len(ids):,} rows"
+        raise FormatError(f"{found}, expected each once and under {vocab:,}; convert the drafter again")
     return ids
 
 
@@ -215,20 +213,16 @@ def _check_nextn(source: str, tensors: Iterable[str], spec: ModelSpec) -> None:
         prefix = f"blk.{index}."
         found = [name for name in tensors if name.startswith(prefix)]
         if found and not any(name.startswith(prefix + "nextn.") for name in found):
-            raise FormatError(
-                f"{source}: nextn_predict_layers is {spec.nextn_predict_layers} and block {index} has no nextn tensors,"
-                " expected an MTP block after the layers; convert the model again"
-            )
+            stated = f"nextn_predict_layers is {spec.nextn_predict_layers} and block {index} has no nextn tensors"
+            raise FormatError(f"{source}: {stated}, expected an MTP block after the layers; convert the model again")
 
 
 def _architecture(source: str, name: str) -> Architecture:
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
     if name in DRAFT_ARCHITECTURES:
-        raise UnsupportedError(
-            f"{source} is a DFlash drafter ({name}), expected a target model ({supported()});"
-            " give it as the draft, together with the target it was made for"
-        )
+        found = f"{source} is a DFlash drafter ({name}), expected a target model ({supported()})"
+        raise UnsupportedError(f"{found}; give it as the draft, together with the target it was made for")
     raise UnsupportedError(
         f"{source} has the architecture {name}, expected {supported()}", code=Code.UNKNOWN_ARCHITECTURE
     )

@@ -21,10 +21,8 @@ def possible_layers(experts: str, spec: ModelSpec) -> Sequence[int]:
     if checked_experts(experts) in known:
         return known[experts]
     if int(experts) > layers:
-        raise UnsupportedError(
-            f"experts of {int(experts)} layers in main memory, but {layers} layers of the model have experts; give at"
-            f" most {layers}"
-        )
+        found = f"experts of {int(experts)} layers in main memory, but {layers} layers of the model have experts"
+        raise UnsupportedError(f"{found}; give at most {layers}")
     return (int(experts),)
 
 

@@ -141,10 +141,8 @@ class Runner:
         """
         ids = check_ids(ids, self.vocab_size)
         if len(ids) >= self.context_length:
-            raise ContextError(
-                f"the prompt has {len(ids):,} tokens, the context holds {self.context_length:,} with the answer; "
-                "shorten the prompt or start a new conversation"
-            )
+            found = f"the prompt has {len(ids):,} tokens, the context holds {self.context_length:,} with the answer"
+            raise ContextError(f"{found}; shorten the prompt or start a new conversation")
         self._cancelled.clear()
         self._changed = None
         knobs, stops = knobs.fixed(), self.stop_ids | frozenset(ends)

@@ -77,11 +77,12 @@ def open_app(app: DFlashApp) -> int:
     app.signals.restore()
     if code is None:
         code = app.return_code or 0
+    state, parts = app.state, app.chat.made
+    serves_on = parts is not None and parts.serving.stuck  # its threads have not ended in time
     if app.fault:
         write_err(f"dflash-tui: {app.fault}")
-    elif not app.again:
+    elif not (app.again or state.busy or state.turn.lost or serves_on):
         _keep_states(app)
-    state, parts = app.state, app.chat.made
     if state.resumable and not app.again:
         write_err(f"dflash-tui: to come back: {resume_line(sys.argv[1:], state.resumable)}")
     for line in parts.downloads.last_words() if parts is not None else ():
@@ -93,7 +94,7 @@ def open_app(app: DFlashApp) -> int:
         # The interpreter's own command line, up to the program's arguments.
         os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])
     under_way = parts is not None and (parts.program.running is not None or parts.downloads.under_way)
-    if under_way or state.busy or state.experiment is not None or _serves_on(app):
+    if under_way or state.busy or state.experiment is not None or serves_on:
         # A daemon thread inside torch or a connection can crash the interpreter while it shuts down.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -101,16 +102,10 @@ def open_app(app: DFlashApp) -> int:
     return code
 
 
-def _serves_on(app: DFlashApp) -> bool:
-    """The threads of the server have not ended in time."""
-    return app.chat.made is not None and app.chat.made.serving.stuck
-
-
 def _keep_states(app: DFlashApp) -> None:
     """After the app's end: write the conversation state that the settings ask to keep."""
-    state, session = app.state, app.state.session
-    busy = state.busy or state.turn.lost or _serves_on(app)
-    if app.settings.keep_states and session is not None and not busy:
+    session = app.state.session
+    if app.settings.keep_states and session is not None:
         try:
             session.leave()
         except Exception:  # only an optimization: the conversation itself is saved

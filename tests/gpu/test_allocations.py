@@ -72,8 +72,8 @@ FULL = [
 def test_turns_take_no_more_than_was_there(
     make: Made, kv: str, rows: int, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trees of every size in every order, modes, draws, windows and lengths of prompts, read in chunks or in passes,
-    and the copies of positions between them."""
+    """Trees of a size, a larger and a smaller one, modes, draws, windows and lengths of prompts, read in chunks or in
+    passes, and the copies of positions between them."""
     monkeypatch.setattr(cuda_session, "MIN_ROWS", 100)
     held, multiply = Allocations(), EmulatedDevice.multiply
 
@@ -101,7 +101,7 @@ def test_turns_take_no_more_than_was_there(
         runner = Runner(session, frozenset(), context, session.target.output.rows, policy=policy)
         begun = held.live
         held.most = 0
-        for changes, tokens in turns(more):
+        for changes, tokens in turns(more, whole=(make, kv, rows) in FULL):
             if drafter is None and changes["mode"] != "plain":
                 continue
             knobs = Knobs(max_tokens=3, ignore_eos=True).replace(**changes)
@@ -116,11 +116,12 @@ def test_turns_take_no_more_than_was_there(
         assert held.most <= before + copies < before + copies + reserved
 
 
-def turns(more: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """What is set for a turn, and the tokens of its prompt; `more` in the longest."""
-    for order in ((22, 64, 255), (255, 22, 64)):
-        for budget, mode in zip(order, ("tree", "chain", "tree")):
-            yield {"mode": mode, "budget": budget, "temperature": 0.9 * (budget > 22)}, 8
-    for window, length in ((0, PROMPT + more), (WINDOW, PROMPT + more), (3 * WINDOW, 130), (0, 30)):
-        for mode, top_k in (("auto", 0), ("plain", 40)):
+def turns(more: int, whole: bool) -> Iterator[tuple[dict[str, Any], int]]:
+    """What is set for a turn, and the tokens of its prompt; `more` in the longest. `whole`: lengths in all modes."""
+    for budget, mode in ((22, "tree"), (255, "tree"), (64, "chain"), (22, "chain")):
+        yield {"mode": mode, "budget": budget, "temperature": 0.9 * (budget > 22)}, 8
+    lengths = ((0, PROMPT + more), (WINDOW, PROMPT + more), (3 * WINDOW, 130), (0, 30))
+    draws = (("plain", 40), ("auto", 0))
+    for at, (window, length) in enumerate(lengths):
+        for mode, top_k in draws if whole else draws[at % 2 :][:1]:
             yield {"mode": mode, "temperature": 0.9, "top_k": top_k, "attention_window": window}, length

@@ -53,8 +53,9 @@ class EmulatedDevice:
 
     torch_device = torch.device("cpu")
 
-    def __init__(self, processors: int = 3, shared_bytes: int = 227 << 10) -> None:
-        self.card = Card(processors, shared_bytes)
+    def __init__(self, processors: int = 3, shared_bytes: int = 227 << 10, busy: bool = True) -> None:
+        """`busy`: its models share kernels with those of many tests, which are compiled well at once."""
+        self.card, self._busy = Card(processors, shared_bytes), busy
         self.host = PlainRoom()
 
     def stream(self) -> AbstractContextManager[object]:
@@ -64,7 +65,7 @@ class EmulatedDevice:
         bound = []
         for launch in launches:
             defines = tuple((key, str(value)) for key, value in launch.defines.items())
-            kernel = emulated.kernel(resources.kernels_dir() / launch.file, launch.name, defines, session=True)
+            kernel = emulated.kernel(resources.kernels_dir() / launch.file, launch.name, defines, session=self._busy)
             values = [packed(argument) for argument in launch.args]
             bound.append(kernel.bound(_triple(launch.grid), _triple(launch.block), values, launch.shared))
 

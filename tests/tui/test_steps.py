@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from textual.widgets import Input
 
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord, Turns
@@ -17,6 +18,7 @@ from dflash_tui.screens.steps import StepsScreen
 from dflash_tui.text.blocks import dotted
 from dflash_tui.text.step_text import StepText, broken, spans
 from dflash_tui.text.tree_text import drawn, rejection_line
+from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.slider import Scrubber
 from support.turns import DRAFTS, step_of, tree_of, turn_of
 
@@ -167,6 +169,19 @@ async def test_views_one_two_and_three(make_app: MakeApp) -> None:
         await shows(pilot, "7 steps of the newest 3 turns")
         await pilot.press("c")
         await shows(pilot, "Text by step")
+
+
+async def test_an_export_is_confirmed_on_the_page(make_app: MakeApp, tmp_path: Path) -> None:
+    """Regression: the notice was in the chat, which the page covers."""
+    app = make_app(Stored())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(pilot, app)
+        await pilot.press("comma", "x")
+        await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
+        app.screen.query_one(Input).value = str(tmp_path / "my.csv")
+        await pilot.press("enter")
+        await shows(pilot, "written: ", "turn 2/3")
+        assert "tree" in (tmp_path / "my.csv").read_text()
 
 
 async def test_a_turn_that_has_just_been_written(make_app: MakeApp) -> None:

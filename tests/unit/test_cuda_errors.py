@@ -119,7 +119,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     driver = Driver(FakeDriver())
     driver.launched = "gdn_recurrence"
     facts = {"card": SimpleNamespace(name="A card"), "memory": lambda: (1 << 20, 80 << 30)}
-    made.runtime = SimpleNamespace(driver=driver, torch_stream=None, **facts)  # type: ignore[assignment]
+    made.runtime = SimpleNamespace(driver=driver, torch_stream=contextlib.nullcontext(), **facts)  # type: ignore[assignment]
     return made
 
 

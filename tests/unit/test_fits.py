@@ -45,6 +45,7 @@ from dflash_tui.application import fits as words
 from dflash_tui.cli.command_line import main
 from dflash_tui.cli.plan import lines as page
 from support.golden import draft, golden, target
+from support.grids import full
 from support.made_up_card import MadeUpCard
 from support.plans import plan_pair
 from support.reckoned import estimator
@@ -209,7 +210,7 @@ def test_what_a_load_leaves_free_a_plan_leaves_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "kv"), [(None, "f16"), (None, "q8_0"), (None, "auto"), (32_768, "auto"), (32_768, "f16")]
+    ("context", "kv"), [(None, "f16"), full(None, "q8_0"), (None, "auto"), (32_768, "auto"), (32_768, "f16")]
 )
 def test_a_plan_is_what_a_load_takes(context: int | None, kv: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Context, type, rows of prompts at once, and trees: on cards on which a byte decides."""

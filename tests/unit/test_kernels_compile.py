@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,9 +32,9 @@ from support.kernel_variants import variants
 ARCHITECTURES = ("sm_75", *nvrtc.ARCHITECTURES)
 # No source tells these from sm_80, and sm_120 has as little shared memory.
 LIKE_OTHERS = ("sm_86", "sm_89")
-# For THOROUGH: the quick variants that differ in which macros are defined (tensor types aside), and each tensor type
-# once. For the other architectures: one variant per file; those in DEALT divide the files between them, by this part of
-# their names in order. With `full`: all variants.
+# For THOROUGH: quick variants that define and leave out each macro of a file, and each tensor type once. For the other
+# architectures: one variant per file; those in DEALT divide the files between them, by this part of their names in
+# order. With `full`: all variants.
 THOROUGH = "sm_90a"
 DEALT = {"sm_75": slice(1, None, 4), "sm_80": slice(3, None, 4), "sm_120": slice(0, None, 2)}
 # Seconds each, and nothing in them is of one architecture that `tree.cu` does not have too: with `full` for the others.
@@ -88,12 +89,15 @@ def reports(arch: str, *, quick: bool = False, files: Collection[str] = ()) -> I
 
 
 def differing(wanted: Sequence[Variant]) -> list[Variant]:
-    """A variant for each set of macros that a file has apart from tensor types, and for each of its tensor types."""
-    found, seen = [], set[tuple[str, object]]()
-    for one in {(one.file, frozenset(dict(one.defines))): one for one in wanted}.values():
+    """Of each file, variants that together define and leave out each of its macros, those with most macros first, and
+    define each of its tensor types once."""
+    found, seen, macros = [], set[tuple[str, str, bool]](), defaultdict[str, set[str]](set)
+    for one in wanted:
+        macros[one.file] |= dict(one.defines).keys()
+    for one in sorted(wanted, key=lambda one: -len(one.defines)):
         defined = dict(one.defines).keys()
-        types = {name for name in defined if name.startswith("WITH_")}
-        new = {(one.file, name) for name in types} | {(one.file, frozenset(defined - types))}
+        left_out = {name for name in macros[one.file] - defined if not name.startswith("WITH_")}
+        new = {(one.file, name, name in defined) for name in (*defined, *left_out, "")}
         if not new <= seen:
             seen |= new
             found.append(one)

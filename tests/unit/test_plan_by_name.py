@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings")
 from dflash_core.errors import DFlashError
+from dflash_tui.application import smollm2
 from dflash_tui.application.hub.catalogue import load_catalogue
 from dflash_tui.application.hub.files import HubError
 from dflash_tui.application.hub.fitting import fit_check
@@ -18,6 +19,7 @@ from dflash_tui.application.hub.quantisations import Quantisation, chosen, folde
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli import get
 from dflash_tui.cli.command_line import main
+from dflash_tui.widgets.model_list import option, takes
 from support.hub_server import serving
 
 GIB = 1 << 30
@@ -43,7 +45,13 @@ def test_a_pair_whose_shapes_are_not_known_is_fetched_first() -> None:
 
 def test_every_pair_of_the_program_has_a_size_before_it_is_fetched(capsys: pytest.CaptureFixture[str]) -> None:
     assert [name for name, pair in PAIRS.items() if not pair.shapes] == []
-    assert 90 << 20 < fit_check(PAIRS["smollm2"].planned(LoadRequest(device="cpu")), 64 * GIB).weights < 1 << 30
+    found = fit_check(PAIRS["smollm2"].planned(LoadRequest(device="cpu")), 64 * GIB)
+    assert 90 << 20 < found.weights < 1 << 30
+    # Its weights are larger in the memory of a CPU than in the file, and its drafter comes with the program.
+    assert 0.96 * smollm2.SIZE < found.files[0] <= smollm2.SIZE
+    row = option("pair smollm2", "smollm2", "", fit=found, size=found.files[0])
+    assert "about 92.1 MiB, fits" in str(row.prompt)
+    assert "to fetch: about 92.1 MiB" in str(takes(found, found.files[0]))
     assert main(["plan", "--target", "smollm2", "--memory", "24GiB"]) == 0
     assert "weights as Q4_1, of the published shapes" in capsys.readouterr().out
 

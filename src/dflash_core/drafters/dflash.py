@@ -23,7 +23,7 @@ from dflash_core.config import DraftConfig, Flavour, check_pair, draft_tokens, m
 from dflash_core.drafters.base import DraftLogits, DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
 from dflash_core.drafters.dflash_heads import GGUF_HARMLESS, check_json, read_heads, table_vocabulary
-from dflash_core.drafters.dflash_names import check_families, check_heads, renamed
+from dflash_core.drafters.dflash_names import EXPECTED_HEADS, check_families, check_heads, renamed
 from dflash_core.drafters.kinds import KINDS
 from dflash_core.errors import FormatError, MismatchError, UnsupportedError
 from dflash_core.files import folder_name
@@ -69,18 +69,16 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
     architecture = Settings(source, weights.metadata).text("general.architecture")
     if architecture not in FLAVOURS:
         role = "a target model" if architecture in ARCHITECTURES else "not a DFlash drafter"
-        raise UnsupportedError(
-            f"{source} is {role} (architecture {architecture}), expected a DFlash drafter"
-            f" ({', '.join(FLAVOURS)}); give the drafter made for your target"
+        found, expected = (
+            f"{source} is {role} (architecture {architecture})",
+            f"a DFlash drafter ({', '.join(FLAVOURS)})",
         )
+        raise UnsupportedError(f"{found}, expected {expected}; give the drafter made for your target")
     keys = Settings(source, weights.metadata, architecture + ".")
     check_heads(source, weights.tensors)
     check_families(source, weights.tensors)
     if keys.flag("dflash.domino.enabled") or keys.flag("dflash.dspark.enabled"):
-        raise UnsupportedError(
-            f"{source} has a Domino or DSpark head of a fork's own kind, expected a drafter of DFlash, DFlash 2, or"
-            " DSpark with a vanilla Markov head; use one of those"
-        )
+        raise UnsupportedError(f"{source} has a Domino or DSpark head of a fork's own kind, {EXPECTED_HEADS}")
     flavour = FLAVOURS[architecture]
     blocks = keys.integer("block_count", high=1024)
     window, sliding = _gguf_window(keys, blocks)
@@ -103,10 +101,8 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
     )  # fmt: skip
     _check_gguf(keys, config)
     if keys.get("decoder_arch") not in (None, "laguna"):
-        raise UnsupportedError(
-            f"{source}: decoder_arch is {shown(repr(keys.get('decoder_arch')))}, expected laguna or none; this drafter"
-            " cannot run here"
-        )
+        found = f"decoder_arch is {shown(repr(keys.get('decoder_arch')))}, expected laguna or none"
+        raise UnsupportedError(f"{source}: {found}; this drafter cannot run here")
     assumed = f"the drafter's file has no block size: {usual} is taken, as usual for {KINDS[config.kind].title}"
     notes = check_unread(keys, GGUF_HARMLESS)
     config = dataclasses.replace(config, notes=notes if given else (*notes, assumed))
@@ -204,10 +200,8 @@ def _apart(source: str, keys: Settings, weights: WeightFile) -> WeightFile:
 def _check_zlab(keys: Settings) -> None:
     source, architectures = keys.source, keys.get("architectures")
     if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in ZLAB_ARCHITECTURES:
-        raise UnsupportedError(
-            f"{source}: architectures is {architectures!r}, expected one of {' '.join(ZLAB_ARCHITECTURES)};"
-            " give the folder of a drafter of those kinds"
-        )
+        found = f"architectures is {architectures!r}, expected one of {' '.join(ZLAB_ARCHITECTURES)}"
+        raise UnsupportedError(f"{source}: {found}; give the folder of a drafter of those kinds")
     rope = keys.part(_sub(keys, "rope_parameters"))
     for what, found, expected in (
         ("partial_rotary_factor", rope.get("partial_rotary_factor"), 1.0),

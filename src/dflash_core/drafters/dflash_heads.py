@@ -142,17 +142,13 @@ def _markov(keys: Settings, have: Mapping[str, tuple[int, ...]]) -> Markov | Non
     confidence = head[-1] if head else 0
     joined = keys.flag("confidence_head_with_markov")
     if keys.flag("enable_confidence_head") and head is None:
-        raise FormatError(
-            f"{keys.source}: enable_confidence_head is true and there is no confidence head, expected its tensors;"
-            " the file is incomplete"
-        )
+        found = "enable_confidence_head is true and there is no confidence head, expected its tensors"
+        raise FormatError(f"{keys.source}: {found}; the file is incomplete")
     hidden = keys.integer("embedding_length", "hidden_size")
     allowed = (hidden, hidden + known) if joined is None else (hidden + known * joined,)
     if confidence and confidence not in allowed:
-        raise FormatError(
-            f"{keys.source}: the confidence head has {confidence} inputs, expected {' or '.join(map(str, allowed))};"
-            " convert the model again"
-        )
+        found = f"the confidence head has {confidence} inputs, expected {' or '.join(map(str, allowed))}"
+        raise FormatError(f"{keys.source}: {found}; convert the model again")
     return Markov(known, "markov_w2.scale" in have, confidence, "conf_proj.bias" in have)
 
 

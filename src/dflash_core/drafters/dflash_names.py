@@ -56,6 +56,7 @@ OTHER_HEADS = (
     (r"aux_hidden_norm", "per-layer feature norms"),
     (r"context_kv_layer_norm", "a norm over the context keys"),
 )
+EXPECTED_HEADS = "expected a drafter of DFlash, DFlash 2, or DSpark with a vanilla Markov head; use one of those"
 _TAP = re.compile(r"(?:aux_hidden_norms|enc\.aux_norm)\.(\d{1,3})\.weight")
 _BLOCK = re.compile(r"(?:blk|layers)\.(\d{1,4})\.(.+)")
 _INSIDE = frozenset(INSIDE.values())
@@ -105,10 +106,7 @@ def check_heads(source: str, names: Iterable[str]) -> None:
     for pattern, what in OTHER_HEADS:
         found = [name for name in unknown if re.search(pattern, name)]
         if found:
-            raise UnsupportedError(
-                f"{source} has {what} ({listed(found, 2)}), expected a drafter of DFlash, DFlash 2, or DSpark with a"
-                " vanilla Markov head; use one of those"
-            )
+            raise UnsupportedError(f"{source} has {what} ({listed(found, 2)}), {EXPECTED_HEADS}")
 
 
 def check_families(source: str, names: Iterable[str]) -> None:
@@ -120,10 +118,8 @@ def check_families(source: str, names: Iterable[str]) -> None:
             first.setdefault(of, name)
     if len(first) > 1:
         (one, a), (other, b) = list(first.items())[:2]
-        raise FormatError(
-            f"{source} mixes two families of tensor names, {one} ({a}) and {other} ({b}), expected one;"
-            " convert the drafter again"
-        )
+        found = f"{source} mixes two families of tensor names, {one} ({a}) and {other} ({b})"
+        raise FormatError(f"{found}, expected one; convert the drafter again")
 
 
 def renamed(source: str, names: Iterable[str]) -> Mapping[str, str]:

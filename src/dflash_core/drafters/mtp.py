@@ -77,10 +77,8 @@ def _layer(source: str, spec: ModelSpec) -> LayerSpec:
     blocks = spec.nextn_predict_layers
     if blocks != 1 or spec.nextn is None:
         counted = f"{blocks} MTP blocks" if blocks else "no MTP block (nextn tensors)"
-        raise UnsupportedError(
-            f"{source} has {spec.block_count} layers and {counted} after them, expected one to draft with; draft with a"
-            " DFlash drafter made for it, or from the text"
-        )
+        found = f"{source} has {spec.block_count} layers and {counted} after them, expected one to draft with"
+        raise UnsupportedError(f"{found}; draft with a DFlash drafter made for it, or from the text")
     return spec.nextn
 
 

@@ -116,10 +116,8 @@ def check(arm: Arm, changed: frozenset[str], limits: Limits) -> None:
     if mode == "chain" and (idle := sorted(changed & ONLY_IN_TREES)):
         raise KnobError(f"{idle[0]} changes nothing in a chain; sweep it with drafting=tree")
     if drafter and mode == "chain" and "budget" in changed and knobs.budget > drafter.depths:
-        raise KnobError(
-            f"drafting={knobs.drafting}: the drafter's block of {drafter.block} makes chains of at most "
-            f"{drafter.depths}; expected 1 to {drafter.depths}, or a tree"
-        )
+        found = f"the drafter's block of {drafter.block} makes chains of at most {drafter.depths}"
+        raise KnobError(f"drafting={knobs.drafting}: {found}; expected 1 to {drafter.depths}, or a tree")
 
 
 def show(spec: Spec, value: Value) -> str:

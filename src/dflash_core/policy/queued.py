@@ -68,7 +68,8 @@ class QueuedPolicy(AutoPolicy):
         self._beyond = dict(zip(CHOICES, START_BEYOND))
         self._steps = 0
         self._waits = 0.0  # mean of what the card waits for the host because of a try, in plain steps
-        self._before, self._after = Waited(), Waited()  # of drafts, and of plain steps after them
+        # The newest waits of drafts, and of plain steps after them, in plain steps.
+        self._before, self._after = (deque[float](maxlen=NEWEST_WAITS) for _ in range(2))
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         super().begin(ids, stops)
@@ -186,7 +187,8 @@ class QueuedPolicy(AutoPolicy):
     def _count_waits(self, steps: Sequence[StepEvent]) -> None:
         """Charge a draft for what the plain steps after it waited."""
         unit, usual = self.arm.costs.unit, self.arm.costs.plain
-        waited = self._after.usual(max(sum(_wait(step, usual) - (unit - usual) for step in steps) / unit, 0.0))
+        waited = max(sum(_wait(step, usual) - (unit - usual) for step in steps) / unit, 0.0)
+        waited = _usual(self._after, waited)
         self._allowance.settle(-waited)
         self._waited, self._since = self._waited + waited, self._since + len(steps)
         if self._since == WAITING:
@@ -204,7 +206,7 @@ class QueuedPolicy(AutoPolicy):
         self._since = 0
         arm.count_depth(step, self._part, anew=better)
         usual, unit = costs.typical(len(step.tree.tokens)) if spent else 0.0, costs.unit
-        wait = self._before.usual(_wait(step, usual) / unit)
+        wait = _usual(self._before, _wait(step, usual) / unit)
         self._waited += wait
         took = usual / unit + wait
         self._chooser.drafted(0, brought, took, drafts)
@@ -242,17 +244,11 @@ class QueuedPolicy(AutoPolicy):
         return walk_trials(step, self._stops, text, self._of(self.arm).copies)
 
 
-class Waited:
-    """The newest waits of a kind, in plain steps. A machine that pauses does so in plain decoding too: one wait counts
-    as no more than their median."""
-
-    def __init__(self) -> None:
-        self._newest = deque[float](maxlen=NEWEST_WAITS)
-
-    def usual(self, wait: float) -> float:
-        """What of a wait counts."""
-        self._newest.append(wait)
-        return min(wait, statistics.median(self._newest))
+def _usual(newest: deque[float], wait: float) -> float:
+    """What of a wait counts: a machine that pauses does so in plain decoding too, so no more than the median of the
+    newest of its kind."""
+    newest.append(wait)
+    return min(wait, statistics.median(newest))
 
 
 def _wait(step: StepEvent, usual: float) -> float:

@@ -166,16 +166,17 @@ class ConversationController(Controller):
     # Conversations
 
     async def start_new(self) -> None:
-        """As `clear`, with the decoder and the queue; says why not while something runs."""
+        """As `clear`, with the queue; says why not while something runs."""
         if self.state.busy or self.state.experiment is not None:
             self.say("an answer is being written: Esc stops it, then /clear" if self.state.busy else UNDER_WAY)
             return
-        if self.state.session is not None:
-            self.state.session.clear()
         self.state.queue.clear()  # first: the next message must not be taken from the queue while its widget goes
         await self.clear()
 
     async def clear(self) -> None:
+        """Start an empty conversation; the present one stays in the list."""
+        if self.state.session is not None:
+            self.state.session.clear()
         self._current.new()
         self._current.waits_no_more()
         self.branching.reset()
@@ -230,8 +231,6 @@ class ConversationController(Controller):
         """Delete a stored conversation; if it is the present one, start an empty one. Returns what restores it."""
         stored = self._current.store.stored(conversation)
         if self._current.delete(conversation):
-            if self.state.session is not None:
-                self.state.session.clear()
             await self.clear()
         self.files.show_title()
         return stored

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from dflash_tui.application.figures.speeds import verdict
 from dflash_tui.chat.controller import Controller
+from dflash_tui.widgets.panels import drawn
 from dflash_tui.widgets.strip import Status, StatusStrip, TitleRow
 
 if TYPE_CHECKING:
@@ -64,9 +65,7 @@ class Gauges(Controller):
         self.strip()
         self.stats()
         self.tree()
-        title = screen.query_one(TitleRow)
-        if self.inspector.sees("memory"):
-            self.inspector.memory_panel.show(title.memory, self.state.missing("memory"))
+        self._show_memory()
 
     def turn_ended(self) -> None:
         """Also where another conversation or branch is shown: what the figures are of has changed."""
@@ -151,7 +150,8 @@ class Gauges(Controller):
     def stats(self) -> None:
         inspector = self.inspector
         if inspector.sees("stats"):
-            inspector.stats_panel.show(self._figures())
+            figures = self._figures()
+            inspector.stats_panel.draw_by(figures.drawn if figures is not None else None)
 
     def _figures(self) -> Figures | None:
         turn, session = self.state.shown, self.state.session
@@ -185,5 +185,10 @@ class Gauges(Controller):
             self._measuring = False
         if self.screen.is_mounted:
             self.screen.query_one(TitleRow).memory = memory
-            if self.inspector.sees("memory"):
-                self.inspector.memory_panel.show(memory, self.state.missing("memory"))
+            self._show_memory()
+
+    def _show_memory(self) -> None:
+        memory = self.screen.query_one(TitleRow).memory
+        if self.inspector.sees("memory"):
+            shown = partial(drawn, memory, missing=self.state.missing("memory")) if memory is not None else None
+            self.inspector.memory_panel.draw_by(shown)

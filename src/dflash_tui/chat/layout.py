@@ -76,7 +76,10 @@ class ChatLayout(Controller):
     def toggle(self) -> None:
         """Show or hide the inspector, from now on and at the next start."""
         self._side[self._narrow] = shown = not self._open
-        self.state.remembered.put(*(("drawer open", shown) if self._narrow else ("inspector hidden", not shown)))
+        if self._narrow:
+            self.state.remembered.put("drawer open", shown)
+        else:
+            self.state.remembered.put("inspector hidden", not shown)
         self._lay_out()
         if not shown:
             self.prompt.focus()

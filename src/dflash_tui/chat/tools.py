@@ -87,13 +87,15 @@ class ToolCalls(Controller):
         servers = await self.opened()
         for name in names:
             servers.start(name)
-        self.screen.run_worker(self._tell_started(servers, names), group="tools")
 
-    async def _tell_started(self, servers: ToolServers, names: Sequence[str]) -> None:
-        while any(servers.connections[name].state == "starting" for name in names):
-            await asyncio.sleep(LOOK_S)
-        note = self.state.session.conversation.tools_note if self.state.session is not None else ""
-        self.say("; ".join(filter(None, [*(servers.connections[name].words for name in names), note])))
+        async def tell() -> None:
+            connections = [servers.connections[name] for name in names]
+            while any(one.state == "starting" for one in connections):
+                await asyncio.sleep(LOOK_S)
+            note = self.state.session.conversation.tools_note if self.state.session is not None else ""
+            self.say("; ".join(filter(None, [*(one.words for one in connections), note])))
+
+        self.screen.run_worker(tell(), group="tools")
 
     async def end(self, names: Sequence[str]) -> None:
         """End servers. Raises DFlashError for an unknown one."""

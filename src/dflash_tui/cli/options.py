@@ -121,29 +121,21 @@ SWEEP = (
     option("--out", "FILE", "write .json, .csv, .png or .svg", type=file_path, action="append", default=[]),
 )
 CONVERSATIONS = {
-    "list": (
-        "every conversation, the last changed first",
-        (option("search", "WORD", "only those that have all these words", nargs="*"),),
-    ),
-    "export": (
-        "write a conversation to a file, or to stdout",
-        (
-            option("name", "ID", "the beginning of its id, as list shows it; all of them: all"),
-            option(
-                "--as", None, "Markdown, JSON (complete, for import), or a picture", dest="kind",
-                choices=("md", "json", "svg"),
-            ),
-            option("-o/--output", "FILE", "the file; its ending sets the format too", type=file_path),
-        ),
-    ),
-    "import": (
-        "import the conversations of a JSON export",
-        (option("files", "FILE", "what export has written", nargs="+", type=file_path),),
-    ),
-    "delete": (
-        "delete conversations for good",
-        (option("names", "ID", "the beginning of the id of each, as list shows it", nargs="+"),),
-    ),
+    "list": ("every conversation, the last changed first", (
+        option("search", "WORD", "only those that have all these words", nargs="*"),
+    )),
+    "export": ("write a conversation to a file, or to stdout", (
+        option("name", "ID", "the beginning of its id, as list shows it; all of them: all"),
+        option("--as", None, "Markdown, JSON (complete, for import), or a picture", dest="kind",
+               choices=("md", "json", "svg")),
+        option("-o/--output", "FILE", "the file; its ending sets the format too", type=file_path),
+    )),
+    "import": ("import the conversations of a JSON export", (
+        option("files", "FILE", "what export has written", nargs="+", type=file_path),
+    )),
+    "delete": ("delete conversations for good", (
+        option("names", "ID", "the beginning of the id of each, as list shows it", nargs="+"),
+    )),
 }  # fmt: skip
 GET = (
     option(

@@ -47,13 +47,9 @@ def figures(page: str) -> Content:
 
 def parameter(spec: Spec) -> Content:
     """The knob table's text, and what a parameter is called where it is typed."""
-    lines = [
-        Content.styled(f"{spec.help}.", "bold"),
-        Content(f"Allowed: {spec.allowed}; default {spec.show(spec.default)}. A change counts {WHEN[spec.applies]}."),
-    ]
-    if spec.name in SPEC:
-        lines.append(Content(f"/set, --set and presets call it {spec.name}."))
-    return _with_reading(lines, "docs/knobs.md")
+    allowed = f"Allowed: {spec.allowed}; default {spec.show(spec.default)}. A change counts {WHEN[spec.applies]}."
+    name = [Content(f"/set, --set and presets call it {spec.name}.")] if spec.name in SPEC else []
+    return _with_reading([Content.styled(f"{spec.help}.", "bold"), Content(allowed), *name], "docs/knobs.md")
 
 
 def _with_reading(lines: list[Content], documents: str) -> Content:

@@ -6,16 +6,14 @@ from collections.abc import Iterator, Set
 from textwrap import wrap
 from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 
 from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import actions_of, offered, retold
 from dflash_tui.slash.table import SLASH
 from dflash_tui.text.glossary import GLOSSARY, PAGES
+from dflash_tui.widgets.dialogs import TextScreen
 from dflash_tui.widgets.literal import Static
 
 NAMES = 21  # width of the column of names, in cells
@@ -36,24 +34,20 @@ def _row(name: str, what: str, width: int) -> list[Part]:
     return [(f" {name}", "bold"), apart + f"\n{' ' * NAMES}".join(lines) + "\n"]
 
 
-class HelpScreen(Passing, ModalScreen[None]):
+class HelpScreen(Passing, TextScreen):
     """The page that F1 opens. `scope`: the part whose keys are listed; `about`: the help of the widget that had the
     focus; `without`: ids of actions, and names of commands, that have no effect now."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,q", "dismiss", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [("f1", "dismiss", "Close")]
+    BOX = "help"
+    BODY = "help-page"
 
     def __init__(self, about: str = "", scope: str = "chat", without: Set[str] = frozenset()) -> None:
-        super().__init__()
+        super().__init__("Help")
         self._about, self._scope, self._without = about, scope, without
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="help", classes="dialog"):
-            yield Static(Content.assemble(("Help", "bold"), ("   Esc closes", "$foreground 70%")))
-            with VerticalScroll():
-                yield Static(self._page(WIDTH), id="help-page")
-
     def on_mount(self) -> None:
-        self.query_one(VerticalScroll).focus()
+        self.query_one("#help-page", Static).update(self._page(WIDTH))
 
     def on_resize(self) -> None:
         page = self.query_one("#help-page", Static)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from textual.app import ComposeResult
-from textual.binding import BindingType
-from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.background import Background
 from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.parts import ChatParts
+from dflash_tui.widgets.dialogs import TextScreen
 from dflash_tui.widgets.literal import Static
 
 LONGEST = 200_000  # only the last characters are laid out; a conversation may have millions
@@ -31,25 +26,19 @@ class Preview(Background):
         self.text = self._conversation.preview(self._typed, self._knobs)
 
 
-class PromptScreen(ModalScreen[None]):
+class PromptScreen(TextScreen):
     """The system prompt, the text that the thinking level adds, the history as stored, and the message being typed."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape,q", "dismiss", "Close")]
+    BOX = "prompt-preview"
+    BODY = "prompt-text"
 
     def __init__(self, chat: ChatParts) -> None:
-        super().__init__()
         session = chat.state.session
+        heading = f"The next prompt · thinking {chat.tuning.reasoning.level(chat.state.knobs)}"
+        super().__init__(heading, "No model is loaded yet." if session is None else "")
         self._preview = Preview(session, chat) if session is not None else None
-        self._heading = f"The next prompt · thinking {chat.tuning.reasoning.level(chat.state.knobs)}"
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="prompt-preview", classes="dialog"):
-            yield Static(Content.assemble((self._heading, "bold"), ("   Esc closes", "$foreground 70%")))
-            with VerticalScroll():
-                yield Static("" if self._preview else "No model is loaded yet.", id="prompt-text")
 
     def on_mount(self) -> None:
-        self.query_one(VerticalScroll).focus()
         if self._preview is not None:
             self._preview.start()
             self.set_interval(0.02, self._look)

@@ -18,7 +18,6 @@ from dflash_core.lab.whatif import (
     Acceptance,
     AutoTurn,
     Curve,
-    ExactReplay,
     Kind,
     Point,
     StepTimes,
@@ -162,10 +161,9 @@ class WhatIfScreen(LabScreen):
         self._begin()
 
     def action_export(self) -> None:
-        points = self.curve.points if self.curve is not None else ()
         rows = [
             {**asdict(p.acceptance), "p_min": self.p_min, "ms": p.ms, "source": p.source, "tok_s": p.tok_s}
-            for p in points
+            for p in (self.curve.points if self.curve is not None else ())
         ]
         self.export_rows(rows, "whatif.csv")
 
@@ -178,12 +176,13 @@ class WhatIfScreen(LabScreen):
         except DFlashError as error:
             self.say(advice.in_app(error))
             return
-        self.begin(iter(replay), lambda _: self._replayed(replay))
 
-    def _replayed(self, replay: ExactReplay) -> None:
-        if replay.acceptance:
-            self.take("exact", replay.acceptance)
-        self.draw()
+        def replayed(_: Experiment) -> None:
+            if replay.acceptance:
+                self.take("exact", replay.acceptance)
+            self.draw()
+
+        self.begin(iter(replay), replayed)
 
     def action_measure(self) -> None:
         if self.record is None or self.running:

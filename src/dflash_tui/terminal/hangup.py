@@ -7,7 +7,6 @@ import contextlib
 import os
 import select
 import signal
-import termios
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ _GONE: Final = select.POLLHUP | select.POLLERR
 @contextmanager
 def watched(descriptors: Iterable[int]) -> Iterator[None]:
     """A context in which a hangup of a terminal among `descriptors` ends the program. Nothing is read from them."""
-    terminals = [descriptor for descriptor in descriptors if _is_terminal(descriptor)]
+    terminals = [descriptor for descriptor in descriptors if os.isatty(descriptor)]
     if not terminals:
         yield
         return
@@ -53,13 +52,6 @@ def end_later(code: int) -> None:
     timer.start()
 
 
-def _is_terminal(descriptor: int) -> bool:
-    try:
-        return os.isatty(descriptor)
-    except OSError:  # closed
-        return False
-
-
 def _watch(terminals: list[int], wake: int) -> None:
     poll = select.poll()
     for terminal in terminals:
@@ -72,21 +64,12 @@ def _watch(terminals: list[int], wake: int) -> None:
         for descriptor, event in found.items():
             if not event & _GONE:  # a system that cannot poll terminals
                 poll.unregister(descriptor)
-        gone = [one for one in terminals if found.get(one, 0) & _GONE or not _answers(one)]
+        gone = [one for one in terminals if found.get(one, 0) & _GONE or not os.isatty(one)]
         if gone:
             for descriptor in gone:
                 _replace(descriptor)
             hang_up()
             return
-
-
-def _answers(terminal: int) -> bool:
-    """Whether there is a terminal; safe to call from a background process."""
-    try:
-        termios.tcgetattr(terminal)
-    except termios.error:
-        return False
-    return True
 
 
 def _replace(descriptor: int) -> None:

@@ -94,7 +94,10 @@ class StepText:
         breaks = iter([*self._breaks, len(self._text) + 1])
         following = next(breaks)
         for span, start in zip(self._spans, self._starts):
-            style = self._style(span, by) + (" reverse" if span.step == step else "")
+            style = STEPS[span.step % 2]
+            if by == "depth":
+                style = next(style for deepest, style in DEPTHS if span.depth <= deepest) if span.depth else OWN
+            style += " reverse" if span.step == step else ""
             at, end = start, start + len(span.text)
             while following < end:
                 parts += [(self._text[at:following].rstrip("\n"), style), ("\n", "")]
@@ -104,12 +107,6 @@ class StepText:
                 parts.append(("\n", ""))
                 following = next(breaks)
         return Content.assemble(*[(text, style) for text, style in parts if text])
-
-    @staticmethod
-    def _style(span: Span, by: By) -> str:
-        if by == "step":
-            return STEPS[span.step % 2]
-        return next(style for deepest, style in DEPTHS if span.depth <= deepest) if span.depth else OWN
 
 
 def broken(text: str, width: int) -> list[int]:

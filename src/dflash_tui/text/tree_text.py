@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from dflash_core.clean import token_label
-from dflash_core.draft_quality import FirstRejection, Rejected, first_rejection, rejected
+from dflash_core.draft_quality import FirstRejection, first_rejection, rejected
 from dflash_tui.application.amounts import chance
 from dflash_tui.text.bars import clip
 
@@ -116,8 +116,10 @@ def _rows(step: StepEvent, *, left_out: bool, taken_only: bool) -> dict[int, lis
             below.setdefault(parent, []).append(row)
     if left_out:
         left = first_rejection(step)
-        others = [] if taken_only else [one for one in rejected(step) if not _same(one, left)]
-        for one in others:
+        the_targets = (left.node, left.token) if left is not None else None
+        for one in [] if taken_only else rejected(step):
+            if (one.parent, one.token) == the_targets:
+                continue
             numbers = f"{chance(one.prob):>5}{chance(one.path_prob):>5}\n"
             row = _Row(one.token, MARKS[one.why], "$foreground 75%", numbers, one.path_prob)
             below.setdefault(one.parent, []).append(row)
@@ -126,10 +128,6 @@ def _rows(step: StepEvent, *, left_out: bool, taken_only: bool) -> dict[int, lis
     for rows in below.values():
         rows.sort(key=lambda row: row.path_prob, reverse=True)
     return below
-
-
-def _same(one: Rejected, left: FirstRejection | None) -> bool:
-    return left is not None and (one.parent, one.token) == (left.node, left.token)
 
 
 def _rejected(step: StepEvent, left: FirstRejection) -> _Row:

@@ -74,19 +74,21 @@ class LineScreen(ModalScreen[str | None]):
 
 
 class TextScreen(ModalScreen[None]):
-    """Esc or Enter closes it."""
+    """Esc or Enter closes it. `BOX` and `BODY` are the ids of the dialog and of its text."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,enter,q", "dismiss", "Close")]
+    BOX: ClassVar[str] = "text"
+    BODY: ClassVar[str] = "text-body"
 
-    def __init__(self, title: str, text: str | Content) -> None:
+    def __init__(self, title: str, text: str | Content = "") -> None:
         super().__init__()
         self._title, self._text = title, text
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="text", classes="dialog"):
+        with Vertical(id=self.BOX, classes="dialog"):
             yield Static(Content.assemble((self._title, "bold"), ("   Esc closes", "$foreground 80%")))
             with VerticalScroll():
-                yield Static(self._text, id="text-body")
+                yield Static(self._text, id=self.BODY)
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()

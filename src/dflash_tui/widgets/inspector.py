@@ -18,7 +18,7 @@ from textual.widget import Widget
 from dflash_core.knobs import Knobs
 from dflash_tui.settings.keys import actions_of
 from dflash_tui.widgets.literal import name_border
-from dflash_tui.widgets.panels import MemoryPanel, Panel, StatsPanel, TreePanel
+from dflash_tui.widgets.panels import NO_MODEL, NO_TURN, Panel, TextPanel, TreePanel
 from dflash_tui.widgets.params import ParamsPanel
 
 TABS = ("params", "stats", "tree", "memory")  # panels, whose keys are those of view.params and so on
@@ -82,8 +82,8 @@ class Inspector(Container):
     def __init__(self, knobs: Knobs, without: Set[str] = frozenset()) -> None:
         """`without`: ids of actions; a panel whose own is among them is not shown."""
         super().__init__(id="inspector")
-        self.params_panel, self.stats_panel = ParamsPanel(knobs), StatsPanel()
-        self.tree_panel, self.memory_panel = TreePanel(), MemoryPanel()
+        self.params_panel, self.stats_panel = ParamsPanel(knobs), TextPanel("stats", NO_TURN)
+        self.tree_panel, self.memory_panel = TreePanel(), TextPanel("memory", NO_MODEL)
         panels: tuple[Panel, ...] = (self.params_panel, self.stats_panel, self.tree_panel, self.memory_panel)
         self._panels = dict(zip(TABS, panels, strict=True))
         shown = [name for name in TABS if f"view.{name}" not in without]

@@ -44,9 +44,10 @@ def fitting(hints: list[Hint], width: int) -> list[Hint]:
     available = width - sum(one.width + len(GAP) for one in hints if one.key in _ALWAYS)
     chosen = []
     for one in hints:
-        if one.key in _ALWAYS or available >= one.width:
+        always = one.key in _ALWAYS
+        if always or available >= one.width:
             chosen.append(one)
-            available -= 0 if one.key in _ALWAYS else one.width + len(GAP)
+            available -= 0 if always else one.width + len(GAP)
     return chosen
 
 

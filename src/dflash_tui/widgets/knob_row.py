@@ -115,7 +115,8 @@ class WordRow(Row):
     def placed(self, chosen: int | None, width: int) -> list[Word]:
         """The words in lines of `width` cells, if a word fits at all. Each has a cell on both sides for its brackets,
         unless one blank between words makes them fit on one line."""
-        words, found, line, at = self.words, list[Word](), 0, LEFT
+        words, line, at = self.words, 0, LEFT
+        found: list[Word] = []
         wide = LEFT + sum(cell_len(word) + 2 for word in words)
         close = wide > width >= wide - (len(words) - 1)
         for index, word in enumerate(words):

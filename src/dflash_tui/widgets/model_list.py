@@ -74,7 +74,9 @@ def option(
         parts.append((one_line(about), DIM))
     else:
         first.append((f"   {one_line(about)}", DIM))
-        drafter = "looking for its drafter" if choice is None else "+ " * (choice.draft is not None) + choice.words
+        drafter = "looking for its drafter"
+        if choice is not None:
+            drafter = choice.words if choice.draft is None else f"+ {choice.words}"
         parts.append((f"{gib(found.size)} · {drafter} · {found.header.architecture}, {found.header.types}", DIM))
     summary = Content.styled(" · ", DIM).join(Content.styled(*part) for part in parts)
     return Option(Content.assemble(*first, "\n  ", summary), id=id)
@@ -111,7 +113,7 @@ def takes(fit: FitCheck | None, size: int) -> list[tuple[str, str]]:
     """Of a pair that is not here yet, from its shapes: the download and the memory."""
     if fit is None or fit.why:
         return []
-    download = f"\n\nto fetch: about {gib(size)}\n"
+    download = f"\n\nto fetch: about {gib(size)}\n" if size else "\n\n"
     memory = f"\nmemory: {gib(fit.taken)}, of it about {gib(fit.weights)} for weights; computed for {fit.machine}"
     return [(download, DIM), (fit.words, colour(fit)), (memory, DIM)]
 

@@ -10,7 +10,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.events import Resize
 from textual.widget import Widget
 
 from dflash_core.memory import MemoryBreakdown, gib
@@ -20,7 +19,6 @@ from dflash_tui.widgets.literal import Static
 
 if TYPE_CHECKING:
     from dflash_core.events import StepEvent
-    from dflash_tui.widgets.stats import Figures
 
 
 DIM = "$foreground 70%"
@@ -55,17 +53,6 @@ class Panel(Vertical):
     def __init__(self, name: str) -> None:
         super().__init__(name=name, id=f"panel-{name}", classes="panel")
 
-    @property
-    def text_width(self) -> int:
-        """Width of a line in cells, without the margin before the scrollbar."""
-        return self.query_one(VerticalScroll).scrollable_content_region.width - 1
-
-    def draw(self) -> None:
-        """Draw the last contents again, at the current width."""
-
-    def on_resize(self, event: Resize) -> None:
-        self.draw()
-
     def go(self, widget: Widget, count: int) -> None:
         """Move the focus from one row of the panel to another; at its ends it stays."""
         rows = [one for one in self.screen.focus_chain if isinstance(one, Row) and self in one.ancestors]
@@ -84,37 +71,24 @@ class TextPanel(Panel):
 
     def __init__(self, name: str, empty: Content) -> None:
         super().__init__(name)
-        self._body = Static(empty, id=f"{name}-body")
-        self._drawn: Callable[[int], Content] = lambda width: empty
+        self._empty, self._body = empty, Static(empty, id=f"{name}-body")
+        self._drawn: Callable[[int], Content] | None = None
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
             yield self._body
 
-    def draw(self) -> None:
-        before, content = self._body.visual, self._drawn(max(self.text_width, MIN_WIDTH))
+    def on_resize(self) -> None:
+        # Without the margin before the scrollbar.
+        width = max(self.query_one(VerticalScroll).scrollable_content_region.width - 1, MIN_WIDTH)
+        before, content = self._body.visual, self._drawn(width) if self._drawn is not None else self._empty
         same = isinstance(before, Content) and before.plain.count("\n") == content.plain.count("\n")
         self._body.update(content, layout=not same)
 
-    def draw_by(self, drawn: Callable[[int], Content]) -> None:
+    def draw_by(self, drawn: Callable[[int], Content] | None) -> None:
+        """Draw what `drawn` makes for a width in cells; None: there is nothing yet."""
         self._drawn = drawn
-        self.draw()
-
-
-class StatsPanel(TextPanel):
-    """Speed, acceptance per step and per draft position, time by stage."""
-
-    def __init__(self) -> None:
-        super().__init__("stats", NO_TURN)
-
-    def show(self, figures: Figures | None) -> None:
-        """Draw the figures of a turn; None before the first."""
-        if figures is None:
-            self.draw_by(lambda width: NO_TURN)
-            return
-        from dflash_tui.widgets.stats import drawn  # with the first turn
-
-        self.draw_by(partial(drawn, figures))
+        self.on_resize()
 
 
 class TreePanel(TextPanel):
@@ -132,7 +106,7 @@ class TreePanel(TextPanel):
         """Draw the tree of `event`, the turn's step number `step`. `missing`: why there is never one."""
         if event is None:
             self._heading.update(Content.styled("Tree", "bold"))
-            self.draw_by(lambda width: Content.styled(missing, DIM) if missing else NO_STEP)
+            self.draw_by((lambda width: Content.styled(missing, DIM)) if missing else None)
             return
         from dflash_tui.text.tree_text import drawn  # with the first step
 
@@ -140,17 +114,6 @@ class TreePanel(TextPanel):
         note = f"  step {step} · {counted(nodes, 'node')} · {event.accepted_depth} accepted"
         self._heading.update(Content.assemble(("Tree", "bold"), (note, DIM)))
         self.draw_by(partial(drawn, event, token_text) if nodes else lambda width: NO_DRAFTS)
-
-
-class MemoryPanel(TextPanel):
-    """One bar per component, then predicted, measured and free."""
-
-    def __init__(self) -> None:
-        super().__init__("memory", NO_MODEL)
-
-    def show(self, memory: MemoryBreakdown | None, missing: str = "") -> None:
-        """Draw the memory breakdown of the loaded pair. `missing`: what is not known of it."""
-        self.draw_by(lambda width: NO_MODEL if memory is None else drawn(memory, width, missing))
 
 
 def drawn(memory: MemoryBreakdown, width: int, missing: str = "") -> Content:

@@ -83,7 +83,7 @@ class Completions(Static):
 class Prompt(TextArea):
     """A multi-line editor that posts `Submitted` and is then empty. A receiver that refuses the text calls `restore`.
 
-    A long paste appears as a placeholder (`text/pasted.py`): `text` has the placeholder, `whole` the full text.
+    A long paste appears as a placeholder (`application/pasted.py`): `text` has the placeholder, `whole` the full text.
     """
 
     HELP = "Enter sends, Ctrl+J or Shift+Enter begins a new line, ↑ and ↓ at the edges bring earlier prompts."

@@ -41,6 +41,9 @@ class Figures:
     verdict: Verdict | None = None
     source: str = ""  # of another engine's figures
 
+    def drawn(self, width: int) -> Content:
+        return drawn(self, width)
+
     @property
     def remote(self) -> bool:
         """The figures are another engine's: what is 0 there is not known."""

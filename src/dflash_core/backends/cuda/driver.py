@@ -22,24 +22,12 @@ BUS_BYTES = 32  # size of the buffer for a PCI address, more than enough
 
 # After one of these errors, every later CUDA call in the process fails too.
 _LOST = frozenset(
-    f"CUDA_ERROR_{name}"
-    for name in (
-        "ILLEGAL_ADDRESS",
-        "LAUNCH_FAILED",
-        "LAUNCH_TIMEOUT",
-        "ASSERT",
-        "MISALIGNED_ADDRESS",
-        "ILLEGAL_INSTRUCTION",
-        "INVALID_ADDRESS_SPACE",
-        "INVALID_PC",
-        "HARDWARE_STACK_ERROR",
-        "ECC_UNCORRECTABLE",
-        "NVLINK_UNCORRECTABLE",
-        "CONTEXT_IS_DESTROYED",
-        "CONTAINED",
-        "UNKNOWN",
+    f"CUDA_ERROR_{name}" for name in (
+        "ILLEGAL_ADDRESS", "LAUNCH_FAILED", "LAUNCH_TIMEOUT", "ASSERT", "MISALIGNED_ADDRESS", "ILLEGAL_INSTRUCTION",
+        "INVALID_ADDRESS_SPACE", "INVALID_PC", "HARDWARE_STACK_ERROR", "ECC_UNCORRECTABLE", "NVLINK_UNCORRECTABLE",
+        "CONTEXT_IS_DESTROYED", "CONTAINED", "UNKNOWN",
     )
-)
+)  # fmt: skip
 _WRONG_BINARY = frozenset(
     f"CUDA_ERROR_{name}"
     for name in ("NO_BINARY_FOR_GPU", "INVALID_IMAGE", "UNSUPPORTED_PTX_VERSION", "CALL_REQUIRES_NEWER_DRIVER")
@@ -206,17 +194,9 @@ def _describe(driver: Driver, device: Any) -> CardFacts:
         raise DeviceError(
             f"{name} reports no memory (a vGPU limit of 0); set CUDA_DEVICE_MEMORY_LIMIT to the card's size"
         )
-    return CardFacts(
-        name,
-        capability,
-        arch,
-        attribute("MULTIPROCESSOR_COUNT"),
-        attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-        attribute("L2_CACHE_SIZE"),
-        int(total),
-        int(free),
-        bus,
-    )
+    shared, l2 = attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), attribute("L2_CACHE_SIZE")
+    processors = attribute("MULTIPROCESSOR_COUNT")
+    return CardFacts(name, capability, arch, processors, shared, l2, int(total), int(free), bus)
 
 
 def _first_line(error: Exception) -> str:

@@ -45,7 +45,7 @@ class CudaMachine:
         self.name = device.runtime.card.name
         self.weight_bytes: dict[str, int] = {}  # allocated bytes of weights, by component
         self._management: Management | None = None
-        self._passes: Mapping[int, float] = {}
+        self.passes: Mapping[int, float] = {}  # milliseconds of a verify pass by width; empty if it was not measured
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -62,15 +62,10 @@ class CudaMachine:
         found = holders(self.device.runtime.card.bus)
         return f" ({found})" if found else ""
 
-    @property
-    def passes(self) -> Mapping[int, float]:
-        """Milliseconds of a verify pass by width, as measured on this card; empty if it was not measured."""
-        return self._passes
-
     def recall(self, target: str) -> None:
         """Use the pass times that an earlier load has measured for the target of this name."""
         if self.timer is not None:
-            self._passes = self.timer.timings.passes.get(target, {})
+            self.passes = self.timer.timings.passes.get(target, {})
 
     def learn(self, session: Session, progress: Progress) -> None:
         self.hold_limit()  # by now the driver has allocated all of its memory
@@ -81,8 +76,8 @@ class CudaMachine:
             session.read_in_passes(NEVER, progress)  # wide ones are faster
         if self.timer is None or self.footprint.target_bytes < MIN_LEARNED:
             return
-        self._passes = self.timer.passes(session, progress)
-        below = None if only_passes else chunks_from(self._passes, self.timer.chunks(session, progress))
+        self.passes = self.timer.passes(session, progress)
+        below = None if only_passes else chunks_from(self.passes, self.timer.chunks(session, progress))
         if below is not None:
             session.read_in_passes(below, progress)
 
@@ -91,12 +86,12 @@ class CudaMachine:
         drafter on the host: a policy decides only the length of its chains."""
         if not drafter.on_device and "tree_width" in drafter.knobs:
             return None
-        if not self._passes:
+        if not self.passes:
             return H200.reading(self.footprint.more_bytes)
-        plain = self._passes[1]
+        plain = self.passes[1]
         draft = H200.draft * plain / H200.plain
-        rows = sorted(self._passes)
-        slowest = accumulate((self._passes[row] for row in rows), max)  # more rows are never faster, except by chance
+        rows = sorted(self.passes)
+        slowest = accumulate((self.passes[row] for row in rows), max)  # more rows are never faster, except by chance
         return CostTable({row: ms + draft for row, ms in zip(rows, slowest, strict=True)}, plain, draft, tuple(rows))
 
     @property

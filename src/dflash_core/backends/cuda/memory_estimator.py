@@ -176,16 +176,12 @@ class CardMemoryEstimator:
     def _of(self, setup: Setup) -> Footprint:
         if not setup.drafted or self._draft is None:
             return self._footprint
-        if setup.mtp and self._mtp is not None:
-            return self._with_mtp(*self._mtp)
-        if setup.draft_type not in self._footprints:
-            self._footprints[setup.draft_type] = self._footprint.with_draft(*self._draft, setup.draft_type)
-        return self._footprints[setup.draft_type]
-
-    def _with_mtp(self, file: WeightFile, config: DraftModel) -> Footprint:
-        if MTP not in self._footprints:
-            self._footprints[MTP] = self._footprint.with_draft(file, config)
-        return self._footprints[MTP]
+        mtp = self._mtp if setup.mtp else None
+        key = setup.draft_type if mtp is None else MTP
+        if key not in self._footprints:
+            given = (*self._draft, setup.draft_type) if mtp is None else mtp
+            self._footprints[key] = self._footprint.with_draft(*given)
+        return self._footprints[key]
 
     def _packs(self, now: str, kind: str) -> bool:
         """Whether packing as `kind` makes any matrix of the drafter smaller than it is now."""

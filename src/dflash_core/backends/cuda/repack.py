@@ -41,54 +41,16 @@ CHUNK = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class TileType:
-    """A format of kernels/formats: its number there, the bytes of a tile, whether it reads f16 activations, and the
-    most bits of a second plane of int8 activations."""
+    """A format of kernels/formats: its number there, the bytes of a tile, what packs a file's blocks, whether it reads
+    f16 activations, and the most bits of a second plane of int8 activations."""
 
     name: str
     number: int
     bytes: int
+    pack: Callable[[Tensor], Tensor]
     half_activations: bool = False
     plane_bits: int = 4
     table: int = 0  # bytes of shared memory that its kernels need for lookup tables
-
-
-TILE_TYPES: dict[str, TileType] = {
-    kind.name: kind
-    for kind in (
-        TileType("F32", 0, 16448, half_activations=True),
-        TileType("F16", 1, 8256, half_activations=True),
-        TileType("Q4_0", 2, 2304),
-        TileType("Q4_1", 3, 2560),
-        TileType("Q5_0", 6, 2816, plane_bits=3),
-        TileType("Q5_1", 7, 3072, plane_bits=3),
-        TileType("Q8_0", 8, 4352),
-        TileType("Q4_K", 12, 2304),
-        TileType("Q5_K", 13, 2816, plane_bits=3),
-        TileType("Q6_K", 14, 3360, plane_bits=2),
-        TileType("Q3_K", 11, 1760),
-        TileType("IQ4_NL", 20, 2304),
-        TileType("IQ4_XS", 23, 2176, plane_bits=2),
-        TileType("MXFP4", 39, 2176),
-        TileType("IQ3_S", 21, 1760, table=8192),
-        TileType("IQ3_XXS", 18, 1568, table=8192),
-        TileType("Q2_K", 10, 1344, plane_bits=2),
-        TileType("IQ2_XXS", 16, 1056, table=8192),
-        TileType("IQ2_XS", 17, 1184, table=8192),
-        TileType("IQ2_S", 22, 1312, table=8192),
-        TileType("IQ1_S", 19, 800, plane_bits=3, table=16384),
-        TileType("IQ1_M", 29, 896, plane_bits=3, table=16384),
-        TileType("TQ1_0", 34, 864),
-        TileType("TQ2_0", 35, 1056),
-        TileType("NVFP4", 40, 2320, half_activations=True),
-        TileType("Q1_0", 41, 576),
-        TileType("Q2_0", 42, 1152),
-        TileType("INT4_32", 200, 2432),
-        TileType("INT4_64", 201, 2240),
-        TileType("INT4_128", 202, 2144),
-        TileType("INT4S_128", 204, 2176),
-        TileType("F8_E4M3", 203, 4224, half_activations=True),
-    )
-}
 
 
 def tile_type(name: str) -> TileType:
@@ -125,7 +87,8 @@ def repack(raw: Tensor, name: str, columns: int, out: Tensor | None = None) -> T
     Rows and columns are padded with zero weights. `out`: destination of the tiles. Works on any device, in chunks.
     Raises UnsupportedError for a type without tiles.
     """
-    kind, pack = tile_type(name), _PACKERS[name]
+    kind = tile_type(name)
+    pack = _pack_bf16 if name == "BF16" else kind.pack
     blocks, groups = blocks_of(raw.shape[0]), groups_of(columns)
     if out is None:
         out = torch.empty(blocks, groups, kind.bytes, dtype=torch.uint8, device=raw.device)
@@ -309,38 +272,40 @@ def _pack_f32(blocks: Tensor) -> Tensor:
     return _half_tile([upper, (scaled - upper.float()).half()], scale)
 
 
-_PACKERS: dict[str, Callable[[Tensor], Tensor]] = {
-    "F32": _pack_f32,
-    "F16": _pack_f16,
-    "BF16": _pack_bf16,
-    "Q4_0": _pack_q4_0,
-    "Q4_1": _pack_q4_1,
-    "Q5_0": _pack_q5_0,
-    "Q5_1": _pack_q5_1,
-    "Q8_0": _pack_q8_0,
-    "Q4_K": _pack_q4_k,
-    "Q5_K": _pack_q5_k,
-    "Q6_K": _pack_q6_k,
-    "Q3_K": _pack_q3_k,
-    "IQ4_NL": _pack_iq4_nl,
-    "IQ4_XS": _pack_iq4_xs,
-    "MXFP4": _pack_mxfp4,
-    "IQ3_S": _pack_iq3_s,
-    "IQ3_XXS": pack_grids.pack_iq3_xxs,
-    "Q2_K": pack_low.pack_q2_k,
-    "IQ2_XXS": pack_grids.pack_iq2_xxs,
-    "IQ2_XS": pack_grids.pack_iq2_xs,
-    "IQ2_S": pack_grids.pack_iq2_s,
-    "IQ1_S": pack_grids.pack_iq1_s,
-    "IQ1_M": pack_grids.pack_iq1_m,
-    "TQ1_0": pack_low.pack_tq1_0,
-    "TQ2_0": pack_low.pack_tq2_0,
-    "NVFP4": pack_nvfp4.pack_nvfp4,
-    "Q1_0": pack_low.pack_q1_0,
-    "Q2_0": pack_low.pack_q2_0,
-    "INT4_32": partial(pack_folder.pack_int4, group=32),
-    "INT4_64": partial(pack_folder.pack_int4, group=64),
-    "INT4_128": partial(pack_folder.pack_int4, group=128),
-    "INT4S_128": pack_folder.pack_symmetric,
-    "F8_E4M3": pack_folder.pack_f8,
+TILE_TYPES: dict[str, TileType] = {
+    kind.name: kind
+    for kind in (
+        TileType("F32", 0, 16448, _pack_f32, half_activations=True),
+        TileType("F16", 1, 8256, _pack_f16, half_activations=True),
+        TileType("Q4_0", 2, 2304, _pack_q4_0),
+        TileType("Q4_1", 3, 2560, _pack_q4_1),
+        TileType("Q5_0", 6, 2816, _pack_q5_0, plane_bits=3),
+        TileType("Q5_1", 7, 3072, _pack_q5_1, plane_bits=3),
+        TileType("Q8_0", 8, 4352, _pack_q8_0),
+        TileType("Q4_K", 12, 2304, _pack_q4_k),
+        TileType("Q5_K", 13, 2816, _pack_q5_k, plane_bits=3),
+        TileType("Q6_K", 14, 3360, _pack_q6_k, plane_bits=2),
+        TileType("Q3_K", 11, 1760, _pack_q3_k),
+        TileType("IQ4_NL", 20, 2304, _pack_iq4_nl),
+        TileType("IQ4_XS", 23, 2176, _pack_iq4_xs, plane_bits=2),
+        TileType("MXFP4", 39, 2176, _pack_mxfp4),
+        TileType("IQ3_S", 21, 1760, _pack_iq3_s, table=8192),
+        TileType("IQ3_XXS", 18, 1568, pack_grids.pack_iq3_xxs, table=8192),
+        TileType("Q2_K", 10, 1344, pack_low.pack_q2_k, plane_bits=2),
+        TileType("IQ2_XXS", 16, 1056, pack_grids.pack_iq2_xxs, table=8192),
+        TileType("IQ2_XS", 17, 1184, pack_grids.pack_iq2_xs, table=8192),
+        TileType("IQ2_S", 22, 1312, pack_grids.pack_iq2_s, table=8192),
+        TileType("IQ1_S", 19, 800, pack_grids.pack_iq1_s, plane_bits=3, table=16384),
+        TileType("IQ1_M", 29, 896, pack_grids.pack_iq1_m, plane_bits=3, table=16384),
+        TileType("TQ1_0", 34, 864, pack_low.pack_tq1_0),
+        TileType("TQ2_0", 35, 1056, pack_low.pack_tq2_0),
+        TileType("NVFP4", 40, 2320, pack_nvfp4.pack_nvfp4, half_activations=True),
+        TileType("Q1_0", 41, 576, pack_low.pack_q1_0),
+        TileType("Q2_0", 42, 1152, pack_low.pack_q2_0),
+        TileType("INT4_32", 200, 2432, partial(pack_folder.pack_int4, group=32)),
+        TileType("INT4_64", 201, 2240, partial(pack_folder.pack_int4, group=64)),
+        TileType("INT4_128", 202, 2144, partial(pack_folder.pack_int4, group=128)),
+        TileType("INT4S_128", 204, 2176, pack_folder.pack_symmetric),
+        TileType("F8_E4M3", 203, 4224, pack_folder.pack_f8, half_activations=True),
+    )
 }

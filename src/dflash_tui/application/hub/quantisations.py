@@ -38,7 +38,7 @@ class Quantisation:
 
 
 def quantisations(repo: str, endpoint: str | None = None) -> list[Quantisation]:
-    """The models of a repository, the smallest first. raises DFlashError."""
+    """The models of a repository, the smallest first. Raises DFlashError."""
     source_of(repo, "model.gguf")  # checks the name
 
     def asked() -> Generator[tuple[str, int], None, None]:
