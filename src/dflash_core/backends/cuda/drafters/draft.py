@@ -32,12 +32,16 @@ class CudaDraft(LoadedModel[DraftModel]):
         return CudaSession(self._device_target, self.model, context=context)
 
     def logits(self, features: Logits, anchor: int) -> Logits:
+        return self._behind(features, anchor).draft(int(anchor), 0)
+
+    def _behind(self, features: Logits, anchor: int) -> CudaSession:
+        """A session that has seen a context."""
         spec = self._device_target.spec
         array = checked_features(features, len(self.capabilities.captured_layers) * spec.embedding_length)
         check_ids([anchor], spec.vocab_size)
         session = self._session(len(array))
         session.observe(array)
-        return session.draft(int(anchor), 0)
+        return session
 
     def teacher_forced(self, tokens: Sequence[int], outputs: Logits) -> Logits:
         """Logits (n - 1, vocab) for n tokens and the outputs (n, hidden) of the target's last layer."""
