@@ -39,10 +39,8 @@ def report(
     source: str, name: str, arch: str, *, defines: Mapping[str, str] | None = None, include: Iterable[Path] = ()
 ) -> dict[str, KernelUse]:
     """Compile as compile_cubin does; returns what each kernel uses, by name. Needs no card."""
-    with nvrtc._compiled(source, name, arch, defines or {}, include, "--ptxas-options=-v") as (api, program, log):
-        text = bytearray(nvrtc._ok(api.nvrtcGetPTXSize(program)))
-        nvrtc._ok(api.nvrtcGetPTX(program, text))
-    bodies = dict(_ENTRY.findall(nvrtc._text(text)))
+    log, assembly = _compiled(source, name, arch, defines or {}, include)
+    bodies = dict(_ENTRY.findall(assembly))
     return {
         kernel: KernelUse(
             int(registers),
@@ -55,3 +53,25 @@ def report(
         for section in log.split("Compiling entry function")
         for kernel, stack, registers, shared in _USE.findall(section)
     }
+
+
+def _compiled(
+    source: str, name: str, arch: str, defines: Mapping[str, str], include: Iterable[Path]
+) -> tuple[str, str]:
+    """What the compiler prints, and the assembly."""
+    api, ok = nvrtc._nvrtc(), nvrtc._ok
+    options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v"]
+    options += [f"--include-path={folder}" for folder in (*include, nvrtc._headers())]
+    options += [f"--define-macro={key}={value}" for key, value in defines.items()]
+    program = ok(api.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
+    try:
+        failed = int(api.nvrtcCompileProgram(program, len(options), [one.encode() for one in options])[0])
+        log = bytearray(ok(api.nvrtcGetProgramLogSize(program)))
+        ok(api.nvrtcGetProgramLog(program, log))
+        assert not failed, log.decode(errors="replace")
+        text = bytearray(ok(api.nvrtcGetPTXSize(program)))
+        ok(api.nvrtcGetPTX(program, text))
+    finally:
+        api.nvrtcDestroyProgram(program)
+    printed, assembly = (bytes(one).rstrip(b"\0").decode(errors="replace") for one in (log, text))
+    return printed, assembly

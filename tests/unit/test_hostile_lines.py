@@ -265,7 +265,7 @@ class Turn:
     """An answer that comes a character at a time."""
 
     def __init__(self) -> None:
-        self.text = self.thinking = ""
+        self.text, self.thinking, self.report = "", "", None
 
     def __iter__(self) -> Iterator[None]:
         for character in HOSTILE:
@@ -281,7 +281,7 @@ class Turn:
 @pytest.mark.parametrize("lines", [False, True])
 def test_an_answer_on_a_terminal(monkeypatch: pytest.MonkeyPatch, lines: bool) -> None:
     def run() -> int:
-        return int(ask._answer(Turn(), Notes(plain=lines), quiet=False, lines=lines))  # type: ignore[arg-type]
+        return int(ask._show_turn(Turn(), Notes(plain=lines), quiet=False, lines=lines))  # type: ignore[arg-type]
 
     code, data = on_a_terminal(run, monkeypatch)
     assert code == 0

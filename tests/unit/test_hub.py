@@ -499,12 +499,12 @@ def test_the_list_says_what_of_a_pair_is_here(hub: Hub, capsys: pytest.CaptureFi
 def test_ctrl_c_keeps_what_is_here(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def half_way(name: str, here: int, size: int, said: str) -> None:
-        if here > size // 2:
+    def half_way(notes: get.Notes, line: str, done: float) -> None:
+        if done > 0.5:
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as half:
-        half.setattr(get, "_telling", lambda notes: half_way)
+        half.setattr(get.Notes, "progress", half_way)
         assert get.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 130
     assert f"interrupted; 1.6 MiB saved in {tmp_path / 'to'}" in capsys.readouterr().err
     assert get.get("tiny", tmp_path / "to", yes=True, endpoint=hub.endpoint) == 0
