@@ -66,9 +66,7 @@ class ToyDrafter:
 class ToyDraft(NgramDraft):
     """The toy drafter for any target; it needs no file."""
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return ToyDrafter.capabilities
+    capabilities: Capabilities = ToyDrafter.capabilities
 
     def drafter(self, kv: CachePair | None = None) -> Any:
         return ToyDrafter()

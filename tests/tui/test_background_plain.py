@@ -9,11 +9,11 @@ from itertools import count
 import pytest
 from textual.pilot import Pilot
 
+from dflash_core.engine import Engine
 from dflash_core.lab.experiment import Design
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.results import ExperimentProgress, Result
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.chat import background_plain
 
 from .support import ask, idle, loaded, wait_until
@@ -112,7 +112,7 @@ async def test_a_prompt_under_way_holds_back_no_key_and_the_next_turn_waits_for_
             yield from ()
 
     monkeypatch.setattr(Laboratory, "experiment", lambda self, design: Reading())
-    monkeypatch.setattr(EngineSession, "cancel", lambda self: cancelled.set())
+    monkeypatch.setattr(Engine, "cancel", lambda self: cancelled.set())
     async with app.run_test(size=(120, 40)) as pilot:
         await timing(pilot, app)
         app.chat.prompt.focus()
