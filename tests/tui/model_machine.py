@@ -46,9 +46,8 @@ def furnish(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(near)
     monkeypatch.setattr(fitting, "host_memory", lambda: HostMemory(32 << 30, 30 << 30, 0))
     monkeypatch.setattr(fitting, "Management", _no_cards)
-    monkeypatch.setattr(
-        screen, "fit_check", lambda request, freed: FitCheck(32768, 32768, 5 << 30, 0, "a card", weights=3 << 30)
-    )
+    fit = FitCheck(32768, 32768, 5 << 30, 0, "a card", weights=3 << 30, files=(3 << 30, 0))
+    monkeypatch.setattr(screen, "fit_check", lambda request, freed: fit)
 
 
 def _no_cards() -> None:
