@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import socket
 import tomllib
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 
 from dflash_core.clean import one_line
+from dflash_core.errors import DFlashError
 from dflash_tui.cli.command_line import main
 from dflash_tui.cli.options import build_parser
 from dflash_tui.server.recipes import RECIPES, written
+from dflash_tui.server.request_log import RequestLog
 from support import demo_pair
 from support.processes import run_python
 from support.serving import running
@@ -47,6 +50,16 @@ def test_a_port_in_use_is_told_before_a_load(capsys: pytest.CaptureFixture[str])
     told = capsys.readouterr().err
     assert f"127.0.0.1:{port} cannot be listened on" in told
     assert "loading" not in told
+
+
+def test_a_log_belongs_to_its_user_alone(tmp_path: Path) -> None:
+    file, pipe = tmp_path / "log", tmp_path / "pipe"
+    file.touch(mode=0o644)
+    RequestLog(file).write({"status": 200}, {})
+    assert file.stat().st_mode & 0o777 == 0o600
+    os.mkfifo(pipe)
+    with pytest.raises(DFlashError, match="cannot be written"):
+        RequestLog(pipe)  # nobody reads it: opening must not wait
 
 
 def test_a_log_that_cannot_be_written_is_told_before_a_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,6 +40,10 @@ def text(message: str) -> str:
         ([USER, SAID, SYSTEM, USER], [USER, SAID, Message("user", text("s")), USER]),
         ([USER, CALLED, RESULT, SYSTEM], [USER, CALLED, Message("tool", "r\n\n" + text("s"), call_id="1")]),
         ([USER, CALLED, SYSTEM, RESULT], [USER, CALLED, Message("tool", "r\n\n" + text("s"), call_id="1")]),
+        (
+            [USER, CALLED, SYSTEM, CALLED, SAID, SYSTEM, RESULT],
+            [USER, CALLED, replace(CALLED, content="a"), replace(RESULT, content=f"r\n\n{text('s')}\n\n{text('s')}")],
+        ),
         ([USER, USER], [USER, USER]),
         (
             [USER, Message("assistant", "", "t"), Message("assistant", "a"), CALLED, RESULT],

@@ -11,7 +11,7 @@ import pytest
 from dflash_core.events import Event
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Call, Message, Prompt
-from dflash_tui.server.written import WrittenAnswers
+from dflash_tui.server.written import Thoughts, WrittenAnswers
 from support import demo_pair
 from support.scripted import ScriptedEngine
 from support.serving import Running, running
@@ -152,3 +152,13 @@ def test_the_oldest_answers_go_first() -> None:
         for at in range(4)
     ]
     assert found == [(0, 5, 9, 3), (1, 7, 8, 9, 3), (2, 7, 8, 9, 3), (3, 7, 8, 9, 3)]
+
+
+@pytest.mark.parametrize("text", ["", "é" * 1000])
+def test_stored_reasoning_takes_no_more_than_its_bytes(text: str) -> None:
+    """A text of few characters takes a key and an entry all the same, and one of others more bytes than characters."""
+    thoughts = Thoughts(max_bytes=25_000)
+    keys = [thoughts.add(f"{at}{text}") for at in range(100)]
+    stored = [key for key in keys if thoughts.get(key)]
+    assert stored == keys[-len(stored) :]
+    assert len(stored) * (500 + len(text.encode())) <= 25_000

@@ -57,6 +57,13 @@ def test_keys(it: object) -> None:
         attaching(LoadRequest(attach=server.url, attach_key="sesame"))(lambda *_: None)
 
 
+@pytest.mark.parametrize("key", ["sesame\r", "sésame"])
+def test_a_key_that_no_header_can_carry_is_not_quoted(key: str) -> None:
+    with pytest.raises(AttachError, match="characters that a header cannot carry") as caught:
+        AttachedServer("http://127.0.0.1:1", key)
+    assert "same" not in str(caught.value)
+
+
 def test_a_model_that_is_not_there() -> None:
     with replaying(VLLM) as server:
         assert "vLLM has no model 'other'; it has test-model" in refused(server.url, model="other")

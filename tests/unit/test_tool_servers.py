@@ -130,6 +130,15 @@ def both(address: str, **more: Any) -> list[ToolServer]:
     ]
 
 
+@pytest.mark.parametrize("value", ["hunter2\r", "hünter2"])
+def test_a_header_that_cannot_be_sent_is_not_quoted(start: Start, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("TOKEN", value)
+    servers = start(ToolServer("far", url="http://127.0.0.1:1/mcp?k=${TOKEN}", headers={"x-key": "Bearer ${TOKEN}"}))
+    _, why = state(servers, "far")
+    assert "the header x-key has characters that it cannot carry" in why
+    assert "nter2" not in why
+
+
 def test_tools_over_stdio_and_http(start: Start, address: str) -> None:
     for server in both(address):
         servers = start(server)

@@ -102,7 +102,7 @@ SERVE = (
         "--client", "NAME=PRESET", "the preset of a program, by the beginning of its User-Agent, or by key-1, key-2"
     ),
     switch("--share-events", "whoever has one of several keys may watch the requests of all"),
-    option("--log", "FILE", "add a line of JSON for each request to this file, without texts", default=""),
+    option("--log", "FILE", "add a line of JSON for each request to this file, without texts", type=file_path),
     switch("--log-prompts", "with --log: the texts of prompts and answers too"),
     repeated("--cors", "ORIGIN", "a web page that may call it"),
     repeated("--allowed-host", "NAME", "a further name of this machine in requests"),

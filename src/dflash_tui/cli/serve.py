@@ -6,7 +6,6 @@ import logging
 import signal
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application import collector
@@ -95,7 +94,6 @@ def _settings(call: Invocation) -> ServerSettings:
         queue=args.queue,
         max_body=args.max_body or MAX_BODY,
         share_events=args.share_events,
-        log=RequestLog(Path(args.log), prompts=args.log_prompts) if args.log else None,
     )
     if args.log_prompts and not args.log:
         call.refuse("--log-prompts needs the file that they go into: add --log FILE")
@@ -105,4 +103,5 @@ def _settings(call: Invocation) -> ServerSettings:
         call.refuse(f"--host {args.host} lets other machines in; add --api-key KEY, or --no-api-key to let all in")
     if "*" in settings.origins and not keys:
         call.refuse("--cors '*' lets every web page use the model; add --api-key KEY")
-    return settings
+    # Last: a refused command line makes no file.
+    return replace(settings, log=RequestLog(args.log, prompts=args.log_prompts)) if args.log else settings

@@ -122,7 +122,6 @@ class Request(msgspec.Struct, kw_only=True):
             thinking=switch if thinking is None else thinking,
             effort=level,
             grammar=grammar,
-            events=self.switch("events"),
             timings=getattr(self, "timings_per_token", None) is True,
         )
 

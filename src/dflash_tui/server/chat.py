@@ -72,7 +72,6 @@ class Sampling(Request, kw_only=True):
     ignore_eos: bool | None = None
     stop: str | list[str] | None = None
     n: int | None = None
-    best_of: int | None = None
     logit_bias: dict[str, float] | None = None
     return_progress: bool | None = None
     timings_per_token: bool | None = None
@@ -84,7 +83,7 @@ class Sampling(Request, kw_only=True):
     def check(self) -> None:
         """Raise RequestError for what is not supported."""
         for name in ("n", "best_of"):
-            if (value := getattr(self, name)) not in (None, 1):
+            if (value := getattr(self, name, None)) not in (None, 1):
                 raise invalid(f"{name} is {value}: one answer at a time is all there is, expected 1", name)
         for name in ("logit_bias", "suffix", "echo"):
             if getattr(self, name, None):
@@ -120,6 +119,7 @@ def asked_of(request: ChatRequest) -> Asked:
         functions=_functions(request.tools),
         choice=request.tool_choice,
         log_probs=top if request.logprobs else None,
+        events=request.switch("events"),
         form=(request.response_format, "response_format"),
         effort=(request.reasoning_effort, "reasoning_effort"),
         thinking=_switched(request.chat_template_kwargs),

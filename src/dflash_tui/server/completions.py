@@ -19,6 +19,7 @@ class CompletionRequest(Sampling, kw_only=True):
     prompt: str | list[Any]
     suffix: str | None = None
     echo: bool | None = None
+    best_of: int | None = None
     logprobs: int | None = None
 
 

@@ -27,6 +27,7 @@ def normalised(messages: Sequence[Message], support: ToolSupport) -> tuple[Messa
         )
     found: list[Message] = []
     waiting: list[str] = []  # system messages between a call and its result
+    apart = 0  # how many messages there were at the last of these: the next answer does not continue the one before
 
     def add(message: Message) -> None:
         if message.role == "user" and found and found[-1].role == "user" and not support.consecutive:
@@ -45,11 +46,12 @@ def normalised(messages: Sequence[Message], support: ToolSupport) -> tuple[Messa
                 found[-1] = _joined(last, text)
             elif last.calls:
                 waiting.append(text.content)
+                apart = len(found)
             else:
                 found.append(text)
         elif message.role == "assistant":
             message = _split_thinking(message)
-            if last.role == "assistant" and not waiting:
+            if last.role == "assistant" and len(found) != apart:
                 found[-1] = _joined(last, message)
             else:
                 found.append(message)

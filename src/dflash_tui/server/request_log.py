@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -21,7 +22,11 @@ class RequestLog:
         """Raises DFlashError where the file cannot be written."""
         self.prompts = prompts
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            # Not blocking: a pipe without a reader is refused in place of waited for.
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
+            os.set_blocking(self._file, True)
+            if stat.S_ISREG(os.fstat(self._file).st_mode):
+                os.fchmod(self._file, 0o600)
         except OSError as error:
             raise DFlashError(f"--log {path} cannot be written: {error.strerror}; name another file") from None
 

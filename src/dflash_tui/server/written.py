@@ -39,9 +39,8 @@ class WrittenAnswers:
 
     def __init__(self, tokenizer: Tokenizer, max_bytes: int = MAX_BYTES) -> None:
         self._tokenizer, self._max_bytes = tokenizer, max_bytes
-        self._answers: OrderedDict[Key, tuple[_Answer, ...]] = (
-            OrderedDict()
-        )  # by message and its place, the newest last
+        # By message and its place, the newest last.
+        self._answers: OrderedDict[Key, tuple[_Answer, ...]] = OrderedDict()
         self._nbytes = 0
         self._lock = threading.Lock()
 
@@ -108,15 +107,19 @@ class Thoughts:
         key = f"rk_{secrets.token_urlsafe(24)}"
         with self._lock:
             self._texts[key] = text
-            self._nbytes += len(text)
+            self._nbytes += _text_bytes(text)
             while self._nbytes > self._max_bytes:
-                self._nbytes -= len(self._texts.popitem(last=False)[1])
+                self._nbytes -= _text_bytes(self._texts.popitem(last=False)[1])
         return key
 
     def get(self, key: object) -> str:
         """The text of a key; "" where it is not known any more."""
         with self._lock:
             return self._texts.get(key, "") if isinstance(key, str) else ""
+
+
+def _text_bytes(text: str) -> int:
+    return len(text.encode()) + 500
 
 
 def _nbytes(answers: Sequence[_Answer]) -> int:

@@ -52,6 +52,8 @@ class AttachedServer:
         self.agent = f"dflash-tui ({secrets.token_hex(4)})"  # tells requests of one app from those of others
         self._headers = {"content-type": "application/json", "user-agent": self.agent}
         if key:
+            if not (key.isascii() and key.isprintable()):  # its own error would quote the key
+                raise AttachError("the key has characters that a header cannot carry; give it without line ends")
             self._headers["authorization"] = f"Bearer {key}"
 
     def fetch(self, path: str, body: object = None) -> bytes:

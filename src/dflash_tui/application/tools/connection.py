@@ -108,6 +108,9 @@ class Connection:
         if server.url:
             self._process = None
             headers = {name: expanded(value, os.environ) for name, value in server.headers.items()}
+            for name, value in headers.items():
+                if not (value.isascii() and value.isprintable()):  # its own error would quote the value
+                    raise DFlashError(f"the header {name} has characters that it cannot carry; look at its variables")
             async with over_http(expanded(server.url, os.environ), headers) as found:
                 yield found
             return

@@ -56,7 +56,8 @@ async def over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[Strea
     try:
         client = httpx2.AsyncClient(headers=dict(headers), timeout=limits, transport=_Limited(), trust_env=False)
     except (ValueError, TypeError) as error:
-        raise DFlashError(f"{url}: {error}") from None
+        # Neither may appear: both may hold values of variables.
+        raise DFlashError(f"its address or headers cannot be used ({type(error).__name__})") from None
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MAX_LINE) as found:
         yield found
 
