@@ -186,8 +186,9 @@ def check_report(report: TurnReport) -> None:
     counts = (stats.prompt_tokens, stats.reused_tokens, stats.drafted, stats.read_again)
     _within("a count of a report", counts, 0, MAX_POSITIONS)
     _read("a report's prompt", stats.prompt_tokens, stats.reused_tokens)
-    for what, by, counted in (("trees", "nodes", stats.nodes), ("lengths", "length", stats.lengths)):
-        if len(counted) > MAX_TREE_NODES + 1 or (counted and sum(counted) != stats.steps):
+    trees, lengths = ("trees", "nodes", stats.nodes), ("lengths", "length", stats.lengths)
+    for (what, by, counted), most in ((trees, MAX_TREE_NODES), (lengths, MAX_TREE_NODES + 1)):
+        if len(counted) > most or (counted and sum(counted) != stats.steps):
             raise FormatError(f"a report of {stats.steps:,} steps whose {what} are those of {sum(counted):,}")
         _within(f"a report's steps by {by}", counted, 0, stats.steps)
     _duration("the time to the first token", stats.ttft_ms, 1e3)

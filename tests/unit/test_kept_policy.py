@@ -90,6 +90,16 @@ def _with(data: bytes, field: str, value: object) -> bytes:
     return json.dumps(whole).encode()
 
 
+def test_a_later_version_is_named_whatever_its_form(tmp_path: Path) -> None:
+    kept = SavedValues(tmp_path, "pair")
+    learned(kept)
+    assert kept.path is not None
+    later = _with(kept.path.read_bytes(), "weights", [[0.0] * 7] * 40).replace(b'"version": 1', b'"version": 2')
+    kept.path.write_bytes(later)
+    kept.read()
+    assert "is of version 2, expected 1" in str(kept.note)
+
+
 def test_sums_of_older_files_are_read(tmp_path: Path) -> None:
     """Their sums have one more field, which is no longer used."""
     kept = SavedValues(tmp_path, "pair")

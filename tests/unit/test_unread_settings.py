@@ -135,6 +135,14 @@ def test_what_converters_write_is_taken_in_silence(architecture: str) -> None:
     assert config.notes == ()
 
 
+def test_a_count_of_experts_is_read_or_refused(tmp_path: Path) -> None:
+    """Only converters of Llama write it into dense files."""
+    path = write_target(tmp_path / "a.gguf", TARGET_KEYS | {"qwen35.expert_used_count": 8})
+    assert "qwen35.expert_used_count is 8" in refused(
+        lambda path: target_config(open_gguf(path)), path, UnsupportedError
+    )
+
+
 def test_transformed_weights_are_refused(tmp_path: Path) -> None:
     rotated = {"prism.hadamard.enabled": True, "prism.hadamard.block_size": 1024}
     message = "weights are transformed (prism.hadamard.enabled, prism.hadamard.block_size), expected plain ones"

@@ -28,6 +28,7 @@ def read(keys: Settings, head: Head) -> ModelSpec:
         )
     halves = keys.flag("attention.rows_in_halves") is True  # of folders of safetensors
     attention = replace(attention, interleaved=not halves, qk_norm=False, rope_factors=ROPE_FACTORS in head.names)
+    keys.find("expert_used_count")  # of dense files, whatever its value
     ffn = reading.experts if keys.get("expert_count") else reading.dense  # 0 where there are none
 
     def layer(index: int) -> LayerSpec:

@@ -161,7 +161,6 @@ HARMLESS = frozenset({
     "attention.layer_norm_epsilon",  # the norms are RMS norms, which have an epsilon of their own
     "full_attention_interval",  # where the file lists its layers
     "feed_forward_length",  # of a model of experts
-    "expert_used_count",  # of a dense model
     "expert_shared_count",  # expert_shared_feed_forward_length is the width of all of them
     # What scaled positions need, where a file has it without scaling.
     "rope.scaling.finetuned", "rope.scaling.original_context_length",

@@ -180,7 +180,8 @@ class StepCosts:
         plain = self.plain
         if rows < 2:  # the usual case needs no curve
             return [plain] * (rows + 1)
-        return [plain, plain, *(max(ms - self.draft, plain) for ms in self.curve()[2 : rows + 1])]
+        draft = self.draft
+        return [plain, plain, *(max(ms - draft, plain) for ms in self.curve()[2 : rows + 1])]
 
 
 def _times() -> deque[float]:

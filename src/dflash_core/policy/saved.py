@@ -98,6 +98,12 @@ class SavedPair(msgspec.Struct, frozen=True):
     pace: tuple[Mean, Mean, Count] = (3.0, 1.0, 0)
 
 
+class _Versioned(msgspec.Struct, frozen=True):
+    """A file of any version."""
+
+    version: int
+
+
 class NotSavedError(DFlashError):
     """A file of learned values that cannot be used; the message has the reason."""
 
@@ -180,9 +186,10 @@ def shipped_beside(draft: Path) -> Path:
 def read(path: Path, pair: str | None) -> PairState:
     """Values of `pair`, or of any where it is None. Raises NotSavedError, OSError."""
     try:
-        saved = msgspec.json.decode(read_input(path, MAX_BYTES), type=SavedPair)
-        if saved.version != VERSION:
-            raise NotSavedError(f"{path} is of version {saved.version}, expected {VERSION}")
+        data = read_input(path, MAX_BYTES)
+        if (found := msgspec.json.decode(data, type=_Versioned).version) != VERSION:
+            raise NotSavedError(f"{path} is of version {found}, expected {VERSION}")
+        saved = msgspec.json.decode(data, type=SavedPair)
         if pair is not None and saved.pair != pair:
             raise NotSavedError(f"{path} was learned with another pair of models")
         state = PairState(pace=Pace(*saved.pace))

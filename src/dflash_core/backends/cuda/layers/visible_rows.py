@@ -51,7 +51,7 @@ class VisibleRows:
     ) -> tuple[VisibleRows, VisibleRows]:
         """The keys and the values of a layer, of kv heads `together`. `copies`: for each of the two that is packed,
         where to a kernel of attention_rows.cu unpacks it; with a recent window two more, for `packed`."""
-        left, newest = iter(copies), kv.newest
+        left, borders, newest = iter(copies), iter(copies[2:]), kv.newest
 
         def of(rows: Tensor, name: str, kind: CacheType, recent: Tensor | None) -> VisibleRows:
             if kind == F16.k:
@@ -59,7 +59,7 @@ class VisibleRows:
             copy, count, slots = next(left), np.int32(len(together)), np.int32(rows.shape[1])
             to: list[Argument] = [chunk.count, rows[together.start :], count, slots, copy]
             launch = Launch("attention_rows.cu", name, defines, UNPACK_BLOCKS, WARP * PREPARE_WARPS, to)
-            packed = None if recent is None else copies[2 if name == "attn_unpack_keys" else 3]
+            packed = None if recent is None else next(borders)
             return VisibleRows(device, rows, together, copy, chunk.ops.add(launch), recent, packed)
 
         keys = of(kv.k[place], "attn_unpack_keys", kv.kv.k, newest.k[place] if newest else None)
