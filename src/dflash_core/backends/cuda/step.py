@@ -107,7 +107,7 @@ class CudaDecoder(AnswerDecoder):
         self._queue: deque[Queued] = deque()
         self._read = 0
         self._last: npt.NDArray[np.void] | None = None
-        self._decided: tuple[Decision, StepKind] | None = None  # the kind of the next step, while its decision stands
+        self._stored_kind: tuple[Decision, StepKind] | None = None  # of the next step, while its decision stands
         self._pending = 0  # committed positions that the drafter on the card does not know, of steps that were read
         self._unknown = 0  # queued steps, the newest ones, whose positions it does not know either
         self._begun = self._over = self.halted = False
@@ -191,7 +191,7 @@ class CudaDecoder(AnswerDecoder):
             if session.target.cache is not None:
                 session.target.cache.before_turn()
             session.state.push()
-        self._begun, self._pending, self._unknown, self._decided = True, 0, 0, None
+        self._begun, self._pending, self._unknown, self._stored_kind = True, 0, 0, None
 
     def _decide(self, knobs: Knobs) -> None:
         """Get the decision for the next step. If it has changed, write it to the card, after the queued steps."""
@@ -233,9 +233,9 @@ class CudaDecoder(AnswerDecoder):
         """The kind of the next step. It is stored as long as the decision stands: steps of a small model are short."""
         if proposal is not None:
             return self._kind(proposal)
-        if self._decided is None or self._decided[0] is not self.decision:
-            self._decided = self.decision, self._kind()
-        return self._decided[1]
+        if self._stored_kind is None or self._stored_kind[0] is not self.decision:
+            self._stored_kind = self.decision, self._kind()
+        return self._stored_kind[1]
 
     def _kind(self, proposal: Candidates | None = None) -> StepKind:
         drafter, drafted = self.session.drafter, self.decision.budget

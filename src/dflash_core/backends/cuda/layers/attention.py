@@ -296,7 +296,7 @@ class AttentionBranch(Branch):
             if sinks is not None:
                 q, k, v = with_sinks(q, k, v, sinks, spec.score_scale)
             if view.masked:
-                mixed = windowed_attention(q, k, v, view.window, length, LIBRARY, scale, first, view.shown)
+                mixed = windowed_attention(q, k, v, view.window, length, scale, first, view.shown)
             else:
                 k, v = (rows[:, None].expand(-1, heads.group, -1, -1) for rows in (k, v))
                 mask = causal_lower_right(q.shape[2], k.shape[2])

@@ -50,7 +50,7 @@ class VisibleRows:
         defines: Mapping[str, object],
     ) -> tuple[VisibleRows, VisibleRows]:
         """The keys and the values of a layer, of kv heads `together`. `copies`: for each of the two that is packed,
-        where to a kernel of attention_rows.cu unpacks it; with a recent window two more, for `packed`."""
+        the place that a kernel of attention_rows.cu unpacks it to; with a recent window two more, for `packed`."""
         left, borders, newest = iter(copies), iter(copies[2:]), kv.newest
 
         def of(rows: Tensor, name: str, kind: CacheType, recent: Tensor | None) -> VisibleRows:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from dflash_core.attention_window import AttentionWindow
@@ -42,12 +41,12 @@ def _step(seen: int) -> int:
 
 
 def windowed_attention(
-    q: Tensor, k: Tensor, v: Tensor, window: AttentionWindow, length: int, library: Sequence[SDPBackend],
-    scale: float | None = None, sinks: int = 0, runs: Sequence[slice] = (),
+    q: Tensor, k: Tensor, v: Tensor, window: AttentionWindow, length: int, scale: float | None = None,
+    sinks: int = 0, runs: Sequence[slice] = (),
 ) -> Tensor:  # fmt: skip
     """Queries (kv heads, group, n, head_dim) of positions from `length` on, keys and values (kv heads, keys, head_dim)
     of `sinks` keys that every row sees and of the positions in `runs`, if not given `window.runs(length, length + n)`
-    -> (kv heads, group, n, head_dim)."""
+    -> (kv heads, group, n, head_dim). The caller chooses the library's kernels."""
     (group, n), seen = q.shape[1:3], k.shape[1]
     keys, at, end = torch.arange(-sinks, seen - sinks, dtype=torch.int32, device=q.device), sinks, 0
     for run in runs or window.runs(length, length + n):
@@ -59,8 +58,7 @@ def windowed_attention(
     for begin in range(0, n, step):
         some = q[:, :, begin : begin + step]
         mask = _mask(keys, length + begin, some.shape[2], window, q.dtype)
-        with sdpa_kernel(list(library)):
-            out[:, :, begin : begin + step] = scaled_dot_product_attention(some, k, v, attn_mask=mask, scale=scale)
+        out[:, :, begin : begin + step] = scaled_dot_product_attention(some, k, v, attn_mask=mask, scale=scale)
     return out
 
 
