@@ -12,6 +12,7 @@ from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import (
     MAX_CHECKPOINTS,
     PREFILL_CHUNK,
+    AnswerOptions,
     Checkpoint,
     Logits,
     PrefillCancelled,
@@ -149,7 +150,9 @@ class Runner:
         window = AttentionWindow.of(knobs.attention_window, sinks)
 
         def answer() -> Iterator[Event]:
-            decoder = self.session.decoder(knobs, stops, self.context_length, self.policy, constraint, log_probs)
+            decoder = self.session.decoder(
+                AnswerOptions(knobs, stops, self.context_length, self.policy, constraint, log_probs)
+            )
             try:
                 started = time.perf_counter()
                 reused = self._rewind(ids, window)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dflash_core import load_draft, load_target
-from dflash_core.backends.base import Checkpoint
+from dflash_core.backends.base import AnswerOptions, Checkpoint
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters import caches
@@ -110,7 +110,7 @@ def test_a_cut_without_its_rows_would_be_seen(make: Make, rng: np.random.Generat
 
 def run(session: CudaSession, mode: str, tokens: int) -> list[int]:
     knobs = Knobs(temperature=0, ignore_eos=True).replace(mode=mode, budget=7)
-    decoder = session.decoder(knobs, frozenset(), CONTEXT)
+    decoder = session.decoder(AnswerOptions(knobs, frozenset(), CONTEXT))
     decoder.answer.append(9)
     while len(decoder.answer) < tokens:
         decoder.step()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dflash_core import Knobs
+from dflash_core.backends.base import AnswerOptions
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.base import on_device
@@ -399,11 +400,11 @@ def test_what_a_session_holds_goes_with_it() -> None:
 
 def test_more_stop_tokens_than_a_card_checks_for() -> None:
     session, stops = fresh(), frozenset(range(MAX_STOP_IDS))
-    assert session.decoder(Knobs(), stops, 192).stop_ids == stops
+    assert session.decoder(AnswerOptions(Knobs(), stops, 192)).stop_ids == stops
     with pytest.raises(UnsupportedError, match=r"^17 tokens that end an answer, expected at most 16 on a card; ") as e:
-        session.decoder(Knobs(), stops | {16}, 192)
+        session.decoder(AnswerOptions(Knobs(), stops | {16}, 192))
     assert "\n" not in str(e.value)
-    assert not session.decoder(Knobs(ignore_eos=True), stops | {16}, 192).stop_ids
+    assert not session.decoder(AnswerOptions(Knobs(ignore_eos=True), stops | {16}, 192)).stop_ids
 
 
 def test_more_candidates_than_a_card_keeps() -> None:
@@ -411,8 +412,8 @@ def test_more_candidates_than_a_card_keeps() -> None:
     with pytest.raises(
         KnobError, match=r"^tree_width=9: the card keeps 8 candidates per draft position; expected 1 to"
     ):
-        session.decoder(Knobs(tree_width=9), frozenset(), 192)
-    decoder = session.decoder(Knobs(tree_width=3), frozenset(), 192)
+        session.decoder(AnswerOptions(Knobs(tree_width=9), frozenset(), 192))
+    decoder = session.decoder(AnswerOptions(Knobs(tree_width=3), frozenset(), 192))
     decoder.take(Knobs(tree_width=20))
     assert decoder.knobs.tree_width == 8  # its events report this value too
 
@@ -422,14 +423,14 @@ def test_the_largest_budget_says_what_it_is() -> None:
     and the turn goes on."""
     small = CudaSession(pair("emulated", FILE).device_target, fresh().draft_weights, context=192, nodes=64)
     assert small.max_drafted == 63
-    decoder = small.decoder(Knobs(drafting="tree 64"), frozenset(), 192)
+    decoder = small.decoder(AnswerOptions(Knobs(drafting="tree 64"), frozenset(), 192))
     said = "drafting is set; budget 63: there is memory for trees of 64 nodes with its root"
     assert (decoder.knobs.budget, decoder.decision.reason) == (63, said)
     decoder.take(Knobs(drafting="tree 22"))
     decoder.take(Knobs(drafting="tree 255"))
     assert (decoder.knobs.budget, decoder.decision.reason) == (63, said)
     session = fresh()
-    decoder = session.decoder(Knobs(drafting="tree 256"), frozenset(), 192)
+    decoder = session.decoder(AnswerOptions(Knobs(drafting="tree 256"), frozenset(), 192))
     assert decoder.knobs.budget == 255
     assert (
         decoder.decision.reason == "drafting is set; budget 255: a tree on a card has at most 256 nodes with its root"

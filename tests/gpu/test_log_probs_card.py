@@ -10,6 +10,7 @@ import pytest
 from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
+from dflash_core.backends.base import AnswerOptions
 from dflash_core.backends.cuda import state
 from dflash_core.backends.cuda.layers.draws import LIST_THREADS
 from dflash_core.backends.cuda.session import CudaSession
@@ -222,7 +223,9 @@ def test_a_token_that_was_not_drawn_has_none(device_name: str) -> None:
     expected = reference(device_name, "greedy")
     one, record = runner(device_name), LogProbs(1)
     one.reset()
-    decoder = one.session.decoder(Knobs(temperature=0.0, max_tokens=20), frozenset(), CONTEXT, log_probs=record)
+    decoder = one.session.decoder(
+        AnswerOptions(Knobs(temperature=0.0, max_tokens=20), frozenset(), CONTEXT, log_probs=record)
+    )
     decoder.first(one.session.prefill(IDS))
     decoder.halt_at(3)
     while not decoder.halted:

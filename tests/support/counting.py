@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dflash_core.backends.base import AnswerOptions
 from dflash_core.backends.decoder import Decoder
-from dflash_core.constraints.base import Constraint
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.draw_noise import ranked
 from dflash_core.knobs import Knobs
-from dflash_core.log_probs import LogProbs
-from dflash_core.policy.base import Policy
 from dflash_core.tree import Candidates
 
 VOCAB, STOP = 50, 49
@@ -56,16 +54,8 @@ class CountingBackend:
     def capabilities(self) -> Capabilities | None:
         return Capabilities("counting", self.block) if self.block else None
 
-    def decoder(
-        self,
-        knobs: Knobs,
-        stop_ids: frozenset[int],
-        context_length: int,
-        policy: Policy | None = None,
-        constraint: Constraint | None = None,
-        log_probs: LogProbs | None = None,
-    ) -> Decoder:
-        return Decoder(self, knobs, stop_ids, context_length, policy, constraint, log_probs)
+    def decoder(self, options: AnswerOptions) -> Decoder:
+        return Decoder(self, options)
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         return ranked(self.draft(root, knobs.draft_window), knobs, self.length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dflash_core.backends.base import AnswerOptions
 from dflash_core.backends.decoder import Decoder
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
@@ -11,7 +12,7 @@ from support.counting import CountingBackend
 
 def decoded(backend: CountingBackend, knobs: Knobs, policy: AutoPolicy, tokens: int) -> list[StepEvent]:
     """The steps of an answer of `tokens` tokens, which must be the target's own."""
-    decoder = Decoder(backend, knobs.replace(max_tokens=tokens), frozenset(), 10_000, policy)
+    decoder = Decoder(backend, AnswerOptions(knobs.replace(max_tokens=tokens), frozenset(), 10_000, policy))
     token, stop = decoder.first(backend.prefill([1]))
     policy.begin([1, token], frozenset())
     steps: list[StepEvent] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dflash_core.backends.base import AnswerOptions
 from dflash_core.backends.decoder import Decoder
 from dflash_core.knobs import Knobs
 from dflash_core.runner import Runner
@@ -18,4 +19,5 @@ class HostRunner(Runner):
         return cls(other.session, other.stop_ids, other.context_length, other.vocab_size)
 
     def decoder(self, knobs: Knobs, constraint: Any = None, log_probs: Any = None, *_: object) -> Decoder:
-        return Decoder(self.session, knobs, self.stop_ids, self.context_length, None, constraint, log_probs)
+        options = AnswerOptions(knobs, self.stop_ids, self.context_length, None, constraint, log_probs)
+        return Decoder(self.session, options)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from dflash_core.backends.base import Checkpoint, Logits
+from dflash_core.backends.base import AnswerOptions, Checkpoint, Logits
 from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.decoder import Decoder
 from dflash_core.backends.opened import Target
@@ -122,7 +122,7 @@ def decode(
     constraint: Constraint | None = None,
 ) -> tuple[list[int], list[StepEvent]]:
     """Decode one answer on a planted backend: its ids and its steps. `changes`: by step, the knobs from there on."""
-    decoder = Decoder(backend, knobs, stops, 1 << 20, policy, constraint)
+    decoder = Decoder(backend, AnswerOptions(knobs, stops, 1 << 20, policy, constraint))
     logits = backend.prefill(prompt)
     token, stop = decoder.first(logits)
     if policy is not None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dflash_core import Knobs
+from dflash_core.backends.base import AnswerOptions
 from dflash_core.events import Event, GuardEvent, StageTimes, StepEvent
 from dflash_core.log_probs import Drawn, LogProbs
 from dflash_core.policy.base import FixedPolicy
@@ -64,7 +65,7 @@ def test_events_are_those_of_an_answer_without(mode: str) -> None:
 
 def test_what_was_not_drawn_has_none() -> None:
     backend, record = CountingBackend(), LogProbs(0)
-    decoder = backend.decoder(Knobs(max_tokens=20), frozenset(), 1000, log_probs=record)
+    decoder = backend.decoder(AnswerOptions(Knobs(max_tokens=20), frozenset(), 1000, log_probs=record))
     decoder.first(backend.prefill([1, 2]))
     decoder.inject((30, 31), GuardEvent("thinking budget", "thinking", "close", "told to"))
     decoder.put(32)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tools.bench.replay import GivenCosts
 
+from dflash_core.backends.base import AnswerOptions
 from dflash_core.backends.decoder import Decoder
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafting import DEFAULT_NODES
@@ -77,7 +78,7 @@ class Turns(Policy):
 
 def test_a_policy_is_asked_before_each_step_and_told_after() -> None:
     policy, backend = Turns(), CountingBackend(right=7)
-    decoder = Decoder(backend, Knobs(), frozenset(), 1000, policy)
+    decoder = Decoder(backend, AnswerOptions(Knobs(), frozenset(), 1000, policy))
     decoder.first(backend.prefill([1]))
     steps = [decoder.step() for _ in range(8)]
     assert policy.steps == steps
@@ -91,7 +92,7 @@ def test_a_policy_is_asked_before_each_step_and_told_after() -> None:
 def test_a_policy_is_told_how_certain_the_target_was(right: int) -> None:
     """It gets the target's probabilities of the last tokens of a step, whoever drafted them, if it asks for them."""
     policy, backend = Turns(), CountingBackend(right=right)
-    decoder = Decoder(backend, Knobs(), frozenset(), 1000, policy)
+    decoder = Decoder(backend, AnswerOptions(Knobs(), frozenset(), 1000, policy))
     decoder.first(backend.prefill([1]))
     steps = [decoder.step() for _ in range(2 * LATELY + 4)]
     logits = backend.verify([1], [-1])[0].astype(np.float64)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, PrefillCancelled, StepDecoder
+from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, AnswerOptions, PrefillCancelled, StepDecoder
 from dflash_core.backends.decoder import Decoder
 from dflash_core.errors import ContextError, NumericsError
 from dflash_core.events import PrefillEvent, StepEvent, Stop
@@ -248,8 +249,8 @@ class AheadBackend(CountingBackend):
 
     fails = False
 
-    def decoder(self, knobs: Knobs, stop_ids: frozenset[int], context_length: int, *_: object) -> StepDecoder:  # type: ignore[override]
-        return Ahead(Decoder(self, knobs, stop_ids, context_length), fails=self.fails)
+    def decoder(self, options: AnswerOptions) -> StepDecoder:  # type: ignore[override]
+        return Ahead(Decoder(self, replace(options, policy=None, log_probs=None)), fails=self.fails)
 
 
 class Ahead:

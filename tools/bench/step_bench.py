@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dflash_core.backends.base import AnswerOptions
 from dflash_core.backends.cuda.layers.attention import AttentionMemory
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.session import CudaSession
@@ -216,7 +217,8 @@ class StepBench:
         policy = case.policy(self.session) if case.policy else None
         record = None if case.top is None else LogProbs(case.top)
         session, context = self.session, self.engine.context_length
-        decoder = CudaDecoder(session, session.steps, case.knobs, frozenset(), context, policy, record)
+        options = AnswerOptions(case.knobs, frozenset(), context, policy, log_probs=record)
+        decoder = CudaDecoder(session, session.steps, options)
         decoder.answer.append(100)
         try:
             for _ in range(WARM_STEPS):

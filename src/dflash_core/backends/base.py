@@ -6,6 +6,7 @@ Implementations are siblings, backends/cpu and backends/cuda; nothing outside of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -31,6 +32,19 @@ MAX_CHECKPOINTS = 4  # of one session
 # float32 rows: logits (n, vocab), or hidden states.
 Logits = npt.NDArray[np.float32]
 Checkpoint = State  # a committed state that can be returned to
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """How an answer is decoded. `policy`: what picks each step; without one the knobs alone do. `constraint`: what the
+    answer conforms to; then a stop token ends it whatever the knobs say. `log_probs`: records its log-probabilities."""
+
+    knobs: Knobs
+    stop_ids: frozenset[int]
+    context_length: int
+    policy: Policy | None = None
+    constraint: Constraint | None = None
+    log_probs: LogProbs | None = None
 
 
 class PrefillCancelled(Exception):  # noqa: N818
@@ -119,18 +133,8 @@ class StepDecoder(Protocol):
 class Session(Backend, Resumable, Protocol):
     """A backend that decodes answers, can be stored, and shows the outputs of its target's layers."""
 
-    def decoder(
-        self,
-        knobs: Knobs,
-        stop_ids: frozenset[int],
-        context_length: int,
-        policy: Policy | None = None,
-        constraint: Constraint | None = None,
-        log_probs: LogProbs | None = None,
-    ) -> StepDecoder:
-        """What decodes one answer after the prompt that was read last. `policy`: what picks each step; without one the
-        knobs alone do. `constraint`: what the answer conforms to. `log_probs`: what records its log-probabilities.
-        Raises KnobError."""
+    def decoder(self, options: AnswerOptions) -> StepDecoder:
+        """What decodes one answer after the prompt that was read last. Raises KnobError."""
 
     def prepare(self, progress: Progress) -> None:
         """Prepare what a first answer would have to wait for."""

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from dflash_core import tree as ddtree
-from dflash_core.backends.base import Backend, Logits
+from dflash_core.backends.base import AnswerOptions, Backend, Logits
 from dflash_core.constraints.base import Constraint, masked
 from dflash_core.constraints.drafts import within
 from dflash_core.drafters.capabilities import Capabilities
@@ -20,8 +20,7 @@ from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import NumericsError
 from dflash_core.events import Choice, GuardEvent, StageTimes, StepDrafts, StepEvent, StepTree, Stop
 from dflash_core.knobs import Knobs
-from dflash_core.log_probs import LogProbs
-from dflash_core.policy.base import LATELY, Decision, FixedPolicy, Policy
+from dflash_core.policy.base import LATELY, Decision, FixedPolicy
 from dflash_core.sampling import Sampler, check_finite, probability
 from dflash_core.tree import NO_CANDIDATES, Candidates, Tree, Walk
 
@@ -78,22 +77,12 @@ class AnswerDecoder(ABC):
     """The part of `backends.base.StepDecoder` that is the same on every machine: the answer so far, the tokens that a
     guard supplies, and where the answer ends."""
 
-    def __init__(
-        self,
-        backend: _Sequence,
-        knobs: Knobs,
-        stop_ids: frozenset[int],
-        context_length: int,
-        policy: Policy | None,
-        constraint: Constraint | None,
-        log_probs: LogProbs | None,
-    ) -> None:
-        """`policy`: chooses each step; without one the knobs decide. `constraint`: what the answer conforms to;
-        then a stop token ends it whatever the knobs say. `log_probs`: what records its log-probabilities."""
-        self._sequence, self.knobs, self.context_length = backend, knobs, context_length
-        self.policy = policy or FixedPolicy(backend.capabilities)
-        self.stop_ids = frozenset[int]() if knobs.ignore_eos and constraint is None else stop_ids
-        self.constraint, self.log_probs = constraint, log_probs
+    def __init__(self, backend: _Sequence, options: AnswerOptions) -> None:
+        self._sequence, self.knobs, self.context_length = backend, options.knobs, options.context_length
+        self.policy = options.policy or FixedPolicy(backend.capabilities)
+        self.constraint, self.log_probs = options.constraint, options.log_probs
+        endless = options.knobs.ignore_eos and self.constraint is None
+        self.stop_ids = frozenset[int]() if endless else options.stop_ids
         self.answer: list[int] = []
         self.prompt_length = backend.length  # `first` sets it again; timed steps do not call `first`
         self._halt: int | None = None
@@ -187,19 +176,10 @@ class Decoder(AnswerDecoder):
     Between steps the state ends before the root, the newest token of the answer: drawn, but not yet run.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        knobs: Knobs,
-        stop_ids: frozenset[int],
-        context_length: int,
-        policy: Policy | None = None,
-        constraint: Constraint | None = None,
-        log_probs: LogProbs | None = None,
-    ) -> None:
-        super().__init__(backend, knobs, stop_ids, context_length, policy, constraint, log_probs)
+    def __init__(self, backend: Backend, options: AnswerOptions) -> None:
+        super().__init__(backend, options)
         self.backend = backend
-        self.take(knobs)
+        self.take(options.knobs)
 
     def take(self, knobs: Knobs) -> None:
         """Use other knobs from the next step; those that only a new turn can change stay as they are.

@@ -225,7 +225,8 @@ class AutoPolicy(Policy):
         if self._copied is None or self._copied[1] is not arm or not _same(self._copied[0], knobs):
             known = self._text if knobs.from_text or arm.copies_only else Successors()
             found = chain(known, self._of(arm).copies, self._stops, max_nodes(knobs))
-            self._copied = knobs, arm, found.paying(arm.costs.copying(len(found.values)), rate)
+            found.price(arm.costs.copying(len(found.values)), rate)
+            self._copied = knobs, arm, found
         return self._copied[2]
 
     def _undrafted(self, knobs: Knobs, arm: Arm, picked: Picked) -> Step:

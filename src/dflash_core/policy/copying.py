@@ -63,11 +63,10 @@ class Chain:
     nodes: int = 0
     brings: float = 0.0
 
-    def paying(self, copying: Sequence[float], rate: float) -> Chain:
-        """This with the nodes that pay. `copying`: milliseconds of such steps by rows; `rate`: tokens per ms."""
+    def price(self, copying: Sequence[float], rate: float) -> None:
+        """Set how many nodes pay. `copying`: milliseconds of such steps by rows; `rate`: tokens per ms."""
         self.nodes = paying(self.values, copying, rate)
         self.brings = sum(self.values[: self.nodes + 1]) - rate * copying[self.nodes + 1]
-        return self
 
     def plan(self, decision: Decision, root: int, deepest: int) -> StepPlan:
         """The chain below `root`, at most `deepest` deep."""

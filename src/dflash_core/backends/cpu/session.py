@@ -9,19 +9,16 @@ import torch
 from torch import Tensor
 
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
-from dflash_core.backends.base import Checkpoint, Logits
+from dflash_core.backends.base import AnswerOptions, Checkpoint, Logits
 from dflash_core.backends.decoder import Decoder
 from dflash_core.cache_types import CachePair
-from dflash_core.constraints.base import Constraint
 from dflash_core.drafters.base import DenseDrafter, Drafter, ReadsKeys
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
-from dflash_core.log_probs import LogProbs
 from dflash_core.models.rows import LayerState, Rows
 from dflash_core.models.target import TargetModel
-from dflash_core.policy.base import Policy
 from dflash_core.progress import Progress
 from dflash_core.snapshots.base import Snapshot, check_rows, check_tensors
 from dflash_core.tree import Candidates
@@ -124,16 +121,8 @@ class CpuSession:
     def prepare(self, progress: Progress) -> None:
         """Nothing: torch is ready as it is."""
 
-    def decoder(
-        self,
-        knobs: Knobs,
-        stop_ids: frozenset[int],
-        context_length: int,
-        policy: Policy | None = None,
-        constraint: Constraint | None = None,
-        log_probs: LogProbs | None = None,
-    ) -> Decoder:
-        return Decoder(self, knobs, stop_ids, context_length, policy, constraint, log_probs)
+    def decoder(self, options: AnswerOptions) -> Decoder:
+        return Decoder(self, options)
 
     def checkpoint(self) -> CpuCheckpoint:
         return CpuCheckpoint(self.length, self._fixed(self.states, self.length))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dflash_core.backends.base import AnswerOptions
 from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.layers.draws import all_listed
 from dflash_core.backends.cuda.sequence_passes import SequencePasses
@@ -21,8 +22,7 @@ from dflash_core.constraints.base import Constraint, Mask, allowed_count
 from dflash_core.constraints.drafts import depth_first
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.log_probs import LogProbs
-from dflash_core.policy.base import Decision, Policy
+from dflash_core.policy.base import Decision
 from dflash_core.tree import Candidates, Tree, deepest_draft
 
 ALL = np.uint32(0xFFFFFFFF)
@@ -55,20 +55,9 @@ class ConstrainedCudaDecoder(CudaDecoder):
 
     constraint: Constraint
 
-    def __init__(
-        self,
-        session: SequencePasses,
-        steps: Steps,
-        knobs: Knobs,
-        stop_ids: frozenset[int],
-        context_length: int,
-        policy: Policy | None,
-        log_probs: LogProbs | None,
-        constraint: Constraint,
-    ) -> None:
+    def __init__(self, session: SequencePasses, steps: Steps, options: AnswerOptions) -> None:
         # A stop token ends the answer whatever the knobs say: nothing may follow it.
-        knobs = knobs.replace(ignore_eos=False)
-        super().__init__(session, steps, knobs, stop_ids, context_length, policy, log_probs, constraint)
+        super().__init__(session, steps, replace(options, knobs=options.knobs.replace(ignore_eos=False)))
         self._ahead = 1
         self._started: Started | None = None
         self._open = False  # see `_is_open`, when it was last called; the next tree is built for that

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dflash_core.backends.base import Backend, Logits
+from dflash_core.backends.base import AnswerOptions, Backend, Logits
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.drafters.base import on_device
@@ -73,7 +73,7 @@ def run(device: Device, target: Path, draft: Path) -> None:
 
 def _answer(card: CudaSession, ids: list[int], knobs: Knobs) -> list[int]:
     card.restore(None)
-    decoder = card.decoder(knobs, frozenset(), 400)
+    decoder = card.decoder(AnswerOptions(knobs, frozenset(), 400))
     token, _ = decoder.first(card.prefill(ids))
     tokens = [token]
     while len(tokens) < ANSWER:

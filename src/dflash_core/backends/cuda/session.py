@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.attention_window import AttentionWindow
-from dflash_core.backends.base import Checkpoint, Logits, PrefillCancelled, StepDecoder
+from dflash_core.backends.base import AnswerOptions, Checkpoint, Logits, PrefillCancelled, StepDecoder
 from dflash_core.backends.cuda.checkpoints import CudaCheckpoint
 from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder
 from dflash_core.backends.cuda.prefill import MIN_ROWS, PartsAhead
@@ -21,12 +21,10 @@ from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS, SequencePass
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.backends.cuda.step import CudaDecoder
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
-from dflash_core.constraints.base import Constraint
 from dflash_core.drafters.draw_noise import ranked
 from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
-from dflash_core.log_probs import LogProbs
-from dflash_core.policy.base import FixedPolicy, Policy
+from dflash_core.policy.base import FixedPolicy
 from dflash_core.policy.queued import CHOICES
 from dflash_core.progress import Progress
 from dflash_core.sampling import check_finite
@@ -197,17 +195,9 @@ class CudaSession(SequencePasses):
         self.restore(CudaCheckpoint(length, [() for _ in states]))
         return True
 
-    def decoder(
-        self,
-        knobs: Knobs,
-        stop_ids: frozenset[int],
-        context_length: int,
-        policy: Policy | None = None,
-        constraint: Constraint | None = None,
-        log_probs: LogProbs | None = None,
-    ) -> StepDecoder:
-        given = self, self.steps, knobs, stop_ids, context_length, policy, log_probs
-        return CudaDecoder(*given) if constraint is None else ConstrainedCudaDecoder(*given, constraint)
+    def decoder(self, options: AnswerOptions) -> StepDecoder:
+        kind = CudaDecoder if options.constraint is None else ConstrainedCudaDecoder
+        return kind(self, self.steps, options)
 
     # ---- Session -------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from dflash_core.backends.base import AnswerOptions
 from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.layers.draws import MAX_LISTED
 from dflash_core.backends.cuda.sequence_passes import SequencePasses
@@ -33,13 +34,11 @@ from dflash_core.backends.cuda.state import (
 )
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
 from dflash_core.backends.decoder import AnswerDecoder, step_drafts
-from dflash_core.constraints.base import Constraint
 from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.errors import Code, NumericsError, UnsupportedError, not_finite
 from dflash_core.events import EffectiveMode, StepEvent, Stop
 from dflash_core.knobs import Knobs, check_tree_width
-from dflash_core.log_probs import LogProbs
-from dflash_core.policy.base import Decision, Policy
+from dflash_core.policy.base import Decision
 from dflash_core.tree import Candidates
 
 AHEAD = 2  # steps that run or are queued while the host reads the previous step's result
@@ -80,18 +79,8 @@ class CudaDecoder(AnswerDecoder):
     A drafter on the host needs the tokens that the previous step committed, so its steps are not queued ahead.
     """
 
-    def __init__(
-        self,
-        session: SequencePasses,
-        steps: Steps,
-        knobs: Knobs,
-        stop_ids: frozenset[int],
-        context_length: int,
-        policy: Policy | None = None,
-        log_probs: LogProbs | None = None,
-        constraint: Constraint | None = None,
-    ) -> None:
-        super().__init__(session, knobs, stop_ids, context_length, policy, constraint, log_probs)
+    def __init__(self, session: SequencePasses, steps: Steps, options: AnswerOptions) -> None:
+        super().__init__(session, options)
         self.session, self.steps = session, steps
         if len(self.stop_ids) > MAX_STOP_IDS:
             raise UnsupportedError(
@@ -99,9 +88,9 @@ class CudaDecoder(AnswerDecoder):
                 "name fewer, or run it on the CPU",
                 code=Code.NOT_ON_THIS_DEVICE,
             )
-        check_tree_width(knobs, MAX_WIDTH)
-        self._requested = knobs, self.policy.next(knobs)
-        self._weights = self.policy.weights(knobs)
+        check_tree_width(self.knobs, MAX_WIDTH)
+        self._requested = self.knobs, self.policy.next(self.knobs)
+        self._weights = self.policy.weights(self.knobs)
         self.knobs, self.decision = _followed(*self._requested, session.max_drafted)
         self._ahead = 1 if session.host_drafter else AHEAD
         self._queue: deque[Queued] = deque()
