@@ -15,8 +15,7 @@ from dflash_core.backends.cuda import state
 from dflash_core.backends.cuda.device_ngrams import BLOCKS, DEFINES
 from dflash_core.backends.cuda.state import MAX_DEPTH, MAX_NODES, MAX_WIDTH, StopCode
 from dflash_core.backends.cuda.step_graphs import TREE_THREADS
-from dflash_core.drafters.ngram_table import NgramTable
-from dflash_core.drafters.successors import LONGEST, Successor
+from dflash_core.drafters.ngram_table import LONGEST, NgramTable, Successor
 from dflash_core.policy import best_first
 from dflash_core.policy.values import CLASSES, FEATURES, Learned, Stated, start_weights
 from dflash_core.tree import Candidates, Tree

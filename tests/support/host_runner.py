@@ -6,8 +6,20 @@ from typing import Any
 
 from dflash_core.backends.base import AnswerOptions
 from dflash_core.backends.decoder import Decoder
-from dflash_core.knobs import Knobs
 from dflash_core.runner import Runner
+
+
+class HostSession:
+    """The session of another machine with the decoder of the CPU."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def decoder(self, options: AnswerOptions) -> Decoder:
+        return Decoder(self._session, options)
 
 
 class HostRunner(Runner):
@@ -16,8 +28,5 @@ class HostRunner(Runner):
     @classmethod
     def of(cls, other: Runner) -> HostRunner:
         other.reset()
-        return cls(other.session, other.stop_ids, other.context_length, other.vocab_size)
-
-    def decoder(self, knobs: Knobs, constraint: Any = None, log_probs: Any = None, *_: object) -> Decoder:
-        options = AnswerOptions(knobs, self.stop_ids, self.context_length, None, constraint, log_probs)
-        return Decoder(self.session, options)
+        session: Any = HostSession(other.session)
+        return cls(session, other.stop_ids, other.context_length, other.vocab_size)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from tools.bench.replay import GivenCosts
 
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.successors import Successors
+from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.events import StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.arm import Arm, Pace, PairState
@@ -37,10 +37,10 @@ def stated(rng: np.random.Generator, depths: int = 15, width: int = 8) -> Stated
 
 
 @st.composite
-def settings_of_trees(draw: st.DrawFn) -> tuple[Stated, Learned, Successors, frozenset[int], int, int]:
+def settings_of_trees(draw: st.DrawFn) -> tuple[Stated, Learned, NgramTable, frozenset[int], int, int]:
     rng = np.random.default_rng(draw(st.integers(0, 1 << 30)))
     learned = Learned(start_weights() + rng.normal(0, draw(st.sampled_from([0.0, 0.5, 3.0])), (CLASSES, 5)))
-    text = Successors(rng.integers(0, VOCAB, draw(st.integers(1, 200))).tolist())
+    text = NgramTable(rng.integers(0, VOCAB, draw(st.integers(1, 200))).tolist())
     stops = frozenset(rng.integers(0, VOCAB, draw(st.integers(0, 3))).tolist())
     drafts = stated(rng, draw(st.integers(1, 15)), draw(st.integers(1, 8)))
     return drafts, learned, text, stops, draw(st.integers(0, 63)), draw(st.integers(0, 60))
@@ -48,9 +48,9 @@ def settings_of_trees(draw: st.DrawFn) -> tuple[Stated, Learned, Successors, fro
 
 @given(settings_of_trees())
 @settings(max_examples=150)
-def test_trees_by_value(case: tuple[Stated, Learned, Successors, frozenset[int], int, int]) -> None:
+def test_trees_by_value(case: tuple[Stated, Learned, NgramTable, frozenset[int], int, int]) -> None:
     drafts, learned, text, stops, most, deepest = case
-    root = text.tokens[-1]
+    root = int(text.tokens[-1])
     tree = build(drafts, learned, text, root, stops, most, deepest)
     assert len(tree) <= most + 1
     pairs = list(zip(tree.parents, tree.tokens))[1:]
@@ -65,7 +65,7 @@ def test_trees_by_value(case: tuple[Stated, Learned, Successors, frozenset[int],
         if tree.copied[node]:
             assert found is not None
             assert found.token == tree.tokens[node]
-            tail = [*text.tokens, *_path(tree, parent)][-12:]
+            tail = [*text.tokens.tolist(), *_path(tree, parent)][-12:]
             assert text.after(tail) == found, "what is copied followed the path's last tokens"
         else:
             assert tree.tokens[node] in drafts.below(tree.depths[parent], tree.tokens[parent]).tokens
@@ -226,14 +226,14 @@ def test_a_step_without_time_is_no_measurement() -> None:
 
 
 def test_a_chain_of_copied_text_ends_at_a_stop_and_where_it_is_unlikely() -> None:
-    text = Successors([*range(20), *range(10)])
+    text = NgramTable([*range(20), *range(10)])
     whole = chain(text, Copies(), frozenset(), 63)
     assert [one.token for one in whole.found][:5] == [10, 11, 12, 13, 14]
     assert list(whole.values) == sorted(whole.values, reverse=True)
     assert min(whole.values) >= 0.01
     assert [one.token for one in chain(text, Copies(), frozenset({12}), 63).found] == [10, 11, 12]
     assert len(chain(text, Copies(), frozenset(), 2).found) == 2
-    assert chain(Successors([1]), Copies(), frozenset(), 63).found == ()
+    assert chain(NgramTable([1]), Copies(), frozenset(), 63).found == ()
 
 
 def test_it_learns_what_a_drafter_is_worth() -> None:
@@ -359,8 +359,8 @@ def test_a_drafter_has_to_be_faster_than_plain_decoding(brings: float, mode: str
 
 
 def test_chains_of_copied_text_are_worth_what_they_brought() -> None:
-    """Successors below right nodes are right; chains that begin a step are wrong."""
-    text, copies = Successors(), Copies()
+    """What follows below right nodes are right; chains that begin a step are wrong."""
+    text, copies = NgramTable(), Copies()
     text.become([7, 8, 9, 10, 11] * 3)
     first = chain(text, copies, frozenset(), 4)
     for _ in range(30):

@@ -12,7 +12,7 @@ from tools.bench.replay import GivenCosts
 
 from dflash_core.arch.kinds import Attention, NextN, SwiGLU
 from dflash_core.arch.spec import LayerSpec
-from dflash_core.backends.base import Logits
+from dflash_core.backends.base import AnswerOptions, Logits
 from dflash_core.backends.cpu.chain import CpuMtpDrafter
 from dflash_core.backends.decoder import Decoder
 from dflash_core.config import MtpConfig
@@ -161,7 +161,8 @@ def statistic(
     counts, expected = np.zeros(VOCAB**3), joint(backend)
     accepted = steps = 0
     for seed in range(turns):
-        decoder = kind(backend, knobs.replace(seed=seed), frozenset(), 1000, policy)  # type: ignore[arg-type]
+        options = AnswerOptions(knobs.replace(seed=seed), frozenset(), 1000, policy)
+        decoder = kind(backend, options)  # type: ignore[arg-type]
         logits = backend.prefill(prompt)
         token, stop = decoder.first(logits)
         if policy is not None:

@@ -1,4 +1,4 @@
-"""Successors alone, without a drafter: answers that repeat their prompt take half the steps of plain decoding.
+"""Copied text alone, without a drafter: answers that repeat their prompt take half the steps of plain decoding.
 
 The prompts are code, prose and tables with an instruction; the answers are those of a model that follows it. The target
 does not matter: copied tokens are accepted where they are the target's own.

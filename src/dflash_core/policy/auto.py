@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dflash_core.drafters.ngram_table import NgramTable
-from dflash_core.drafters.successors import Successors
 from dflash_core.events import Choice, StepEvent, brings
 from dflash_core.knobs import Knobs
 from dflash_core.policy.arm import Arm, Pace, PairState, Part, PartState
@@ -65,7 +64,7 @@ class AutoPolicy(Policy):
         blocks = [arm.drafter.block for arm in self._drafting]
         self._furthest = blocks.index(max(blocks)) if len(set(blocks)) > 1 else None
         self._pace = Pace()  # of all drafters together
-        self._text: Successors | NgramTable = Successors()
+        self._text = NgramTable()
         self._stops = frozenset[int]()
         self._part: Part = "answer"
         self._thought = False  # the answer has reasoned
@@ -137,7 +136,8 @@ class AutoPolicy(Policy):
     @property
     def text(self) -> list[int]:
         """The known conversation: prompt and answer, with the root at its end."""
-        return list(self._text.tokens)
+        tokens: list[int] = self._text.tokens.tolist()
+        return tokens
 
     def _extend(self, tokens: Sequence[int]) -> None:
         self._follow(tokens)
@@ -223,7 +223,7 @@ class AutoPolicy(Policy):
     def _chain(self, knobs: Knobs, arm: Arm, rate: float) -> Chain:
         """The next step without a draft, at `rate` tokens per millisecond."""
         if self._copied is None or self._copied[1] is not arm or not _same(self._copied[0], knobs):
-            known = self._text if knobs.from_text or arm.copies_only else Successors()
+            known = self._text if knobs.from_text or arm.copies_only else None
             found = chain(known, self._of(arm).copies, self._stops, max_nodes(knobs))
             found.price(arm.costs.copying(len(found.values)), rate)
             self._copied = knobs, arm, found
@@ -282,7 +282,7 @@ class AutoPolicy(Policy):
         arm, rate = step.arm, self._rate(step.arm)
         curve = arm.costs.curve()
         slopes = min_slopes(curve)
-        text = self._text if knobs.from_text and self._text.tokens[-1:] == [root] else None
+        text = self._text if knobs.from_text and self._text.tokens[-1:].tolist() == [root] else None
         own = drafts.cut(len(drafts.tokens), RANKS) if drafts.given is not None else None
         step.stated = Stated(drafts.tokens[:, :RANKS], drafts.log_probs[:, :RANKS], own, root)
         step.tree = tree = build(

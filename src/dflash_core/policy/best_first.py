@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from dflash_core.drafters.successors import LONGEST, Successor
+from dflash_core.drafters.ngram_table import LONGEST, NgramTable, Successor
 from dflash_core.policy.values import BEYOND, COPIED, MIN_COPIED, Features, Learned, Stated, class_of, copied_features
 from dflash_core.tree import Tree
 
@@ -60,18 +59,10 @@ class ValueTree:
         )
 
 
-class Text(Protocol):
-    """The tokens of a sequence, to copy from: `Successors`, or `NgramTable`."""
-
-    def tail(self) -> tuple[int, ...]: ...
-
-    def after(self, tail: Sequence[int]) -> Successor | None: ...
-
-
 def build(
     stated: Stated,
     learned: Learned,
-    text: Text | None,
+    text: NgramTable | None,
     root: int,
     stops: Collection[int],
     most: int,

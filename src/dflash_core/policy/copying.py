@@ -7,10 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dflash_core.drafters.successors import HIT_RATES, LONGEST, MATCH_CLASSES, Successor
+from dflash_core.drafters.ngram_table import HIT_RATES, LONGEST, MATCH_CLASSES, NgramTable, Successor
 from dflash_core.events import Choice, brings
 from dflash_core.policy.base import Decision, StepPlan
-from dflash_core.policy.best_first import Text
 from dflash_core.policy.costs import paying
 from dflash_core.tree import Tree
 
@@ -81,10 +80,12 @@ class Chain:
         return StepPlan(tree, decision, Choice(brings(self.values), nodes + 1))
 
 
-def chain(text: Text, copies: Copies, stops: frozenset[int], most: int) -> Chain:
-    """The tokens that followed earlier in the text, one after the other, while they are likely enough."""
-    tail, found, values = text.tail(), list[Successor](), [1.0]
-    while len(found) < most and (successor := text.after(tail)) is not None:
+def chain(text: NgramTable | None, copies: Copies, stops: frozenset[int], most: int) -> Chain:
+    """The tokens that followed earlier in the text, one after the other, while they are likely enough. None: copy
+    nothing."""
+    found, values = list[Successor](), [1.0]
+    tail = text.tail() if text is not None else ()
+    while text is not None and len(found) < most and (successor := text.after(tail)) is not None:
         value = values[-1] * copies.rate(successor.match) * (1.0 if found else copies.trust)
         if value < MIN_VALUE:
             break

@@ -50,7 +50,6 @@ class QueuedPolicy(AutoPolicy):
     def __init__(self, arm: Arm, *, think_ids: tuple[int, int] | None = None) -> None:
         super().__init__([arm], think_ids=think_ids)
         self._chooser = Chooser([arm.kind], START, queued=True)
-        self._text = self._table = NgramTable()
         self._untaught: dict[Part, list[Trials]] = {part: [] for part in PARTS}
         self._tags = frozenset(think_ids or ())
         self._forget()
@@ -91,7 +90,7 @@ class QueuedPolicy(AutoPolicy):
 
     def copies_from(self, knobs: Knobs) -> NgramTable | None:
         """The known text so far."""
-        return self._table if free(knobs) and knobs.from_text else None
+        return self._text if free(knobs) and knobs.from_text else None
 
     def asks_certain(self, knobs: Knobs) -> bool:
         return False
@@ -240,7 +239,7 @@ class QueuedPolicy(AutoPolicy):
     def _trials(self, step: StepEvent) -> Trials:
         if step.knobs.by_parent and "by_parent" in self.arm.drafter.knobs:
             return shown(step, self._stops)
-        text = self._table if step.knobs.from_text else None
+        text = self._text if step.knobs.from_text else None
         return walk_trials(step, self._stops, text, self._of(self.arm).copies)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Meta
 
 from dflash_core.damaged import DAMAGED
-from dflash_core.drafters.successors import MATCH_CLASSES
+from dflash_core.drafters.ngram_table import MATCH_CLASSES
 from dflash_core.errors import DFlashError
 from dflash_core.files import read_input, write_whole
 from dflash_core.policy.arm import PARTS, Pace, PairState, PartState

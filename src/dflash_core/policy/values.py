@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.drafters.successors import MATCH_CLASSES
+from dflash_core.drafters.ngram_table import MATCH_CLASSES
 
 if TYPE_CHECKING:
     from dflash_core.tree import Candidates

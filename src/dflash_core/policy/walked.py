@@ -7,14 +7,14 @@ from collections.abc import Collection
 
 import numpy as np
 
-from dflash_core.drafters.successors import LONGEST
+from dflash_core.drafters.ngram_table import LONGEST, NgramTable
 from dflash_core.events import StepEvent
-from dflash_core.policy.best_first import Text, Trials, ValueTree, copied_trial, trials
+from dflash_core.policy.best_first import Trials, ValueTree, copied_trial, trials
 from dflash_core.policy.copying import Copies
 from dflash_core.policy.values import BLOCK, SMALLEST, Features, Stated, class_of, logit
 
 
-def walk_trials(step: StepEvent, stops: Collection[int], text: Text | None, copies: Copies) -> Trials:
+def walk_trials(step: StepEvent, stops: Collection[int], text: NgramTable | None, copies: Copies) -> Trials:
     """The trials of a step's candidates. `text`: what successors were copied from, as it was before the step, None for
     nothing; whether they were right is counted in `copies`."""
     tree, stated = walked(step)
@@ -27,7 +27,7 @@ def walk_trials(step: StepEvent, stops: Collection[int], text: Text | None, copi
     return trials(tree, stated, path, step.tokens, stops)
 
 
-def _look_up(tree: ValueTree, stated: Stated, text: Text, stops: Collection[int]) -> None:
+def _look_up(tree: ValueTree, stated: Stated, text: NgramTable, stops: Collection[int]) -> None:
     """The text's successors after each node of the walk, no deeper than the drafts."""
     tail = text.tail()
     for node, token in enumerate(tree.tokens):
