@@ -15,8 +15,8 @@ from dflash_core.events import Event, Piece, PrefillEvent, StepEvent
 from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.log_probs import LogProbs
-from dflash_core.messages import Prompt
 from dflash_core.record import Line, Recorder, Start, TurnRecord
+from dflash_core.text.prompt import Prompt
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Detokenizer, Tokenizer
 from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats

@@ -18,11 +18,11 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.events import Piece
 from dflash_core.knobs import READ_AGAIN, SPEC, Knobs
-from dflash_core.messages import Call, Message, Prompt
+from dflash_core.messages import Call, Message
 from dflash_core.prefix import common_prefix
 from dflash_core.prompting import build_prompt, render, visible_end
 from dflash_core.record import Line, Start, Turns
-from dflash_core.text.prompt import Prompting, Rendered
+from dflash_core.text.prompt import Prompt, Prompting
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.template_values import NO_TOOLS, Tools
 from dflash_core.text.tokenizer import Tokenizer
@@ -172,7 +172,7 @@ class Conversation:
         messages, now = self._rendered("a", knobs)
         return self._reread(now, messages, knobs)
 
-    def _rendered(self, text: str, knobs: Knobs) -> tuple[tuple[Message, ...], Rendered]:
+    def _rendered(self, text: str, knobs: Knobs) -> tuple[tuple[Message, ...], Prompt]:
         """The messages where `text` is asked next, and their prompt."""
         messages = (*self.messages, Message("user", text))
         return messages, render(self._prompting(knobs), messages)
@@ -180,7 +180,7 @@ class Conversation:
     def _prompting(self, knobs: Knobs) -> Prompting:
         return Prompting.of(self.tokenizer, self.template, knobs, self.tools)
 
-    def _reread(self, prompt: Prompt | Rendered, messages: tuple[Message, ...], knobs: Knobs) -> Reread | None:
+    def _reread(self, prompt: Prompt, messages: tuple[Message, ...], knobs: Knobs) -> Reread | None:
         if self._read is None:
             return None
         last, earlier, before, tools = self._read

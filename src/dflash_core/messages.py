@@ -1,4 +1,4 @@
-"""Messages of a conversation, and the prompt of a turn, as data."""
+"""Messages of a conversation, as data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 from dflash_core.text.template_values import JSON
 
 if TYPE_CHECKING:
-    from dflash_core.text.reasoning import Effort
     from dflash_core.turn_stats import TurnReport
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -50,29 +49,6 @@ class Message:
     calls: tuple[Call, ...] = ()
     call_id: str = ""
     name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """The prompt of a turn. The first `stable` ids will also begin the prompt of the turn after it, whatever that is.
-    `effort` is the level of reasoning that the template was given. `sinks`: the first ids, which an attention window
-    always shows; 0 where there is none. With tools, `head`: ids that every conversation with the same system message
-    and tools begins with; `continued`: ids that also begin the prompt with the results of calls in this answer.
-    """
-
-    ids: tuple[int, ...]
-    text: str
-    opens_thinking: bool
-    stable: int
-    effort: Effort = ""
-    sinks: int = 0
-    head: int = 0
-    continued: int = 0
-
-    @property
-    def keep(self) -> tuple[int, ...]:
-        """The lengths that later prompts will share, shortest first."""
-        return tuple(sorted({self.head, self.stable, self.continued} - {0}))
 
 
 def to_template(message: Message) -> dict[str, JSON]:

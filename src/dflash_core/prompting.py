@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dflash_core.errors import TemplateError
-from dflash_core.messages import Call, Message, Prompt, to_template
+from dflash_core.messages import Call, Message, to_template
 from dflash_core.prefix import common_prefix
-from dflash_core.text.prompt import Prompting, Rendered
+from dflash_core.text.prompt import Prompt, Prompting
 from dflash_core.text.template_values import JSON, NO_TOOLS, Messages
 from dflash_core.text.tool_calls.support import fitted, uses_tools
 
@@ -29,9 +29,8 @@ def build_prompt(of: Prompting, messages: Sequence[Message]) -> Prompt:
 
     began = time.monotonic()
     now = render(of, messages)
-    prompt = Prompt(now.ids, now.text, now.opens_thinking, stable=0)
     if time.monotonic() - began > SLOW_TEMPLATE_S:
-        return prompt
+        return now
     written = messages[-1].content.strip()
     single = [one.role for one in messages if one.role != "system"] == ["user"]
     unseen = single and bool(written) and written not in now.text  # left out, or changed
@@ -45,7 +44,7 @@ def build_prompt(of: Prompting, messages: Sequence[Message]) -> Prompt:
     # only the history: there, no first character of an answer can have merged with what comes before it.
     following = [shared(messages, generate=False), shared([*messages, Message("assistant", "a", "a"), _QUESTION])]
     if not of.tools:  # where one is refused, nothing is known of the next prompt
-        return replace(prompt, stable=min(one or 0 for one in following))
+        return replace(now, stable=min(one or 0 for one in following))
     call = Call("call_a", _name(of.tools[0]), {})
     answered = (Message("assistant", "", "a", calls=(call,)), Message("tool", "a", call_id=call.id, name=call.name))
     # The history alone may be refused with a call in it that has no result yet, and the other way round.
@@ -53,7 +52,7 @@ def build_prompt(of: Prompting, messages: Sequence[Message]) -> Prompt:
     stable = min([one for one in (*following, continued) if one], default=0)
     first = next((place for place, message in enumerate(messages) if message.role == "user"), len(messages))
     other = _other("".join(message.content for message in messages[first : first + 1]))
-    return replace(prompt, stable=stable, continued=continued, head=shared([*messages[:first], other]) or 0)
+    return replace(now, stable=stable, continued=continued, head=shared([*messages[:first], other]) or 0)
 
 
 _QUESTION = Message("user", "a")
@@ -64,7 +63,7 @@ def _other(question: str) -> Message:
     return Message("user", "b" if question.strip()[:1] == "a" else "a")
 
 
-def render(of: Prompting, messages: Sequence[Message], *, generate: bool = True) -> Rendered:
+def render(of: Prompting, messages: Sequence[Message], *, generate: bool = True) -> Prompt:
     """Messages and tools as the template writes them, as `build_prompt` without what later prompts share. Raises
     TemplateError."""
     turns: Messages = [to_template(message) for message in messages]

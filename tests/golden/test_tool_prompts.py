@@ -9,9 +9,9 @@ import pytest
 
 from dflash_core import Engine, Knobs
 from dflash_core.events import PrefillEvent
-from dflash_core.messages import Call, Message, Prompt
+from dflash_core.messages import Call, Message
 from dflash_core.prompting import build_prompt
-from dflash_core.text.prompt import Prompting
+from dflash_core.text.prompt import Prompt, Prompting
 from support import demo_pair
 from support.compare import Comparison, generated
 from support.grids import full

@@ -12,8 +12,8 @@ from dflash_core.answer import Answer
 from dflash_core.conversation import Conversation
 from dflash_core.events import Event
 from dflash_core.knobs import Knobs
-from dflash_core.messages import Prompt
 from dflash_core.record import Start
+from dflash_core.text.prompt import Prompt
 from support import demo_pair
 from support.scripted import ScriptedEngine
 from support.serving import Running, running

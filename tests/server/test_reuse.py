@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dflash_core.messages import Prompt
 from dflash_core.snapshots.store import SnapshotStore
+from dflash_core.text.prompt import Prompt
 from dflash_tui.server import anthropic
 from dflash_tui.server.body import decode
 from support import demo_pair

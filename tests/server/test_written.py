@@ -10,7 +10,8 @@ import pytest
 
 from dflash_core.events import Event
 from dflash_core.knobs import Knobs
-from dflash_core.messages import Call, Message, Prompt
+from dflash_core.messages import Call, Message
+from dflash_core.text.prompt import Prompt
 from dflash_tui.server.written import Thoughts, WrittenAnswers
 from support import demo_pair
 from support.scripted import ScriptedEngine

@@ -77,7 +77,6 @@ DAMAGE = [
     lambda data: _with(data, "weights", [[1.0] * 5] * 15 + [[1.0]]),
     lambda data: _with(data, "covariance", [[[-1.0] * 5] * 5] * 16),
     lambda data: _with(data, "copies", [[1.0] * 5, [2.0] * 5]),
-    lambda data: _with(data, "worth", [0, 0, -1, 0, 3]),
     lambda data: _with(data, "drafts", {"all": [1.0, -2.0, 1.0]}),
     lambda data: _with(data, "drafts", {"all": [1.0, 2.0]}),
     lambda data: _with(data, "after", {"all": [1.0, -2.0, 1.0]}),
@@ -108,17 +107,6 @@ def test_sums_of_older_files_are_read(tmp_path: Path) -> None:
     kept.path.write_bytes(_with(kept.path.read_bytes(), "drafts", {"all": [6.0, 5.0, 2.0, 20.0]}))
     assert kept.read().parts["answer"].drafts == {"all": Found(6.0, 5.0, 2.0)}
     assert kept.note is None
-
-
-def test_what_older_files_know_of_drafts_on_a_card_is_read(tmp_path: Path) -> None:
-    kept = SavedValues(tmp_path, "pair")
-    learned(kept)
-    assert kept.path is not None
-    kept.path.write_bytes(_with(kept.path.read_bytes(), "worth", [1.0, 4.0, 3.5, 9.0, 400]))
-    found = kept.read().parts["answer"].drafts[QUEUED]
-    assert found.tokens / found.steps == 3.5
-    kept.write(kept.read())
-    assert kept.read().parts["answer"].drafts[QUEUED] == found
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

@@ -11,7 +11,7 @@ pytest.importorskip("cuda.bindings")
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, own_head
 from dflash_core.backends.cuda.planned import card_of
-from dflash_core.bench.shapes import card_estimator, header, headers, mtp_header
+from dflash_core.bench.shapes import card_estimator, header, headers
 from dflash_core.bench.synthetic_models import SIZE_27B, mtp_types, target_types
 from dflash_core.config import read_target
 from dflash_core.fits import CEILING, ON_HOST, SHORT, Setup, longest_context, min_bytes, plan, requested_setup, total
@@ -21,6 +21,7 @@ from dflash_core.memory import gib
 from dflash_tui.application import fits
 from dflash_tui.cli.plan import lines
 from support.golden import golden
+from support.mtp_shapes import mtp_header
 from support.published import FILES_27B, PublishedFile
 from support.reckoned import estimator
 

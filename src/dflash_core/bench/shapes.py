@@ -15,7 +15,7 @@ from dflash_core.backends.cuda.activations import activations
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator
 from dflash_core.backends.cuda.planned import PlannedCard
-from dflash_core.bench.synthetic_models import Model, draft_types, mtp_types, target_types
+from dflash_core.bench.synthetic_models import Model, draft_types, target_types
 from dflash_core.config import DraftConfig, MtpConfig
 from dflash_core.expert_places import possible_layers
 from dflash_core.fits import ON_HOST, MemoryEstimator
@@ -57,12 +57,6 @@ def headers(model: Model, draft: str) -> tuple[ModelSpec, Any, Any]:
     types = {name: kind if kind == "F32" else draft for name, kind in draft_types(config).items()}
     drafter = ShapedDraft((header("draft", config.tensors(), types),), config)
     return spec, header(model.name, spec.tensors(), target_types(spec, model)), drafter
-
-
-def mtp_header(model: Model) -> ShapedDraft:
-    """The MTP head in the target's file."""
-    config = model.mtp()
-    return ShapedDraft((header("mtp", config.tensors(), mtp_types(config, model)),), config)
 
 
 def estimator_of_shapes(

@@ -25,9 +25,10 @@ from dflash_core.lab.grid import Arm
 from dflash_core.lab.results import Excluded, ExperimentProgress, Result, Trial
 from dflash_core.lab.schedule import Schedule, Slot
 from dflash_core.lab.table import ranked
-from dflash_core.messages import Message, Prompt
+from dflash_core.messages import Message
 from dflash_core.record import Start
 from dflash_core.runner import Runner
+from dflash_core.text.prompt import Prompt
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.turn_stats import TurnReport

@@ -71,8 +71,6 @@ class AutoPolicy(Policy):
         self.arm = self.arms[0]  # of the newest step
         self._step: Step | None = None
         self._copied: tuple[Knobs, Arm, Chain] | None = None  # of the step under way
-        self._repeated: Step | None = None
-        self._repeats = 0  # steps for which `_repeated` is decided again
 
     # ---- Policy ----------------------------------------------------------------------------------------------------
 
@@ -81,11 +79,11 @@ class AutoPolicy(Policy):
         self._follow(ids)
         self._text.become(ids)
         self._chooser.begin()
-        self._step = self._copied = self._repeated = None
+        self._step = self._copied = None
 
     def _next(self, knobs: Knobs) -> Decision:
         if self._step is None or not _same(self._step.knobs, knobs):
-            self._step = self._again(knobs) or self._decide(knobs)
+            self._step = self._decide(knobs)
             self.arm = self._step.arm
         return self._step.decision
 
@@ -232,7 +230,6 @@ class AutoPolicy(Policy):
     def _undrafted(self, knobs: Knobs, arm: Arm, picked: Picked) -> Step:
         rate = self._rate(arm)
         copied = self._chain(knobs, arm, rate)
-        self._repeated, self._repeats = None, 0
         if copied.nodes:
             why = f"{copied.nodes} row{'s' if copied.nodes > 1 else ''} copied from the text"
         elif arm.copies_only:
@@ -246,22 +243,8 @@ class AutoPolicy(Policy):
             why += f"{soon} steps" if soon > 1 else "a step"
             if self._dead(arm):
                 why = "no draft has been right so far; one is tried from time to time"
-                self._repeats = soon if not copied.found and len(self.arms) == 1 else 0
         decision = Decision("chain" if copied.nodes else "plain", copied.nodes, why, drafts=False)
-        step = Step(knobs, decision, arm, picked, copied)
-        self._repeated = step if self._repeats else None
-        return step
-
-    def _again(self, knobs: Knobs) -> Step | None:
-        """The plain step before this one again, where a dead drafter's next try is not due and nothing can be copied:
-        deciding anew takes a share of a small model's step."""
-        it = self._repeated
-        if it is None or self._repeats < 2 or it.knobs is not knobs or it.picked is None:
-            return None
-        if it.picked.place[0] != self.place or (knobs.from_text and self._text.after(self._text.tail()) is not None):
-            return None
-        self._repeats -= 1
-        return it
+        return Step(knobs, decision, arm, picked, copied)
 
     def _why_drafter(self, step: Step, picked: Picked) -> str:
         """Why this drafter: a try, a start, or each drafter's tokens and time of a step, the picked one first."""

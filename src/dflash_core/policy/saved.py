@@ -21,7 +21,7 @@ from dflash_core.drafters.ngram_table import MATCH_CLASSES
 from dflash_core.errors import DFlashError
 from dflash_core.files import read_input, write_whole
 from dflash_core.policy.arm import PARTS, Pace, PairState, PartState
-from dflash_core.policy.choosing import QUEUED, Drafts, Found
+from dflash_core.policy.choosing import Drafts, Found
 from dflash_core.policy.copying import PRIOR_TOKENS, Copies
 from dflash_core.policy.values import CLASSES, FEATURES, Learned
 
@@ -29,7 +29,6 @@ VERSION = 1  # another one where a number or a name of a circumstance (`choosing
 MAX_BYTES = 1 << 20
 # Fewer drafts are not saved: a single slow one would keep later starts from drafting for hundreds of steps.
 MIN_SAVED_STEPS = 4.0
-MAX_OLD_STEPS = 20  # that older files' drafts on a card count for
 SUFFIX = ".policy.json"
 _SAMPLES, _SAMPLE_BYTES = 16, 1 << 16
 _FEATURES, _CLASSES = Meta(min_length=FEATURES, max_length=FEATURES), Meta(min_length=CLASSES, max_length=CLASSES)
@@ -52,7 +51,6 @@ class SavedPart(msgspec.Struct, frozen=True):
     counts: tuple[Counts, Counts, Counts, Counts] | None = None  # trials, stated, expected, found: sums by class
     copies: tuple[list[Sum], list[Sum]] = ([], [])
     chains: tuple[Positive, Positive] = (PRIOR_TOKENS, PRIOR_TOKENS)  # `Copies.brought`, `Copies.expected`
-    worth: tuple[float, float, Sum, float, Count] = (0, 4, 0, 0, 0)  # of older files, on a card
     drafts: Sums = {}
     after: Sums = {}
 
@@ -70,11 +68,7 @@ class SavedPart(msgspec.Struct, frozen=True):
             if not len(trials) == len(hits) == MATCH_CLASSES or any(hit > count for count, hit in zip(trials, hits)):
                 raise ValueError("its counts of copies are impossible")
             part.copies = Copies(trials, hits, *self.chains)
-        *_, tokens, _, steps = self.worth
-        if steps:
-            steps = min(steps, MAX_OLD_STEPS)
-            part.drafts[QUEUED] = Found(tokens * steps, float(steps), float(steps))
-        part.drafts |= {circumstance: Found(*sums[:3]) for circumstance, sums in self.drafts.items()}
+        part.drafts = {circumstance: Found(*sums[:3]) for circumstance, sums in self.drafts.items()}
         part.after = {circumstance: Found(*sums[:3]) for circumstance, sums in self.after.items()}
         return part
 

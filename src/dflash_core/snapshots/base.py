@@ -35,6 +35,18 @@ class State(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SavedState:
+    """Implements `State`."""
+
+    length: int
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """The state of the positions begin..end of a sequence, tensor by tensor, in host memory."""
 

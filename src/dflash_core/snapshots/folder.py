@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 from dflash_core.errors import InputError
 from dflash_core.files import open_input, writing
-from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError, State, Tokens, common
+from dflash_core.snapshots.base import Rows, SavedState, Snapshot, SnapshotError, Tokens, common
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,18 +47,6 @@ class Stored:
     tokens: Tokens
     digest: str
     names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedState:
-    """Implements `base.State` with the tensors that were read, not yet checked by a session."""
-
-    length: int
-    tensors: tuple[Tensor, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors)
 
 
 def write(folder: Path, space: str, snapshot: Snapshot) -> Path:
@@ -117,8 +105,7 @@ def read(stored: Stored) -> Snapshot:
     if _digest(stored.space, stored.tokens, named) != stored.digest:
         raise SnapshotError(f"{stored.path.name} is damaged: its sum is another")
     pages = tuple(Rows(begin, end, tuple(tensors)) for (begin, end), tensors in spans.items())
-    found: State = LoadedState(len(stored.tokens), tuple(state))
-    return Snapshot(stored.tokens, pages, found)
+    return Snapshot(stored.tokens, pages, SavedState(len(stored.tokens), tuple(state)))
 
 
 def files(folder: Path) -> list[Path]:

@@ -2,17 +2,16 @@
 begin with (an agent's system message and tools, say) only after all of those.
 
 Positions are stored in pages that snapshots share: snapshots of one conversation differ mostly in their last page and
-their states. A page is found by the hash of all tokens up to its end, a snapshot by the hash of its tokens.
+their states. A page is found by the hash of all tokens up to its end, a snapshot by its tokens.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +30,7 @@ PAGE = 512  # positions
 MIN_GAIN = 64  # a snapshot is used if it saves processing more than this share of it
 MAX_BYTES, SHARE = 8 << 30, 4  # by default a quarter of what is free, 8 GiB at most
 Key = tuple[str, bytes]
+"""A space, and the tokens of a snapshot, or the hash of those up to the end of a page."""
 CopyRows = Callable[[int, int], "tuple[Tensor, ...]"]
 """The state of the positions from the first number up to the second."""
 
@@ -55,7 +55,7 @@ class SnapshotStore:
         self.max_bytes, self._page, self.folder = max_bytes, page, folder
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()  # in order of use, the least recent first
         self._pages: dict[Key, Rows] = {}
-        self._owners = defaultdict[Key, set[Key]](set)  # by page: the snapshots that have it
+        self._uses = Counter[Key]()  # by page: how many snapshots have it
         self.nbytes = 0
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class SnapshotStore:
     def _store(self, space: str, ids: Tokens, state: State, rows: CopyRows, per_position: int) -> bool:
         if self.has(space, ids):
             return True
-        key, spans = (space, _hash(ids)), list(self._spans(space, ids))
+        spans = list(self._spans(space, ids))
         pages = tuple(name for name, _, _ in spans)
         new = [span for span in spans if span[0] not in self._pages]
         need = state.nbytes + per_position * sum(end - begin for _, begin, end in new)
@@ -89,14 +89,14 @@ class SnapshotStore:
             self._pages[name] = Rows(begin, end, rows(begin, end))
             self.nbytes += self._pages[name].nbytes
         for name in pages:
-            self._owners[name].add(key)
-        self._entries[key] = _Entry(ids, pages, state)
+            self._uses[name] += 1
+        self._entries[space, ids.tobytes()] = _Entry(ids, pages, state)
         self.nbytes += state.nbytes
         return True
 
     def has(self, space: str, tokens: Sequence[int] | Tokens) -> bool:
         """Whether exactly this sequence is stored; it then counts as used."""
-        key = (space, _hash(np.asarray(tokens, np.int32)))
+        key = (space, np.asarray(tokens, np.int32).tobytes())
         if key in self._entries:
             self._entries.move_to_end(key)
         return key in self._entries
@@ -111,26 +111,28 @@ class SnapshotStore:
 
         It must be all of the snapshot's tokens, unless `cut`: then a sequence can be truncated anywhere.
         """
-        prompt = np.asarray(ids, np.int32)
-        best = self._beginning(space, prompt)
-        if cut:
-            for key in self._sharing(space, prompt):
-                shared = common(self._entries[key].tokens, prompt)
-                if best is None or shared > best[1]:
-                    best = key, shared
+        prompt, best, length = np.asarray(ids, np.int32), None, 0
+        text = prompt.tobytes()
+        for key, entry in self._entries.items():
+            more = prompt.itemsize * (length + 1)
+            if key[0] != space:
+                continue
+            if len(entry.tokens) >= length and text.startswith(key[1]):
+                best, length = key, len(entry.tokens)
+            elif cut and key[1][:more] == text[:more]:  # it shares more than the best so far
+                best, length = key, common(entry.tokens, prompt)
         if best is None:
             return None
-        key, length = best
-        self._entries.move_to_end(key)
-        return self._snapshot(key), length
+        self._entries.move_to_end(best)
+        return self._snapshot(best), length
 
     def drop(self, space: str, snapshot: Snapshot) -> None:
-        self._remove((space, _hash(snapshot.tokens)))
+        self._remove((space, snapshot.tokens.tobytes()))
 
     def clear(self) -> None:
         self._entries.clear()
         self._pages.clear()
-        self._owners.clear()
+        self._uses.clear()
         self.nbytes = 0
 
     def snapshots(self, space: str) -> Iterator[Snapshot]:
@@ -141,32 +143,9 @@ class SnapshotStore:
         entry = self._entries[key]
         return Snapshot(entry.tokens, tuple(self._pages[name] for name in entry.pages), entry.state)
 
-    def _beginning(self, space: str, ids: Tokens) -> tuple[Key, int] | None:
-        """The longest snapshot that is a prefix of `ids`."""
-        lengths = sorted({len(one.tokens) for (where, _), one in self._entries.items() if where == space})
-        digest, at, best = _new_hash(), 0, None
-        for length in lengths:
-            if length > len(ids):
-                break
-            digest.update(ids[at:length].tobytes())
-            at = length
-            if (key := (space, digest.digest())) in self._entries:
-                best = key, length
-        return best
-
-    def _sharing(self, space: str, ids: Tokens) -> set[Key]:
-        """The snapshots with the most pages in common with `ids`; all of the space if none has any."""
-        owners: set[Key] = set()
-        for name, _, end in self._spans(space, ids):
-            if name not in self._pages:
-                break
-            if end % self._page == 0:
-                owners = self._owners[name]
-        return owners or {key for key in self._entries if key[0] == space}
-
     def _spans(self, space: str, ids: Tokens) -> Iterator[tuple[Key, int, int]]:
         """Pages that cover `ids`: the name of each, its first position and its end."""
-        digest = _new_hash()
+        digest = hashlib.blake2b(digest_size=16)
         for begin in range(0, len(ids), self._page):
             end = min(begin + self._page, len(ids))
             digest.update(ids[begin:end].tobytes())
@@ -186,12 +165,9 @@ class SnapshotStore:
     def _expendable(self, space: str, ids: Tokens) -> Key:
         """The least recently used that is not the beginning of other conversations, `ids` in `space` included; if all
         are, the least recently used of them."""
-        there = [(key[0], one.tokens) for key, one in self._entries.items()]
-        coming = [*there, (space, ids)]
-        for key, (where, tokens) in zip(self._entries, there):
-            begins = any(where == other and _begins(tokens, longer) for other, longer in coming)
-            root = begins and not any(where == other and _begins(shorter, tokens) for other, shorter in there)
-            if not root:
+        for key in self._entries:
+            begins = any(_begins(key, longer) for longer in (*self._entries, (space, ids.tobytes())))
+            if not begins or any(_begins(shorter, key) for shorter in self._entries):
                 return key
         return next(iter(self._entries))
 
@@ -200,26 +176,19 @@ class SnapshotStore:
         if entry is not None:
             self.nbytes -= entry.state.nbytes
             for name in entry.pages:
-                self._owners[name].discard(key)
+                self._uses[name] -= 1
             self._drop_unused(name for name in entry.pages if name not in stay)
 
     def _drop_unused(self, pages: Iterable[Key]) -> None:
         for name in pages:
-            if name in self._pages and not self._owners[name]:
+            if name in self._pages and not self._uses[name]:
                 self.nbytes -= self._pages.pop(name).nbytes
-                del self._owners[name]
+                del self._uses[name]
 
 
-def _begins(tokens: Tokens, longer: Tokens) -> bool:
+def _begins(key: Key, longer: Key) -> bool:
     """Whether one sequence is the beginning of another, and not all of it."""
-    return len(tokens) < len(longer) and np.array_equal(tokens, longer[: len(tokens)])
-
-
-_new_hash = partial(hashlib.blake2b, digest_size=16)
-
-
-def _hash(ids: Tokens) -> bytes:
-    return _new_hash(ids.tobytes()).digest()
+    return key[0] == longer[0] and len(key[1]) < len(longer[1]) and longer[1].startswith(key[1])
 
 
 class Snapshots:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from dflash_core.knobs import Knobs
+from dflash_core.text.reasoning import Effort
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.template_values import JSON, NO_TOOLS, Messages, Tools, Variables
 from dflash_core.text.thinking import opens_thinking
@@ -31,12 +32,27 @@ _RARE = (range(0x1D800, 0x1DA00), range(0xF0000, 0xFFFFE))
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
-    """A rendered and encoded conversation; `text` is for reading, `ids` is what counts."""
+class Prompt:
+    """A rendered and encoded conversation, the prompt of a turn; `text` is for reading, `ids` is what counts. The first
+    `stable` ids will also begin the prompt of the turn after it, whatever that is.
+    `effort` is the level of reasoning that the template was given. `sinks`: the first ids, which an attention window
+    always shows; 0 where there is none. With tools, `head`: ids that every conversation with the same system message
+    and tools begins with; `continued`: ids that also begin the prompt with the results of calls in this answer.
+    """
 
     ids: tuple[int, ...]
     text: str
     opens_thinking: bool
+    stable: int = 0
+    effort: Effort = ""
+    sinks: int = 0
+    head: int = 0
+    continued: int = 0
+
+    @property
+    def keep(self) -> tuple[int, ...]:
+        """The lengths that later prompts will share, shortest first."""
+        return tuple(sorted({self.head, self.stable, self.continued} - {0}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +71,13 @@ class Prompting:
         """Raises KnobError for a level of reasoning that the template refuses."""
         return cls(tokenizer, template, knobs.thinking, template.reasoning.variables(knobs), tools)
 
-    def render(self, messages: Messages, *, generate: bool = True) -> Rendered:
+    def render(self, messages: Messages, *, generate: bool = True) -> Prompt:
         """Render `messages` and encode the result. Raises TemplateError."""
         guard = self._guard(self._present(messages))
         restore = {stand_in: character for character, stand_in in guard.items()}
         tools = [{key: _translated(value, guard) for key, value in tool.items()} for tool in self.tools]
         rendered = self._text(_guarded(messages, guard), tools, generate=generate)
-        return Rendered(self._encoded(rendered, restore), rendered.translate(restore), opens_thinking(rendered))
+        return Prompt(self._encoded(rendered, restore), rendered.translate(restore), opens_thinking(rendered))
 
     def system_end(self, messages: Messages) -> int | None:
         """How many ids of a prompt reach to the end of its first system message, wherever the template puts it; 0

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from dflash_core.messages import Prompt
     from dflash_core.record import Line, TurnRecord
+    from dflash_core.text.prompt import Prompt
     from dflash_core.turn_stats import TurnReport
 
 LINES = 1_000

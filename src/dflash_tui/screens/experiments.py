@@ -14,7 +14,7 @@ from dflash_core.lab.experiment import Case, Design, plain_design
 from dflash_core.lab.grid import settings
 from dflash_core.lab.plain import of_result
 from dflash_core.lab.results import Result
-from dflash_core.messages import Prompt
+from dflash_core.text.prompt import Prompt
 from dflash_tui.application.amounts import counted, short, speed
 from dflash_tui.application.figures.measurements import What, when
 from dflash_tui.application.lab_request import AB, SWEEP, parse_ab, parse_options, parse_sweep

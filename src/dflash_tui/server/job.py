@@ -12,8 +12,9 @@ from dflash_core.engine import Engine
 from dflash_core.events import Piece, PrefillEvent
 from dflash_core.knobs import Knobs
 from dflash_core.log_probs import LogProbs
-from dflash_core.messages import Call, Message, Prompt, arguments_of
+from dflash_core.messages import Call, Message, arguments_of
 from dflash_core.record import End, Line, Start
+from dflash_core.text.prompt import Prompt
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.answer import AnswerParts, AnswerShape
 from dflash_core.text.tool_calls.forms import Form

@@ -16,10 +16,10 @@ from dflash_core.engine import Engine
 from dflash_core.errors import CompilerBusyError, GrammarError, KnobError, TemplateError
 from dflash_core.knobs import Knobs
 from dflash_core.log_probs import LogProbs
-from dflash_core.messages import Message, Prompt
+from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt, visible_end
 from dflash_core.record import Start
-from dflash_core.text.prompt import Prompting
+from dflash_core.text.prompt import Prompt, Prompting
 from dflash_core.text.tool_calls.forms import tool_grammar
 from dflash_tui.server.asked import GRAMMAR, Asked
 from dflash_tui.server.job import Prepared

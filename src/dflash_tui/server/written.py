@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.messages import Message, Prompt
+from dflash_core.messages import Message
+from dflash_core.text.prompt import Prompt
 from dflash_core.text.tokenizer import Tokenizer
 
 MAX_BYTES = 64 << 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,21 +19,8 @@ from dflash_core.knobs import Knobs
 from dflash_core.models.rows import LayerState, Rows
 from dflash_core.models.target import TargetModel
 from dflash_core.progress import Progress
-from dflash_core.snapshots.base import Snapshot, check_rows, check_tensors
+from dflash_core.snapshots.base import SavedState, Snapshot, check_rows, check_tensors
 from dflash_core.tree import Candidates
-
-
-@dataclass(slots=True)
-class CpuCheckpoint:
-    """The recurrent states and the recent halves at `length`, layer by layer; other keys and values, also a drafter's,
-    are only cut and need no copy."""
-
-    length: int
-    tensors: tuple[Tensor, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors)
 
 
 class CpuSession:
@@ -124,14 +110,15 @@ class CpuSession:
     def decoder(self, options: AnswerOptions) -> Decoder:
         return Decoder(self, options)
 
-    def checkpoint(self) -> CpuCheckpoint:
-        return CpuCheckpoint(self.length, self._fixed(self.states, self.length))
+    def checkpoint(self) -> SavedState:
+        """Recurrent states and recent halves; other keys and values, also a drafter's, are only cut."""
+        return SavedState(self.length, self._fixed(self.states, self.length))
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
             self._reset()
             return
-        assert isinstance(checkpoint, CpuCheckpoint), "a checkpoint of another backend"
+        assert isinstance(checkpoint, SavedState), "a checkpoint of another backend"
         self._load(checkpoint)
         self._cut(checkpoint.length)
 
@@ -155,10 +142,10 @@ class CpuSession:
         found = [tensor for state in self.states for tensor in state.positions(begin, end)]
         return (*found, *(self.drafter.rows(begin, end) if self.drafter is not None else ()))
 
-    def state_of(self, length: int, tensors: Sequence[Tensor]) -> CpuCheckpoint:
+    def state_of(self, length: int, tensors: Sequence[Tensor]) -> SavedState:
         recent = length - self.kv.border(length) if self.kv is not None and self.kv.recent else None
         check_tensors(tensors, self._fixed(self.target.new_states(self.kv), 0), recent)
-        return CpuCheckpoint(length, tuple(tensor.clone() for tensor in tensors))
+        return SavedState(length, tuple(tensor.clone() for tensor in tensors))
 
     def resume(self, snapshot: Snapshot) -> None:
         self._reset()
@@ -179,7 +166,7 @@ class CpuSession:
         return tuple(tensor for state in states for tensor in state.tensors(length))
 
     @torch.inference_mode()
-    def _load(self, checkpoint: CpuCheckpoint) -> None:
+    def _load(self, checkpoint: SavedState) -> None:
         tensors = iter(checkpoint.tensors)
         for state in self.states:
             state.load(checkpoint.length, tensors)

@@ -1,0 +1,12 @@
+"""The shapes of an MTP head in its target's file."""
+
+from __future__ import annotations
+
+from dflash_core.bench.shapes import ShapedDraft, header
+from dflash_core.bench.synthetic_models import Model, mtp_types
+
+
+def mtp_header(model: Model) -> ShapedDraft:
+    """The MTP head in the target's file."""
+    config = model.mtp()
+    return ShapedDraft((header("mtp", config.tensors(), mtp_types(config, model)),), config)
