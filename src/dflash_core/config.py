@@ -15,7 +15,7 @@ from dflash_core.arch.architecture import Architecture, matrix_types
 from dflash_core.arch.draft_heads import SIDES, Convolution, Heads
 from dflash_core.arch.facts import expert_notes, has_experts
 from dflash_core.arch.kinds import Attention, Gate, NextN, Shapes, SwiGLU
-from dflash_core.arch.reading import apart, in_halves
+from dflash_core.arch.reading import apart, in_halves, layers_of
 from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.rope import Scaling
 from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors, reads_other_keys
@@ -195,7 +195,7 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
     _check_nextn(source, tensors, spec)
     expected = spec.tensors()
     gguf = with_factors(gguf, expected)
-    file = in_halves(apart(gguf, spec), spec)
+    file = in_halves(apart(gguf, layers_of(spec), spec.embedding_length), spec)
     check_tensors(source, file.tensors, expected, (*mtp_tensors(file, spec), *unread_tensors(file, spec)))
     return file, spec
 

@@ -10,7 +10,7 @@ from dflash_core.errors import TemplateError
 from dflash_core.messages import Call, Message, to_template
 from dflash_core.prefix import common_prefix
 from dflash_core.text.prompt import Prompt, Prompting
-from dflash_core.text.template_values import JSON, NO_TOOLS, Messages
+from dflash_core.text.template_values import JSON, Messages
 from dflash_core.text.tool_calls.support import fitted, uses_tools
 
 SLOW_TEMPLATE_S = 1.5  # a template slower than this renders only the prompt: the user may be waiting to stop
@@ -79,9 +79,15 @@ def _name(tool: Mapping[str, JSON]) -> str:
 
 
 def visible_end(of: Prompting, messages: Sequence[Message], prompt: Prompt) -> int:
-    """How many ids of `prompt` an attention window has to show for the system message; all where that is not known."""
+    """How many ids of `prompt` an attention window has to show for the system message, wherever the template puts it:
+    up to where a longer one would begin to differ. All where that is not known."""
+    at = next((n for n, one in enumerate(messages) if one.role == "system" and one.content.strip()), None)
+    if at is None:
+        return 0
+    longer = [*messages]
+    longer[at] = replace(messages[at], content=messages[at].content + " a")
     try:
-        end = replace(of, tools=NO_TOOLS).system_end([to_template(message) for message in messages])
+        end = common_prefix(prompt.ids, render(of, longer).ids)
     except TemplateError:  # of a template with rules of its own
-        end = None
-    return len(prompt.ids) if end is None else min(end, len(prompt.ids))
+        end = len(prompt.ids)
+    return min(end + 1, len(prompt.ids))  # the first id that differs may also hold the message's end

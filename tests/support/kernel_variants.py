@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from tools.bench.variants import cut, mtp_config, mtp_types
 
 from dflash_core.arch.draft_heads import Heads, Markov
 from dflash_core.arch.spec import ModelSpec
@@ -37,7 +38,6 @@ from dflash_core.bench.synthetic_models import (
     SIZE_35B_A3B,
     TARGET_27B,
     draft_types,
-    mtp_types,
     target_types,
 )
 from dflash_core.cache_types import F16, CachePair
@@ -92,7 +92,7 @@ def large() -> Pair:
 
 def large_mtp() -> Pair:
     """The same target with an MTP head."""
-    target, config = large(), SIZE_27B.mtp()
+    target, config = large(), mtp_config(SIZE_27B)
     return replace(target, draft=header("27b-mtp", config.tensors(), mtp_types(config, SIZE_27B)), draft_config=config)
 
 
@@ -171,7 +171,7 @@ def attention_alone() -> Pair:
 def side_by_side() -> Pair:
     """The synthetic Gemma 4 26B-A4B in the same way, with its assistant: experts beside a dense feed-forward, heads of
     256 and 512. As in a 12B's file, a token is never drawn."""
-    model = GEMMA_26B.cut(6)
+    model = cut(GEMMA_26B, 6)
     spec, config = replace(model.target(), suppressed=(3,)), model.drafter()
     files = (
         header("26b-a4b", spec.tensors(), target_types(spec, model)),

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from tools.bench.replay import GivenCosts
+from tools.bench.replay import AlwaysDrafting, GivenCosts
 
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.ngram_table import NgramTable
@@ -239,7 +239,7 @@ def test_a_chain_of_copied_text_ends_at_a_stop_and_where_it_is_unlikely() -> Non
 def test_it_learns_what_a_drafter_is_worth() -> None:
     """A drafter whose first three tokens are always right: no row is used for its fourth."""
     backend = CountingBackend(right=3)
-    policy = AutoPolicy([Arm(backend.capabilities, PairState(), GivenCosts(CPU))], pausing=False)
+    policy = AlwaysDrafting([Arm(backend.capabilities, PairState(), GivenCosts(CPU))])
     steps = decoded(backend, Knobs(from_text=False), policy, 400)
     assert [len(step.tokens) for step in steps[-20:-1]] == [4] * 19
     assert max(len(step.tree.tokens) for step in steps[-20:]) <= 6

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tools.bench import kernels, sampled, steps, synthetic, timeline
 from tools.bench.step_bench import StepReport, Timed, acceptance_pattern, default_cases, spine
+from tools.bench.variants import cut, mtp_config
 
 from dflash_core.backends.cuda.step_graphs import StepKind
 from dflash_core.bench import family_models, synthetic_models
@@ -130,7 +131,7 @@ FEW_WORDS = {"size": 1000, "end_of_text": 900, "im_start": 901, "im_end": 902, "
 @pytest.mark.parametrize("name", family_models.MODELS)
 def test_a_made_up_pair_opens(tmp_path: Path, name: str) -> None:
     """One pair keeps its whole vocabulary, which takes most of the time."""
-    model = family_models.MODELS[name].cut(4)
+    model = cut(family_models.MODELS[name], 4)
     draft = dataclasses.replace(
         model.draft, block_count=2, embedding_length=256, feed_forward_length=256, head_count=2,
         head_count_kv=1, target_layers=(1, 3), sliding=model.draft.sliding[-2:], causal=(False, False),
@@ -164,7 +165,7 @@ def test_a_made_up_pair_opens(tmp_path: Path, name: str) -> None:
     if model.head == "mtp":
         synthetic.write_mtp(tmp_path / "m", model, lambda phase, done: None)
         head, _ = find_head(tmp_path / "m", open_gguf(tmp_path / "t"), model.target())
-        assert head == model.mtp()
+        assert head == mtp_config(model)
     assert not list(tmp_path.glob("*.part"))  # nothing half-written is left
 
 

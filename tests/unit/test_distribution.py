@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from tools.bench.replay import GivenCosts
+from tools.bench.replay import AlwaysDrafting, GivenCosts
 
 from dflash_core.arch.kinds import Attention, NextN, SwiGLU
 from dflash_core.arch.spec import LayerSpec
@@ -221,7 +221,7 @@ def said(backend: ToyBackend, tokens: int) -> list[int]:
 
 def auto(backend: ToyBackend, turns: int, prompt: Sequence[int], **knobs: Value) -> StepTotals:
     """Steps of answers under `auto`, which learns from each of them; their distribution must be the target's."""
-    policy = AutoPolicy([Arm(backend.capabilities, PairState(), GivenCosts(FLAT))], pausing=False)
+    policy = AlwaysDrafting([Arm(backend.capabilities, PairState(), GivenCosts(FLAT))])
     totals, asked = StepTotals(), TREE.replace(drafting="auto", **knobs)
     value, bound, accepted = statistic(
         Decoder, backend, turns, knobs=asked, policy=policy, prompt=prompt, totals=totals
@@ -251,7 +251,7 @@ def test_text_alone_keeps_it(turns: int) -> None:
     backend = ToyBackend()
     backend.capabilities = Capabilities("ngram", 1)
     prompt, totals = said(backend, 60), StepTotals()
-    policy = AutoPolicy([Arm(backend.capabilities, PairState(), GivenCosts(FLAT))], pausing=False)
+    policy = AlwaysDrafting([Arm(backend.capabilities, PairState(), GivenCosts(FLAT))])
     value, bound, _ = statistic(
         Decoder, backend, turns, knobs=TREE.replace(drafting="auto"), policy=policy, prompt=prompt,
         totals=totals,
@@ -262,7 +262,7 @@ def test_text_alone_keeps_it(turns: int) -> None:
 
 def test_auto_with_a_ratio_test_acceptor_fails() -> None:
     """The slice is large enough to see a biased acceptor."""
-    policy = AutoPolicy([Arm(ToyBackend.capabilities, PairState(), GivenCosts(FLAT))], pausing=False)
+    policy = AlwaysDrafting([Arm(ToyBackend.capabilities, PairState(), GivenCosts(FLAT))])
     value, bound, _ = statistic(
         RatioTestDecoder, ToyBackend(), 1200, knobs=TREE.replace(drafting="auto"), policy=policy
     )

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("torch")
-from tools.bench.replay import GivenCosts
+from tools.bench.replay import AlwaysDrafting, GivenCosts
 
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
@@ -17,7 +17,6 @@ from dflash_core.backends.cuda.timings import Identity, Timings
 from dflash_core.bench.synthetic_models import SIZE_27B, SIZE_35B_A3B, Model, target_types
 from dflash_core.knobs import Knobs
 from dflash_core.policy.arm import Arm, PairState
-from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import H200, CostTable
 from support.counting import CountingBackend
 from support.deciding import decoded
@@ -63,7 +62,7 @@ def test_chains_are_short_where_a_node_costs_its_own_experts() -> None:
 
 def most_rows(shape: CostTable) -> int:
     """The most rows of a step that auto settles on, with a drafter that is right for five tokens at a time."""
-    policy = AutoPolicy([Arm(CountingBackend().capabilities, PairState(), GivenCosts(shape))], pausing=False)
+    policy = AlwaysDrafting([Arm(CountingBackend().capabilities, PairState(), GivenCosts(shape))])
     steps = decoded(CountingBackend(right=5, block=16), Knobs(from_text=False), policy, 200)
     return max(len(step.tree.tokens) for step in steps[-40:])
 

@@ -16,7 +16,7 @@ from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.folders.parts import RowsInOrder, Stack
 from dflash_core.formats.quants import to_float32
 from dflash_core.formats.safetensors import open_safetensors
-from support.quantised import LAYOUTS, Tensors, in_layout
+from support.quantised import LAYOUTS, Tensors, awq, in_layout
 
 
 def opened(path: Path, tensors: Tensors, plus_one: bool = True) -> Modules:
@@ -60,6 +60,15 @@ def test_symmetric_groups_of_128_have_a_type_of_their_own(tmp_path: Path) -> Non
     assert np.array_equal(to_float32(both.read(0, 64), both.type), values.astype(np.float32))
     alike = Stack((modules.part("a"), modules.part("a")))
     assert alike.type == "INT4S_128"
+
+
+def test_a_matrix_of_awq_without_zeros_has_zeros_of_8(tmp_path: Path) -> None:
+    weight = np.random.default_rng(2).standard_normal((64, 256))
+    tensors, values = awq(np.random.default_rng(2), "a", weight, group=128, symmetric=True, bf16=False)
+    del tensors["a.qzeros"]
+    part = opened(tmp_path / "a.safetensors", tensors).part("a").settled()
+    assert part.type == "INT4S_128"
+    assert np.array_equal(to_float32(part.read(0, 64), part.type), values.astype(np.float32))
 
 
 GOLDEN = Path(__file__).parent / "data/layouts.safetensors"

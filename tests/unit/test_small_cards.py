@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("cuda.bindings")
+from tools.bench.variants import mtp_config, mtp_types
+
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, own_head
 from dflash_core.backends.cuda.planned import card_of
 from dflash_core.bench.shapes import card_estimator, header, headers
-from dflash_core.bench.synthetic_models import SIZE_27B, mtp_types, target_types
+from dflash_core.bench.synthetic_models import SIZE_27B, target_types
 from dflash_core.config import read_target
 from dflash_core.fits import CEILING, ON_HOST, SHORT, Setup, longest_context, min_bytes, plan, requested_setup, total
 from dflash_core.fits_notes import shrunk_note
@@ -30,7 +32,7 @@ GIB, MIB = 1 << 30, 1 << 20
 
 @pytest.mark.parametrize("file", FILES_27B, ids=lambda file: file.name)
 def test_a_mix_has_the_published_size(file: PublishedFile) -> None:
-    spec, head = file.model.target(), file.model.mtp()
+    spec, head = file.model.target(), mtp_config(file.model)
     tensors = [header("target", spec.tensors(), target_types(spec, file.model))]
     tensors += [header("mtp", head.tensors(), mtp_types(head, file.model))] if file.includes_mtp else []
     nbytes = sum(info.n_bytes for one in tensors for info in one.tensors.values())

@@ -34,6 +34,7 @@ from dflash_core.loading import CardOptions, estimator_of
 from dflash_core.memory import parse_bytes
 from tools.bench.synthetic import write_target
 from tools.bench.tool import run_tool
+from tools.bench.variants import cut
 
 FLATTENED = 8
 PROMPT, WARM, MEASURED = 512, 192, 256  # tokens
@@ -122,7 +123,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=40, metavar="N", help="of the model, 40 at most")
     parser.add_argument("--seconds", type=float, default=400, metavar="N", help="after which no measurement begins")
     args = parser.parse_args()
-    model = SIZE_35B_A3B.cut(args.layers)
+    model = cut(SIZE_35B_A3B, args.layers)
     path: Path = args.folder / f"experts-{args.layers}.gguf"
     if not path.exists():
         args.folder.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,7 @@ from dflash_core.memory import parse_bytes
 from tools.bench.step_bench import StepBench, StepCase, acceptance_pattern, spine
 from tools.bench.synthetic import synthetic_pair
 from tools.bench.tool import run_tool
+from tools.bench.variants import cut
 
 SPARE_POSITIONS = 512  # left of the context for the steps
 
@@ -96,7 +97,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.folder is not None:
         model = MODELS[args.model]
-        pair = synthetic_pair(args.folder, model.cut(args.layers) if args.layers else model)
+        pair = synthetic_pair(args.folder, cut(model, args.layers) if args.layers else model)
         args.target, args.drafter = pair.target, pair.draft
     found = measure(
         args.target, args.drafter, args.positions, args.kv, args.limit, args.budget, args.accept, args.steps,

@@ -22,6 +22,7 @@ from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.base import LATELY, Policy
 from dflash_core.policy.best_first import DEEPEST
+from dflash_core.policy.choosing import Picked
 from dflash_core.policy.costs import CPU, H200, WIDTHS, CostTable, StepCosts
 from dflash_core.tree import NO_CANDIDATES, Candidates, build
 from tools.bench.recorded import Recorded, load
@@ -88,6 +89,19 @@ class Stepped:
     ms: float
 
 
+class AlwaysDrafting(AutoPolicy):
+    """The policy where every step drafts, with its first drafter."""
+
+    def asks_certain(self, knobs: Knobs) -> bool:
+        return False
+
+    def _rate(self, arm: Arm) -> float:
+        return arm.rate
+
+    def _pick(self, knobs: Knobs, home: Arm, arms: Sequence[Arm], rate: float | None = None) -> Picked:
+        return Picked(0) if arms else Picked(None)
+
+
 def learned(
     texts: Sequence[Recorded],
     shape: CostTable,
@@ -98,10 +112,10 @@ def learned(
     knobs: Knobs | None = None,
     drafter: Capabilities = RECORDED,
 ) -> Ran:
-    """The policy itself, learning from text to text; the same code that decodes. `drafter`: whose
-    recording it is."""
+    """The policy itself, learning from text to text; the same code that decodes. `pausing`: drafters may be switched
+    off while they do not pay. `drafter`: whose recording it is."""
     costs, knobs = GivenCosts(shape), knobs or Knobs()
-    policy = AutoPolicy([Arm(drafter, state or PairState(), costs)], pausing=pausing)
+    policy = (AutoPolicy if pausing else AlwaysDrafting)([Arm(drafter, state or PairState(), costs)])
     ran = Ran(log=[])
     assert ran.log is not None
     for number, text in enumerate(texts):

@@ -28,13 +28,13 @@ from dflash_core.bench.synthetic_models import (
     Vocabulary,
     draft_types,
     is_float,
-    mtp_types,
     target_types,
 )
 from dflash_core.config import ASSISTANT_ARCHITECTURE
 from dflash_core.errors import DFlashError, OutOfMemoryError
 from dflash_core.formats.quants import BY_NAME, Bytes
 from dflash_core.memory import gib
+from tools.bench.variants import mtp_config, mtp_types, with_block
 
 POOL_BYTES = 1 << 26
 SEED = 0
@@ -77,8 +77,8 @@ def write_target(path: Path, model: Model, say: Callable[[str, float], None]) ->
 
 def write_mtp(path: Path, model: Model, say: Callable[[str, float], None]) -> None:
     """Write a model's MTP head, a file of its own."""
-    config = model.mtp()
-    describe = partial(_describe, model=model, settings=model.with_block)
+    config = mtp_config(model)
+    describe = partial(_describe, model=model, settings=with_block(model))
     _write(path, model.architecture, describe, config.tensors(), mtp_types(config, model), say)
 
 

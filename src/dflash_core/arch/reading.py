@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dflash_core.arch.architecture import Head
 from dflash_core.arch.kinds import CHOICE_BIAS, GATE_UP, Attention, Experts, FeedForward, Gate, Router, SwiGLU
@@ -14,7 +14,7 @@ from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import MAX_EPS, Settings
-from dflash_core.formats.weights import in_parts
+from dflash_core.formats.weights import WeightFile, in_parts
 
 GATING = {"softmax": 1, "sigmoid": 2}
 """expert_gating_func; 0 is a file that leaves it open."""
@@ -25,6 +25,7 @@ FILE_TYPES = {
     21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M",
     30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 24: "IQ1_S", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
 }  # fmt: skip
+File = TypeVar("File", bound=WeightFile)
 FeedForwardOf = Callable[[Settings, Head, int], FeedForward]
 """The feed-forward of a layer, by its index."""
 
@@ -177,33 +178,33 @@ def experts(keys: Settings, head: Head, index: int, router: Router = "softmax") 
     )
 
 
-def apart(gguf: GGUFFile, spec: ModelSpec) -> GGUFFile:
-    """The file with Q, K and V of its attention layers, MTP blocks too, apart where its converter made them one tensor.
+def apart(file: File, layers: Iterable[tuple[int, LayerSpec]], hidden: int) -> File:
+    """The file with Q, K and V of the attention among `layers` apart where its converter made them one tensor.
 
     Raises FormatError where such a tensor has not as many rows as its three parts.
     """
-    tensors = dict(gguf.tensors)
-    for index, layer in _layers(spec):
+    tensors = dict(file.tensors)
+    for index, layer in layers:
         fused = f"blk.{index}.attn_qkv.weight"
         if not isinstance(layer.mixer, Attention) or fused not in tensors:
             continue
         parts = {f"blk.{index}.{name}": rows for name, rows in layer.mixer.fused_rows.items()}
         if tensors.keys() & parts.keys():
             continue  # the file has both forms: the check of tensors names the unexpected one
-        found, expected = list(tensors[fused].shape), [sum(parts.values()), spec.embedding_length]
+        found, expected = list(tensors[fused].shape), [sum(parts.values()), hidden]
         if found != expected:
             raise FormatError(
-                f"{gguf.path}: tensor {fused} has shape {found}, expected {expected} (Q, K and V) from the file's"
+                f"{file.path}: tensor {fused} has shape {found}, expected {expected} (Q, K and V) from the file's"
                 " own settings; convert the model again"
             )
         tensors |= in_parts(tensors.pop(fused), parts)
-    return replace(gguf, tensors=tensors)
+    return replace(file, tensors=tensors)
 
 
 def in_halves(gguf: GGUFFile, spec: ModelSpec) -> GGUFFile:
     """The file with rows of Q and K, and their biases, in the order of halves in layers whose rows are interleaved."""
     tensors = dict(gguf.tensors)
-    for index, layer in _layers(spec):
+    for index, layer in layers_of(spec):
         mixer = layer.mixer
         if isinstance(mixer, Attention) and mixer.interleaved:
             for part in ("attn_q.weight", "attn_k.weight", "attn_q.bias", "attn_k.bias"):
@@ -212,7 +213,7 @@ def in_halves(gguf: GGUFFile, spec: ModelSpec) -> GGUFFile:
     return replace(gguf, tensors=tensors)
 
 
-def _layers(spec: ModelSpec) -> Iterator[tuple[int, LayerSpec]]:
+def layers_of(spec: ModelSpec) -> Iterator[tuple[int, LayerSpec]]:
     """The layers of the trunk and the MTP blocks, with their numbers in the file."""
     yield from enumerate(spec.layers)
     if spec.nextn is not None:

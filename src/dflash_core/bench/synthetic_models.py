@@ -14,10 +14,10 @@ from typing import Any
 from dflash_core.arch.architecture import Head
 from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.draft_heads import Convolution, Heads, Markov, Selector
-from dflash_core.arch.kinds import ROUTER, SHARED_GATE, Attention, NextN
+from dflash_core.arch.kinds import ROUTER, SHARED_GATE, Attention
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.config import ASSISTANT_ARCHITECTURE, DraftConfig, MtpConfig
+from dflash_core.config import ASSISTANT_ARCHITECTURE, DraftConfig
 from dflash_core.drafters.assistant import assistant_config
 from dflash_core.formats.metadata import Settings
 
@@ -60,19 +60,7 @@ class Model:
     assistant: Mapping[str, Any] = field(default_factory=dict)
 
     def target(self) -> ModelSpec:
-        return self._read(self.settings)
-
-    @property
-    def with_block(self) -> dict[str, Any]:
-        """The settings with an MTP block after the last layer."""
-        return {**self.settings, "block_count": self.settings["block_count"] + 1, "nextn_predict_layers": 1}
-
-    def mtp(self) -> MtpConfig:
-        """An MTP head as publishers ship it: of the optional tensors it has only its own norm."""
-        spec = self._read(self.with_block)
-        assert spec.nextn is not None, "settings with an MTP block"
-        hidden, index = spec.embedding_length, spec.block_count
-        return MtpConfig(spec.name, index, spec.nextn, NextN(), hidden, spec.vocab_size, spec.rms_eps)
+        return self.read(self.settings)
 
     def drafter(self) -> DraftConfig | AssistantConfig:
         """The drafter of a file of its own, without a head in the target's."""
@@ -82,27 +70,13 @@ class Model:
         keys = Settings("synthetic", values, ASSISTANT_ARCHITECTURE + ".")
         return assistant_config(keys, self.vocabulary.size, 0, self.target())
 
-    def _read(self, settings: Mapping[str, Any]) -> ModelSpec:
+    def read(self, settings: Mapping[str, Any]) -> ModelSpec:
+        """The target with these settings in place of its own."""
         architecture = ARCHITECTURES[self.architecture]
         values = {f"{self.architecture}.{key}": value for key, value in settings.items()}
         general = {"general.name": f"synthetic {self.architecture} {self.name}", "general.file_type": Q4_K_M}
         keys = architecture.settings("synthetic", {**values, **general})
         return architecture.read(keys, Head(self.vocabulary.size, self.tied, self.names))
-
-    def cut(self, layers: int) -> Model:
-        """The same model with only its first `layers` layers."""
-        whole = self.settings["block_count"]
-        if layers == whole:
-            return self
-        settings = {
-            key: value[:layers] if isinstance(value, list) and len(value) == whole else value
-            for key, value in self.settings.items()
-        }
-        captured = tuple(layer for layer in self.draft.target_layers if layer < layers)
-        return replace(
-            self, name=f"{self.name}-{layers}-layers", settings={**settings, "block_count": layers},
-            draft=replace(self.draft, target_layers=captured),
-        )  # fmt: skip
 
 
 def is_float(name: str, shape: tuple[int, ...]) -> bool:
@@ -115,19 +89,10 @@ def target_types(spec: ModelSpec, model: Model) -> dict[str, str]:
     types: dict[str, str] = {}
     for name, shape in spec.tensors().items():
         index = int(name.split(".")[1]) if name.startswith("blk.") else 0
-        generous = _more_bits(index, spec.block_count), _more_bits(sum(at < index for at in full), len(full))
+        generous = more_bits(index, spec.block_count), more_bits(sum(at < index for at in full), len(full))
         part = name.split(".", 2)[-1] if name.startswith("blk.") else name
         types[name] = "F32" if is_float(name, shape) else model.storage(part, *generous)
     return types
-
-
-def mtp_types(config: MtpConfig, model: Model) -> dict[str, str]:
-    """The storage type of every tensor of an MTP head, which is the last layer of its file."""
-    generous = _more_bits(config.index, config.index + 1), _more_bits(config.index // 4, (config.index + 1) // 4)
-    return {
-        name: "F32" if is_float(name, shape) else model.storage(name.split(".", 2)[-1], *generous)
-        for name, shape in config.tensors().items()
-    }
 
 
 def draft_types(config: DraftConfig | AssistantConfig) -> dict[str, str]:
@@ -135,7 +100,7 @@ def draft_types(config: DraftConfig | AssistantConfig) -> dict[str, str]:
     return {name: "F32" if is_float(name, shape) else "Q8_0" for name, shape in config.tensors().items()}
 
 
-def _more_bits(at: int, count: int) -> bool:
+def more_bits(at: int, count: int) -> bool:
     """llama.cpp's use_more_bits: the first and the last eighth of the layers, and every third one between them."""
     return at < count // 8 or at >= 7 * count // 8 or (at - count // 8) % 3 == 2
 

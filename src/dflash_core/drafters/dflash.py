@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dflash_core.arch.draft_heads import ZLAB_ARCHITECTURES, Heads
+from dflash_core.arch.reading import apart
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.rope import gguf_scaling, json_scaling
 from dflash_core.arch.spec import EMBEDDING
@@ -30,13 +31,12 @@ from dflash_core.files import folder_name
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.metadata import MAX_EPS, Settings, check_unread
 from dflash_core.formats.safetensors import open_safetensors, read_json
-from dflash_core.formats.weights import WeightFile, check_tensors, in_parts, shown
+from dflash_core.formats.weights import WeightFile, check_tensors, shown
 
 FLAVOURS: dict[str, Flavour] = {
     "dflash": "dflash", "dspark": "dspark", "dflash-draft": "dflash-draft", "qwen35-dflash-draft": "lucebox",
 }  # fmt: skip
 UPSTREAM = ("dflash.", "dspark.")
-FUSED = "self_attn.qkv_proj.weight"  # query, key and value of a layer in one tensor, as poolside publishes them
 LAGUNA_WINDOW = 512  # of every layer of poolside's drafters; their GGUF files leave it out
 DEFAULT_BLOCK = {
     "dflash": 16,
@@ -59,8 +59,10 @@ def _canonical_weights(source: str, weights: WeightFile, config: DraftConfig) ->
         raise FormatError(f"{source}: the head size is {config.key_length}, expected an even number; convert it again")
     names = renamed(source, weights.tensors)
     tensors = {to: dataclasses.replace(weights.tensors[name], name=to) for to, name in names.items()}
-    check_tensors(source, tensors, config.tensors())
-    return dataclasses.replace(weights, tensors=tensors)
+    # Of poolside's drafters, query, key and value are one tensor.
+    file = apart(dataclasses.replace(weights, tensors=tensors), enumerate(config.layers), config.embedding_length)
+    check_tensors(source, file.tensors, config.tensors())
+    return file
 
 
 def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
@@ -173,28 +175,12 @@ def _open_zlab(path: Path) -> tuple[DraftConfig, WeightFile]:
     given = Settings(source, read_json(folder / "config.json"))
     keys = given.part(_flat(given))
     _check_zlab(keys)
-    weights = _apart(name, keys, open_safetensors(path))
+    weights = open_safetensors(path)
     check_heads(name, weights.tensors)
     check_families(name, weights.tensors)
     config = _zlab_config(name, keys, weights)
     config = dataclasses.replace(config, notes=check_json(keys, _sub(keys, "dflash_config")))
     return config, _canonical_weights(name, weights, config)
-
-
-def _apart(source: str, keys: Settings, weights: WeightFile) -> WeightFile:
-    """The file with query, key and value of every layer as tensors of their own."""
-    tensors = dict(weights.tensors)
-    for name in [name for name in tensors if name.endswith(FUSED)]:
-        head = keys.integer("head_dim")
-        counts = [keys.integer(f"num_{of}_heads") * head for of in ("attention", "key_value", "key_value")]
-        info = tensors.pop(name)
-        if info.shape[0] != sum(counts):
-            raise FormatError(
-                f"{source}: tensor {shown(name)} has {info.shape[0]} rows, expected {sum(counts)}; download it again"
-            )
-        parts = [f"{name.removesuffix('qkv_proj.weight')}{one}_proj.weight" for one in "qkv"]
-        tensors |= in_parts(info, dict(zip(parts, counts, strict=True)))
-    return dataclasses.replace(weights, tensors=tensors)
 
 
 def _check_zlab(keys: Settings) -> None:

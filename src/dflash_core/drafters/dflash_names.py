@@ -26,7 +26,8 @@ _OTHERS = {
 }
 OUTSIDE = {name: to for to, others in _OTHERS.items() for name in (to, *others)}
 # The same inside a block: the part of the name after `blk.N.` or `layers.N.`, without `.weight`.
-INSIDE = ATTENTION | DENSE | {"self_attn.g_proj": "attn_gate", "post_attention_norm": "ffn_norm"}
+_MORE = {"self_attn.g_proj": "attn_gate", "self_attn.qkv_proj": "attn_qkv", "post_attention_norm": "ffn_norm"}
+INSIDE = ATTENTION | DENSE | _MORE
 # What DFlash 2 adds, in each family of names: upstream's, the forks' and z-lab's own. No file has two of them.
 SELECTOR = ("selector_hidden.weight", "selector_predecessor.weight", "selector_successor.weight")
 _ADDED = (*SELECTOR, "attn_conv_base", "attn_conv_proj.weight", "ffn_conv_base", "ffn_conv_proj.weight")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dflash_core.arch.kinds import EMBEDDING, HEAD, NORM, NextN
-from dflash_core.arch.reading import apart
+from dflash_core.arch.reading import apart, layers_of
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.config import MtpConfig, refuse_misfit
@@ -51,7 +51,7 @@ def find_head(path: str | Path, own: GGUFFile, target: ModelSpec) -> tuple[MtpCo
     layer = _layer(source, spec)
     if file is not own:
         _check_fit(source, spec, target)
-        file = apart(file, spec)
+        file = apart(file, layers_of(spec), spec.embedding_length)
     return _head(file, layer, target)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dflash_core.drafters.base import DraftLogits, DraftModel, DraftTarget
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.ngram_table import HIT_RATES, LONGEST, NgramTable, Successor
+from dflash_core.drafters.ngram_table import HIT_RATES, NgramTable, copied
 from dflash_core.errors import MismatchError
 from dflash_core.knobs import Knobs
 from dflash_core.tree import NO_CANDIDATES, Candidates
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 KIND = "ngram"
 BLOCK = 32
-MIN_CHANCE = 0.01  # probability of the whole run below which nothing more is proposed
 # A tree temperature softens a distribution over the vocabulary and a width takes more of it; here there is one token.
 FOLLOWED = frozenset({"p_min", "chain_seed"})
 CAPABILITIES = Capabilities(KIND, BLOCK, knobs=FOLLOWED)
@@ -64,7 +63,7 @@ class NgramDrafter:
             if len(text) > self._length:
                 self.cut(self._length)
             text.extend([root])
-        found = list(follow(text))
+        found = [one for one, _ in copied(text, HIT_RATES.__getitem__, CAPABILITIES.depths)]
         if not found:
             return NO_CANDIDATES
         tokens = np.array([one.token for one in found], np.int64)
@@ -79,17 +78,6 @@ class NgramDrafter:
     def cut(self, length: int) -> None:
         self._text.become(self._text.tokens[:length].tolist())
         self._length = length
-
-
-def follow(text: NgramTable) -> Iterator[Successor]:
-    """The tokens that followed the end of a text earlier, one after the other, while they are likely enough."""
-    tail, chance = text.tail(), 1.0
-    for _ in range(CAPABILITIES.depths):
-        found = text.after(tail)
-        if found is None or (chance := chance * HIT_RATES[found.match]) < MIN_CHANCE:
-            return
-        yield found
-        tail = (*tail[1 - LONGEST :], found.token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ share a slot replace each other; a slot is verified against the text, so the wor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ LONGEST = 12  # tokens of a match
 MATCH_CLASSES = 5
 HIT_RATES = (0.33, 0.46, 0.59, 0.72, 0.85)
 """How often a copied token is right, by the class of its match: priors of chat and code, not of one model."""
+MIN_CHANCE = 0.01  # of a run of copied tokens
 _CLASS_OF_MATCH = (0, 0, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4)
 RUNS = 3  # tokens of the longest run in the table
 SLOT_BITS = 16
@@ -128,3 +129,20 @@ class NgramTable:
             if match > run:
                 return Successor(ids[place + 1], _CLASS_OF_MATCH[match])
         return None
+
+
+def copied(
+    text: NgramTable, rate: Callable[[int], float], most: int, stops: Container[int] = (), trust: float = 1.0
+) -> Iterator[tuple[Successor, float]]:
+    """The tokens that followed the end of `text` earlier, one after the other, at most `most` and none after one of
+    `stops`, each with the chance that all up to it are right, while that is high enough. `rate`: how often a token is
+    right, by the class of its match; `trust`: a factor of the first."""
+    tail, chance = text.tail(), trust
+    for _ in range(most):
+        found = text.after(tail)
+        if found is None or (chance := chance * rate(found.match)) < MIN_CHANCE:
+            return
+        yield found, chance
+        if found.token in stops:
+            return
+        tail = (*tail[1 - LONGEST :], found.token)

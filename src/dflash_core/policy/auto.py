@@ -50,13 +50,12 @@ class Step:
 class AutoPolicy(Policy):
     """Implements `policy.base.Policy` for drafters in lock-step with their target. `arms`: one per drafter, in the
     order in which they were loaded. `think_ids`: the tokens that open and close reasoning, where the vocabulary has
-    them. `pausing`: drafters may be switched off while they do not pay.
-    """
+    them."""
 
-    def __init__(self, arms: Sequence[Arm], *, think_ids: tuple[int, int] | None = None, pausing: bool = True) -> None:
+    def __init__(self, arms: Sequence[Arm], *, think_ids: tuple[int, int] | None = None) -> None:
         super().__init__([arm.kind for arm in arms])
         self.arms = tuple(arms)
-        self._think_ids, self._pausing = think_ids, pausing
+        self._think_ids = think_ids
         self._drafting = [arm for arm in self.arms if not arm.copies_only]
         # A step without a draft is decided by the values of the drafter that copies text, or of the first.
         self._home = next((arm for arm in self.arms if arm.copies_only), self.arms[0])
@@ -99,7 +98,7 @@ class AutoPolicy(Policy):
     def asks_certain(self, knobs: Knobs) -> bool:
         """True where steps may run without drafts: there, the target's certainty tells most about how many tokens a
         draft would yield, unless none was ever right."""
-        if not self._pausing or not free(knobs) or self.watch.none_left:
+        if not free(knobs) or self.watch.none_left:
             return False
         return not all(self._dead(arm) for arm in self._drafting)
 
@@ -174,7 +173,7 @@ class AutoPolicy(Policy):
 
     def _rate(self, arm: Arm) -> float:
         """The present rate in tokens per millisecond, or that of plain decoding if that is higher."""
-        return max(arm.rate, 1 / arm.costs.plain) if self._pausing else arm.rate
+        return max(arm.rate, 1 / arm.costs.plain)
 
     # ---- The decision ----------------------------------------------------------------------------------------------
 
@@ -195,8 +194,6 @@ class AutoPolicy(Policy):
         """The drafter of the next step, or none. `home` decides a step without a draft."""
         if not arms:
             return Picked(None)
-        if not self._pausing:
-            return Picked(self._drafting.index(arms[0]))
         # Alone, a drafter has to be faster than plain decoding here. At the present rate time would be worth more, but
         # a hard place in the text is as hard after a plain step: what is saved there does not come at that rate.
         rate = rate or 1 / home.costs.plain

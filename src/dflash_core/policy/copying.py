@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dflash_core.drafters.ngram_table import HIT_RATES, LONGEST, MATCH_CLASSES, NgramTable, Successor
+from dflash_core.drafters.ngram_table import HIT_RATES, MATCH_CLASSES, NgramTable, Successor, copied
 from dflash_core.events import Choice, brings
 from dflash_core.policy.base import Decision, StepPlan
 from dflash_core.policy.costs import paying
@@ -15,7 +15,6 @@ from dflash_core.tree import Tree
 
 FORGET_AT = 200.0
 DECAY, PRIOR_TOKENS = 0.98, 8.0  # of sums over chains at each further one; the prior that they bring what is expected
-MIN_VALUE = 0.01  # least value of a node in a chain of copied text
 _PRIOR_TRIALS = 4.0
 
 
@@ -81,17 +80,6 @@ class Chain:
 
 
 def chain(text: NgramTable | None, copies: Copies, stops: frozenset[int], most: int) -> Chain:
-    """The tokens that followed earlier in the text, one after the other, while they are likely enough. None: copy
-    nothing."""
-    found, values = list[Successor](), [1.0]
-    tail = text.tail() if text is not None else ()
-    while text is not None and len(found) < most and (successor := text.after(tail)) is not None:
-        value = values[-1] * copies.rate(successor.match) * (1.0 if found else copies.trust)
-        if value < MIN_VALUE:
-            break
-        found.append(successor)
-        values.append(value)
-        tail = (*tail[1 - LONGEST :], successor.token)
-        if successor.token in stops:
-            break
-    return Chain(tuple(found), tuple(values))
+    """The tokens that followed earlier in the text while they are likely enough. None: copy nothing."""
+    found = [*copied(text, copies.rate, most, stops, copies.trust)] if text is not None else []
+    return Chain(tuple(one for one, _ in found), (1.0, *(value for _, value in found)))

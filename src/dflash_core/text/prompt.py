@@ -15,7 +15,7 @@ right after it could still form a name; no published one does.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -73,59 +73,30 @@ class Prompting:
 
     def render(self, messages: Messages, *, generate: bool = True) -> Prompt:
         """Render `messages` and encode the result. Raises TemplateError."""
-        guard = self._guard(self._present(messages))
+        guard = self._guard(messages)
         restore = {stand_in: character for character, stand_in in guard.items()}
+        # Roles are the program's own words, and templates compare them.
+        guarded = [
+            {key: value if key == "role" else _translated(value, guard) for key, value in message.items()}
+            for message in messages
+        ]
         tools = [{key: _translated(value, guard) for key, value in tool.items()} for tool in self.tools]
-        rendered = self._text(_guarded(messages, guard), tools, generate=generate)
-        return Prompt(self._encoded(rendered, restore), rendered.translate(restore), opens_thinking(rendered))
-
-    def system_end(self, messages: Messages) -> int | None:
-        """How many ids of a prompt reach to the end of its first system message, wherever the template puts it; 0
-        without one, None where the template does not let its end be found. Raises TemplateError."""
-        system = next((at for at, message in enumerate(messages) if message["role"] == "system"), None)
-        if system is None or not str(messages[system]["content"]).strip():
-            return 0
-        present = self._present(messages)
-        guard = self._guard(present)
-        # A character that occurs nowhere else follows the message.
-        mark = next(chr(code) for code in _free(present) if code not in guard.values())
-        marked = _guarded(messages, guard)
-        marked[system] = {**marked[system], "content": f"{marked[system]['content']}{mark}"}
-        rendered = self._text(marked, NO_TOOLS)
-        if mark not in rendered:
-            return None
-        restore = {stand_in: character for character, stand_in in guard.items()}
-        # Without the mark, the last id may also contain the text that follows.
-        return len(self._encoded(rendered[: rendered.rindex(mark)], restore)) + 1
-
-    def _text(self, messages: Messages, tools: Tools, *, generate: bool = True) -> str:
-        return self.template.render(
-            messages, thinking=self.thinking, generate=generate, variables=self.variables, tools=tools
+        rendered = self.template.render(
+            guarded, thinking=self.thinking, generate=generate, variables=self.variables, tools=tools
         )
-
-    def _present(self, messages: Messages) -> set[str]:
-        """The characters that a prompt may contain."""
-        return set(json.dumps([messages, self.tools], ensure_ascii=False)).union(self.template.source)
-
-    def _guard(self, present: Set[str]) -> dict[int, int]:
-        """Stand-ins, none of them `present`, for the characters that special names begin with."""
-        # White space cannot be replaced, as templates trim it; the first other character of a name is replaced instead.
-        firsts = {name.strip()[0] for name in self.tokenizer.special if name.strip()}
-        return {ord(first): stand_in for first, stand_in in zip(sorted(firsts), _free(present))}
-
-    def _encoded(self, rendered: str, restore: Mapping[int, int]) -> tuple[int, ...]:
         ids: list[int] = []
         for one in self.tokenizer.segments(rendered):
             ids += [one] if isinstance(one, int) else self.tokenizer.encode(one.translate(restore), special=False)
-        return tuple(self.tokenizer.begun(ids))
+        text = rendered.translate(restore)
+        return Prompt(tuple(self.tokenizer.begun(ids)), text, opens_thinking(rendered))
 
-
-def _guarded(messages: Messages, guard: Mapping[int, int]) -> list[dict[str, JSON]]:
-    # Roles are the program's own words, and templates compare them.
-    return [
-        {key: value if key == "role" else _translated(value, guard) for key, value in message.items()}
-        for message in messages
-    ]
+    def _guard(self, messages: Messages) -> dict[int, int]:
+        """Stand-ins, which no prompt contains otherwise, for the characters that special names begin with."""
+        present = set(json.dumps([messages, self.tools], ensure_ascii=False)).union(self.template.source)
+        free = (code for code in chain(*_RARE) if chr(code) not in present)
+        # White space cannot be replaced, as templates trim it; the first other character of a name is replaced instead.
+        firsts = {name.strip()[0] for name in self.tokenizer.special if name.strip()}
+        return {ord(first): stand_in for first, stand_in in zip(sorted(firsts), free)}
 
 
 def _translated(value: JSON, guard: Mapping[int, int]) -> JSON:
@@ -136,8 +107,3 @@ def _translated(value: JSON, guard: Mapping[int, int]) -> JSON:
     if isinstance(value, Sequence):
         return [_translated(item, guard) for item in value]
     return value
-
-
-def _free(present: Set[str]) -> Iterator[int]:
-    """Rare characters that are not `present`."""
-    return (code for code in chain(*_RARE) if chr(code) not in present)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any
+
+import msgspec
 
 from dflash_core.errors import FormatError
 
@@ -45,37 +47,38 @@ class Vocabulary:
     def of(cls, metadata: Mapping[str, object]) -> Vocabulary:
         """The vocabulary that a GGUF file describes. Raises FormatError for missing or malformed keys."""
 
-        def read(name: str, kind: Kind, optional: bool = True) -> Any:
+        def read(name: str, kind: Any, optional: bool = True, words: str = "") -> Any:
             key = name if name.startswith("tokenizer.") else PREFIX + name
             value: Any = metadata.get(key)
             value = value.tolist() if hasattr(value, "tolist") else value  # files give lists and numbers of numpy too
-            if (value is None and optional) or kind.fits(value):
-                return value
-            raise FormatError(f"{key} is {_shown(value)}, expected {kind.expected}")
+            try:
+                return None if value is None and optional else msgspec.convert(value, kind)
+            except msgspec.ValidationError:
+                raise FormatError(f"{key} is {_shown(value)}, expected {words or WORDS[kind]}") from None
 
-        def per_token(name: str, kind: Kind, optional: bool) -> list[Any]:
+        def per_token(name: str, kind: Any, optional: bool) -> list[Any]:
             found = read(name, kind, optional)
             if found is not None and len(found) != len(tokens):
                 raise FormatError(f"{PREFIX}{name} has {len(found)} entries, expected {len(tokens)}, one a token")
-            return [] if found is None else list(found)
+            return found or []
 
-        model, tokens = read("model", STRING, False), list(read("tokens", STRINGS, False))
+        model, tokens = read("model", str, False), read("tokens", list[str], False)
         scored = model == "llama"  # the only kind that merges by scores
-        id = Kind(f"an id below {len(tokens)}", lambda value: type(value) is int and 0 <= value < len(tokens))
+        id, below = Annotated[int, msgspec.Meta(ge=0, lt=len(tokens))], f"an id below {len(tokens)}"
         return cls(
             model=model,
-            pre="" if model != "gpt2" else read("pre", STRING, False),
+            pre="" if model != "gpt2" else read("pre", str, False),
             tokens=tokens,
-            types=per_token("token_type", INTEGERS, True) or [NORMAL] * len(tokens),
-            merges=[] if scored else list(read("merges", STRINGS, False)),
-            scores=per_token("scores", NUMBERS, False) if scored else [],
-            ids={name: read(f"{name}_token_id", id) for name in ("eos", "eot", "bos", "padding", "mask")},
-            ends=tuple(read(ENDS, INTEGERS) or ()),
-            add_bos=read("add_bos_token", FLAG),
-            space_prefix=read("add_space_prefix", FLAG),
-            chat_template=read("tokenizer.chat_template", STRING),
-            composes=read(COMPOSES, FLAG),
-            whole_words=read(WHOLE_WORDS, FLAG),
+            types=per_token("token_type", list[int], True) or [NORMAL] * len(tokens),
+            merges=[] if scored else read("merges", list[str], False),
+            scores=per_token("scores", list[float], False) if scored else [],
+            ids={name: read(f"{name}_token_id", id, words=below) for name in ("eos", "eot", "bos", "padding", "mask")},
+            ends=tuple(read(ENDS, list[int]) or ()),
+            add_bos=read("add_bos_token", bool),
+            space_prefix=read("add_space_prefix", bool),
+            chat_template=read("tokenizer.chat_template", str),
+            composes=read(COMPOSES, bool),
+            whole_words=read(WHOLE_WORDS, bool),
         )
 
     def of_type(self, *types: int) -> dict[int, int]:
@@ -83,23 +86,14 @@ class Vocabulary:
         return {id: kind for id, kind in enumerate(self.types) if kind in types}
 
 
-class Kind(NamedTuple):
-    """What a setting may be, in words and as a test."""
-
-    expected: str
-    fits: Callable[[Any], bool]
-
-
-def _list_of(*kinds: type) -> Kind:
-    return Kind(
-        f"a list of {kinds[0].__name__}",
-        lambda value: isinstance(value, (list, tuple)) and all(type(item) in kinds for item in value),
-    )
-
-
-STRING = Kind("a string", lambda value: isinstance(value, str))
-FLAG = Kind("true or false", lambda value: isinstance(value, bool))
-STRINGS, INTEGERS, NUMBERS = _list_of(str), _list_of(int), _list_of(float, int)
+WORDS: Mapping[Any, str] = {
+    str: "a string",
+    bool: "true or false",
+    list[str]: "a list of str",
+    list[int]: "a list of int",
+    list[float]: "a list of float",
+}
+"""What a setting may be, in words."""
 
 
 def _shown(value: object) -> str:

@@ -156,7 +156,8 @@ class Gptq(Int4):
 
 @dataclass(frozen=True, slots=True)
 class Awq(Int4):
-    """NAME.qweight (inputs, outputs / 8), NAME.scales (groups, outputs), NAME.qzeros (groups, outputs / 8)."""
+    """NAME.qweight (inputs, outputs / 8), NAME.scales (groups, outputs), NAME.qzeros (groups, outputs / 8). Without the
+    last all zeros are 8, as in the other layouts."""
 
     codes, scales, zeros = ".qweight", ".scales", ".qzeros"
     order = AWQ_ORDER
