@@ -98,7 +98,7 @@ class AlwaysDrafting(AutoPolicy):
     def _rate(self, arm: Arm) -> float:
         return arm.rate
 
-    def _pick(self, knobs: Knobs, home: Arm, arms: Sequence[Arm], rate: float | None = None) -> Picked:
+    def _pick(self, arms: Sequence[Arm], home: Arm, rate: float, none: float) -> Picked:
         return Picked(0) if arms else Picked(None)
 
 

@@ -69,7 +69,6 @@ class AutoPolicy(Policy):
         self._thought = False  # the answer has reasoned
         self.arm = self.arms[0]  # of the newest step
         self._step: Step | None = None
-        self._copied: tuple[Knobs, Arm, Chain] | None = None  # of the step under way
 
     # ---- Policy ----------------------------------------------------------------------------------------------------
 
@@ -78,7 +77,7 @@ class AutoPolicy(Policy):
         self._follow(ids)
         self._text.become(ids)
         self._chooser.begin()
-        self._step = self._copied = None
+        self._step = None
 
     def _next(self, knobs: Knobs) -> Decision:
         if self._step is None or not _same(self._step.knobs, knobs):
@@ -103,7 +102,7 @@ class AutoPolicy(Policy):
         return not all(self._dead(arm) for arm in self._drafting)
 
     def _observe(self, step: StepEvent, certain: Sequence[float]) -> None:
-        done, self._step, self._copied = self._step, None, None
+        done, self._step = self._step, None
         if done is not None:
             if free(done.knobs):
                 self._chooser.certain(certain)
@@ -111,7 +110,7 @@ class AutoPolicy(Policy):
         self._extend(step.tokens)
 
     def injected(self, tokens: Sequence[int]) -> None:
-        self._step = self._copied = None
+        self._step = None
         self._extend(tokens)
 
     def end(self) -> None:
@@ -180,36 +179,40 @@ class AutoPolicy(Policy):
     def _decide(self, knobs: Knobs) -> Step:
         left = [arm for arm in self.arms if arm.kind not in self.watch.left_out]
         drafting = [arm for arm in left if not arm.copies_only]
-        if len(self.arms) == 1 or knobs.draft != "auto" or not drafting or knobs.mode not in ("auto", "tree"):
-            arm = next((one for one in left if one.kind == knobs.draft), left[0])
-            picked = self._pick(knobs, arm, [arm] if arm in drafting else []) if free(knobs) else Picked(None)
-            step = self._drafted(knobs, arm, picked)
-            return step if len(self.arms) == 1 else _named(step, "")
-        rate = max(self._pace.rate(self._home.unit), 1 / self._home.costs.plain)
-        picked = self._pick(knobs, self._home, drafting, rate)
-        step = self._drafted(knobs, self._home if picked.at is None else self._drafting[picked.at], picked)
-        return _named(step, self._why_drafter(step, picked))
+        alone = len(self.arms) == 1 or knobs.draft != "auto" or not drafting or knobs.mode not in ("auto", "tree")
+        if alone:
+            # It has to be faster than plain decoding here. At the present rate time would be worth more, but a hard
+            # place in the text is as hard after a plain step: what is saved there does not come at that rate.
+            home = next((one for one in left if one.kind == knobs.draft), left[0])
+            arms = [home] if home in drafting and free(knobs) else []
+            rate = 1 / home.costs.plain if arms else self._rate(home)
+        else:
+            home, arms = self._home, drafting
+            rate = max(self._pace.rate(home.unit), 1 / home.costs.plain)
+        copied = self._chain(knobs, home, rate) if free(knobs) else None
+        picked = self._pick(arms, home, rate, -math.inf if copied is None else copied.brings)
+        step = self._drafted(knobs, home if picked.at is None else self._drafting[picked.at], picked, copied)
+        if len(self.arms) == 1:
+            return step
+        return _named(step, "" if alone else self._why_drafter(step, picked))
 
-    def _pick(self, knobs: Knobs, home: Arm, arms: Sequence[Arm], rate: float | None = None) -> Picked:
-        """The drafter of the next step, or none. `home` decides a step without a draft."""
+    def _pick(self, arms: Sequence[Arm], home: Arm, rate: float, none: float) -> Picked:
+        """The drafter of the next step among `arms`, or none. `home` decides a step without a draft, which brings
+        `none`, both at `rate` tokens per millisecond."""
         if not arms:
             return Picked(None)
-        # Alone, a drafter has to be faster than plain decoding here. At the present rate time would be worth more, but
-        # a hard place in the text is as hard after a plain step: what is saved there does not come at that rate.
-        rate = rate or 1 / home.costs.plain
-        none = -math.inf if knobs.mode == "tree" else self._chain(knobs, home, rate).brings
         expected = {self._drafting.index(arm): self._expected(arm) for arm in arms}
         furthest = self._furthest if len(arms) > 1 and self.place == "answer" else None
         return self._chooser.pick(
             expected, none, rate * home.costs.plain, sure=home.costs.knows_plain, furthest=furthest, part=self.place
         )
 
-    def _drafted(self, knobs: Knobs, arm: Arm, picked: Picked) -> Step:
-        """A step with the drafter of `arm`, or without a draft."""
-        if not free(knobs):
+    def _drafted(self, knobs: Knobs, arm: Arm, picked: Picked, copied: Chain | None) -> Step:
+        """A step with the drafter of `arm`, or with `copied` in place of a draft; None: as the knobs say."""
+        if copied is None:
             return Step(knobs, as_set(knobs, arm.drafter), arm, picked if picked.at is not None else None)
         if picked.at is None:
-            return self._undrafted(knobs, arm, picked)
+            return self._undrafted(knobs, arm, picked, copied)
         why = "as many candidates as pay"
         if picked.tries:
             why = f"drafts are tried again; {picked.lost:.1f} plain steps may be lost"
@@ -217,16 +220,12 @@ class AutoPolicy(Policy):
 
     def _chain(self, knobs: Knobs, arm: Arm, rate: float) -> Chain:
         """The next step without a draft, at `rate` tokens per millisecond."""
-        if self._copied is None or self._copied[1] is not arm or not _same(self._copied[0], knobs):
-            known = self._text if knobs.from_text or arm.copies_only else None
-            found = chain(known, self._of(arm).copies, self._stops, max_nodes(knobs))
-            found.price(arm.costs.copying(len(found.values)), rate)
-            self._copied = knobs, arm, found
-        return self._copied[2]
+        known = self._text if knobs.from_text or arm.copies_only else None
+        found = chain(known, self._of(arm).copies, self._stops, max_nodes(knobs))
+        found.price(arm.costs.copying(len(found.values)), rate)
+        return found
 
-    def _undrafted(self, knobs: Knobs, arm: Arm, picked: Picked) -> Step:
-        rate = self._rate(arm)
-        copied = self._chain(knobs, arm, rate)
+    def _undrafted(self, knobs: Knobs, arm: Arm, picked: Picked, copied: Chain) -> Step:
         if copied.nodes:
             why = f"{copied.nodes} row{'s' if copied.nodes > 1 else ''} copied from the text"
         elif arm.copies_only:
@@ -235,7 +234,7 @@ class AutoPolicy(Policy):
             why = "a plain step, to see what it costs"
         else:
             draft, at = self._expected(arm), self._drafting.index(arm)
-            soon = self._chooser.wait(at, draft, copied.brings, rate * arm.costs.plain, self.place)
+            soon = self._chooser.wait(at, draft, copied.brings, self._rate(arm) * arm.costs.plain, self.place)
             why = f"a draft would bring {draft.tokens:.1f} tokens and take {draft.plain:.1f} plain steps; next try in "
             why += f"{soon} steps" if soon > 1 else "a step"
             if self._dead(arm):
