@@ -21,7 +21,7 @@ from dflash_core.prompting import build_prompt, visible_end
 from dflash_core.record import Start
 from dflash_core.text.prompt import Prompting
 from dflash_core.text.tool_calls.forms import tool_grammar
-from dflash_tui.server.asked import GRAMMAR, Asked
+from dflash_tui.server.asked import Asked
 from dflash_tui.server.job import Prepared
 from dflash_tui.server.normal import normalised
 from dflash_tui.server.request_error import busy, invalid, too_long
@@ -107,7 +107,7 @@ class Preparer:
         required = asked.choice == "required"
         if asked.grammar is not None and required:
             raise invalid("a call is required and a format is given, which exclude each other", "tool_choice")
-        place = asked.places.get(GRAMMAR) if asked.grammar is not None else "tool_choice" if required else "tools"
+        place = asked.grammar_place if asked.grammar is not None else "tool_choice" if required else "tools"
         began = time.perf_counter()
         try:
             grammar = asked.grammar or self._of_tools(asked, required=required)

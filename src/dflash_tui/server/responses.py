@@ -121,15 +121,20 @@ def asked_of(request: ResponseRequest, thoughts: Thoughts) -> Asked:
             messages += [message] if message is not None else []
     tools = _tools(request)
     found = request.asked(
-        messages=tuple(messages),
         functions=tools.functions,
         choice=request.tool_choice,
+        limits={"max_output_tokens": request.max_output_tokens},
         form=(form, "text.format"),
         effort=(request.reasoning.effort if request.reasoning else None, "reasoning.effort"),
-        notes=tuple(notes),
     )
     shown = {one.name: name for name, one in tools.names.items()}
-    return replace(found, tool=shown.get(found.tool, found.tool))
+    return replace(
+        found,
+        messages=tuple(messages),
+        tool=shown.get(found.tool, found.tool),
+        parallel=request.parallel_tool_calls is not False,
+        notes=tuple(notes),
+    )
 
 
 def _message(item: object, place: str, notes: list[str], thoughts: Thoughts) -> Message | None:
