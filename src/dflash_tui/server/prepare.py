@@ -73,13 +73,9 @@ class Preparer:
             log_probs=LogProbs(asked.log_probs) if asked.log_probs is not None else None,
         )
 
-    def count(self, asked: Asked, defaults: Defaults) -> int:
-        """Tokens of the prompt of a request. Raises RequestError."""
-        return len(self._prompt(asked, defaults)[1].ids)
-
-    def text(self, asked: Asked, defaults: Defaults) -> str:
-        """The prompt of a request as text. Raises RequestError."""
-        return self._prompt(asked, defaults)[1].text
+    def prompt(self, asked: Asked, defaults: Defaults) -> Prompt:
+        """The prompt of a request. Raises RequestError."""
+        return self._prompt(asked, defaults)[1]
 
     def _prompt(self, asked: Asked, defaults: Defaults) -> tuple[Knobs, Prompt, tuple[Message, ...]]:
         capacity = self._engine.context_length

@@ -6,6 +6,7 @@ Field names: https://platform.openai.com/docs/api-reference/chat; `timings` and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ OPENAI: Paths = {
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model of a server. `context`: its positions, 0 where that is not told. `loaded`: into memory."""
+    """A model of a server. `context`: its positions, 0 where that is not known. `loaded`: into memory."""
 
     name: str
     context: int = 0
@@ -115,6 +116,17 @@ class Engine:
     def value(self, name: str, value: Value) -> Value:
         """A knob's value as this engine takes it."""
         return value
+
+    def read(self, data: bytes) -> Chunk | None:
+        """A piece of its stream; None for what is no object. Raises AttachError for an error of the engine."""
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            raise AttachError(f"{self.name}: a piece of its stream is not JSON; what has arrived stays") from None
+        chunk = self.chunk(found) if isinstance(found, Mapping) else None
+        if chunk is not None and chunk.error:
+            raise AttachError(f"{self.name}: {chunk.error}")
+        return chunk
 
     def chunk(self, found: Mapping[str, Any]) -> Chunk:
         """A piece of its stream."""
