@@ -138,7 +138,7 @@ class Engine:
             text(choice, "delta.reasoning_content") or text(choice, "delta.reasoning"),
             objects(choice, "delta.tool_calls"),
             (done, total) if done is not None and total is not None else None,
-            figures_of(found, self.paths, self.second),
+            figures_of(found, self.paths, self.second) if self.paths else UNKNOWN,
             STOPS.get(reason, "stop token") if reason else None,
             error_text({"error": found["error"]}) if found.get("error") else "",
         )

@@ -244,6 +244,7 @@ class Own(Engine):
 
     name = owner = "dflash-tui"
     port = 8080
+    paths: ClassVar[Paths] = {}  # the record of an answer has its figures
 
 
 ENGINES: tuple[Engine, ...] = (Own(), LlamaServer(), VLLM(), SGLang(), NInfer(), Ollama(), LMStudio(), Engine())
