@@ -33,7 +33,7 @@ from dflash_tui.application.conversations.journal import Place
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation
 from dflash_tui.application.settings.config import load_config
 from dflash_tui.application.settings.presets import Presets
-from dflash_tui.settings.key_rules import KEY_RULES
+from dflash_tui.settings.key_rules import key_rules
 from dflash_tui.settings.themes import load_themes
 from dflash_tui.text.pages import to_markdown, to_svg
 from support import formats
@@ -371,7 +371,7 @@ def _open_settings(folder: Path) -> None:
         theme.to_color_system().generate()
     presets = Presets(folder / "presets")
     [preset.knobs for preset in presets]
-    load_config({}, {}, user=folder / "config.toml", project=folder / "none.toml", key_rules=KEY_RULES)
+    load_config({}, {}, user=folder / "config.toml", project=folder / "none.toml", key_rules=key_rules)
     history = History(folder)
     history.add("one more")
     history.previous("now")

@@ -58,6 +58,7 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", parts({"type": "text"}), "messages[0].content[0].text"),
     ("/v1/chat/completions", chat(temperature="hot"), "temperature"),
     ("/v1/chat/completions", chat(temperature=9), "temperature"),
+    ("/v1/chat/completions", chat(temperature=9, dflash={"temperature": 0.5}), "temperature"),
     ("/v1/chat/completions", chat(top_p=-0.1), "top_p"),
     ("/v1/chat/completions", chat(top_k=1.5), "top_k"),
     ("/v1/chat/completions", chat(stream="yes"), "stream"),

@@ -236,6 +236,15 @@ def test_history_begins_a_line_of_its_own_after_a_torn_one(tmp_path: Path) -> No
     assert History(tmp_path).entries == ("next",)
 
 
+def test_two_apps_share_the_history(tmp_path: Path) -> None:
+    one, other = History(tmp_path), History(tmp_path)
+    one.add("a")
+    other.add("b")
+    one.add("c")
+    assert History(tmp_path).entries == ("a", "b", "c")
+    assert one.entries == ("a", "c")
+
+
 async def test_text_typed_elsewhere_goes_to_the_prompt(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.settings.config import Config, Settings, load_config, user_file
-from dflash_tui.settings.key_rules import KEY_RULES
+from dflash_tui.settings.key_rules import key_rules
 from dflash_tui.widgets.flash import Note
 
 from .scenes import answered
@@ -18,7 +18,7 @@ MakeApp = Callable[..., DFlashApp]
 async def test_wrong_settings_are_told_once_the_app_is_there(make_app: MakeApp) -> None:
     user_file().parent.mkdir(parents=True, exist_ok=True)
     user_file().write_text('mouse = 1\n[keys]\n"turn.retri" = "f10"\n')
-    app = make_app(config=load_config({}, {}, key_rules=KEY_RULES))
+    app = make_app(config=load_config({}, {}, key_rules=key_rules))
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await loaded(pilot)
         await shows(pilot, "line 1: mouse", "turn.retri: no such action")

@@ -20,7 +20,7 @@ from dflash_tui.application.settings.config import (
 )
 from dflash_tui.application.settings.toml_file import line_of
 from dflash_tui.cli import command_line as cli
-from dflash_tui.settings.key_rules import KEY_RULES
+from dflash_tui.settings.key_rules import key_rules
 from dflash_tui.settings.keys import ACTIONS, with_keys
 
 SOURCES = ("user file", "project file", "environment", "command line")
@@ -30,7 +30,7 @@ def config(folder: Path, *, user: str = "", project: str = "", environment: dict
     files = {"user": folder / "config.toml", "project": folder / "dflash-tui.toml"}
     files["user"].write_text(user, encoding="utf-8")
     files["project"].write_text(project, encoding="utf-8")
-    return load_config({}, environment or {}, key_rules=KEY_RULES, **files)
+    return load_config({}, environment or {}, key_rules=key_rules, **files)
 
 
 @pytest.mark.parametrize("given", [given for n in range(5) for given in itertools.combinations(SOURCES, n)], ids=str)
@@ -43,7 +43,7 @@ def test_the_order_of_the_sources(tmp_path: Path, given: tuple[str, ...]) -> Non
         project.write_text('theme = "project file"\n[knobs]\nbudget = 2\n')
     environment = {"DFLASH_TUI_THEME": "environment", "DFLASH_TUI_BUDGET": "3"} if "environment" in given else {}
     line = {"theme": "command line", "knobs.budget": 4} if "command line" in given else {}
-    found = load_config(line, environment, user=user, project=project, key_rules=KEY_RULES)
+    found = load_config(line, environment, user=user, project=project, key_rules=key_rules)
     winner = next((source for source in reversed(SOURCES) if source in given), None)
     assert found.settings.theme == (winner or Settings().theme)
     assert found.settings.knobs.budget == (SOURCES.index(winner) + 1 if winner else 22)
@@ -89,7 +89,7 @@ def test_a_wrong_entry_leaves_the_one_below_it(tmp_path: Path) -> None:
 def test_a_broken_file_is_named_and_not_used(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(text)
-    found = load_config({}, {}, user=path, project=tmp_path / "none", key_rules=KEY_RULES)
+    found = load_config({}, {}, user=path, project=tmp_path / "none", key_rules=key_rules)
     assert found.settings == Settings()
     [problem] = found.problems
     assert str(path) in problem
@@ -292,7 +292,7 @@ def test_what_is_shown_can_be_put_into_the_file(capsys: pytest.CaptureFixture[st
     cli.main(["config", "--set", "budget=7"])  # every setting and every key, as they are
     user_file().parent.mkdir(parents=True, exist_ok=True)
     user_file().write_text(capsys.readouterr().out)
-    found = load_config({}, {}, project=Path("none"), key_rules=KEY_RULES)
+    found = load_config({}, {}, project=Path("none"), key_rules=key_rules)
     assert found.problems == ()
     assert found.settings.knobs.budget == 7
 

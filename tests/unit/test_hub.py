@@ -212,6 +212,12 @@ def test_a_hub_that_asks_to_wait_long_is_left(hub: Hub, tmp_path: Path) -> None:
         fetched(hub, "moody", tmp_path)
 
 
+def test_a_hub_that_asks_to_wait_again_and_again_is_left(hub: Hub, tmp_path: Path) -> None:
+    hub.status, hub.retry_after, hub.times = 429, "0", 99
+    with pytest.raises(HubError, match=r"429.*try again in"):
+        fetched(hub, "moody", tmp_path)
+
+
 @pytest.mark.parametrize("status", [500, 503])
 def test_a_hub_in_trouble_is_asked_again(hub: Hub, tmp_path: Path, status: int) -> None:
     hub.status, hub.retry_after = status, "0"

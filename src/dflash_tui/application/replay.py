@@ -5,27 +5,23 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import NoReturn
 
 from dflash_core.clean import encodable
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.kinds import FORMER
-from dflash_core.errors import DFlashError
 from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Call, Message
 from dflash_core.progress import Progress
-from dflash_core.record import Line, TurnRecord, Turns
-from dflash_core.text.template_values import NO_TOOLS, Tools
+from dflash_core.record import TurnRecord
 from dflash_core.trace import Trace
-from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
-from dflash_tui.application.requests import Requests
+from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
 from dflash_tui.application.session import OnPrefill
+from dflash_tui.application.without_decoder import WithoutDecoder
 
 NO_MODEL = "this is a replay, no model is loaded; leave it (Ctrl+Q) and start dflash-tui to ask something"
 
@@ -45,10 +41,6 @@ def reported(record: TurnRecord) -> TurnRecord:
         last.event.stop or "cancelled", record.knobs, stats,
     )  # fmt: skip
     return dataclasses.replace(record, report=report)
-
-
-def _refused(self: object, *args: object, **options: object) -> NoReturn:
-    raise DFlashError(NO_MODEL)
 
 
 class ReplayTurn:
@@ -86,55 +78,16 @@ class ReplayTurn:
         """A recorded turn cannot change."""
 
 
-class ReplayConversation:
-    """Accepts the recorded prompts in their order; anything else would need a model."""
+class ReplaySession(WithoutDecoder):
+    """The data that the panels show, taken from the trace, whose prompts are accepted in their order."""
 
-    def __init__(self, records: Sequence[TurnRecord]) -> None:
-        self._waiting = list(records)
-        self.turns = Turns()
-        self.watchers: list[Callable[[Line], None]] = []
-        self.messages: tuple[Message, ...] = ()
-        self.tools: Tools = NO_TOOLS
-        self.tools_note = NO_MODEL
-
-    @property
-    def next(self) -> TurnRecord | None:
-        return self._waiting[0] if self._waiting else None
-
-    def set_messages(self, messages: Sequence[Message]) -> None:
-        self.messages = tuple(messages)
-
-    def ask(self, prompt: str | Sequence[Message], knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
-        """The next recorded turn. Raises DFlashError for a prompt that is not the recorded one."""
-        record = self.next
-        if not isinstance(prompt, str) or record is None or record.start.prompt != prompt:
-            raise DFlashError(NO_MODEL)
-        del self._waiting[0]
-        self.messages += (Message("user", prompt), Message("assistant", record.text, record.thinking, record.report))
-        self.turns.append(record)
-        return ReplayTurn(record, paced=False)
-
-    def reading(self, knobs: Knobs) -> None:
-        """Nothing is read here."""
-
-    preview = _refused
-
-    def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
-        """The last turn once more, at its original pace."""
-        if not self.turns:
-            raise DFlashError(NO_MODEL)
-        return ReplayTurn(self.turns[-1], paced=True)
-
-
-class ReplaySession:
-    """The data that the panels show, taken from the trace."""
-
-    missing: Mapping[str, str] = MappingProxyType({})
+    refusal = NO_MODEL
 
     def __init__(self, trace: Trace, path: Path) -> None:
         first, loaded = trace.turns[0].start, trace.loaded
-        self.conversation = ReplayConversation([reported(record) for record in trace.turns])
-        self.title = f"replay of {encodable(path.name)}: {loaded.title if loaded else first.target}"
+        super().__init__(f"replay of {encodable(path.name)}: {loaded.title if loaded else first.target}")
+        self._waiting = [reported(record) for record in trace.turns]
+        self.tools_note = NO_MODEL
         self.context_length = loaded.context_length if loaded else 0
         self.notes = (trace.problem,) if trace.problem else ()
         self.knobs = first.knobs
@@ -144,8 +97,24 @@ class ReplaySession:
         self._memory = loaded.memory if loaded else MemoryBreakdown("not recorded", (), 0, 0)
 
     @property
-    def turns(self) -> Turns:
-        return self.conversation.turns
+    def next(self) -> TurnRecord | None:
+        return self._waiting[0] if self._waiting else None
+
+    def ask(self, prompt: str | Sequence[Message], knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
+        """The next recorded turn. Raises DFlashError for a prompt that is not the recorded one."""
+        record = self.next
+        if not isinstance(prompt, str) or record is None or record.start.prompt != prompt:
+            self.refuse()
+        del self._waiting[0]
+        self.messages += (Message("user", prompt), Message("assistant", record.text, record.thinking, record.report))
+        self.turns.append(record)
+        return ReplayTurn(record, paced=False)
+
+    def retry(self, knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> ReplayTurn:
+        """The last turn once more, at its original pace."""
+        if not self.turns:
+            self.refuse()
+        return ReplayTurn(self.turns[-1], paced=True)
 
     def memory(self) -> MemoryBreakdown:
         return self._memory
@@ -154,27 +123,13 @@ class ReplaySession:
         """A trace has no tokenizer; in most texts a token is about four characters."""
         return -(-len(text) // 4)
 
-    def watch(self, requests: Requests) -> bool:
-        return False
-
     def token_text(self, token: int) -> str:
-        return self.turns[-1].token_text(token) if self.turns else f"<id {token}>"
+        return self.turns[-1].token_text(token) if self.turns else super().token_text(token)
 
     def clear(self) -> None:
         """The recorded turns stay."""
 
-    def learned(self) -> Sequence[FoundRow]:
-        """The state after the last turn that is shown."""
-        report = self.turns[-1].report if self.turns else None
-        return report.learned if report is not None else ()
-
-    def leave(self) -> None:
-        """There is no state."""
-
-    def cancel(self) -> None:
-        """Nothing runs but the turn that is shown."""
-
-    decoder = experiment = what_if = forget_learned = _refused
+    preview = WithoutDecoder.refuse
 
 
 def replaying(trace: Trace, path: Path) -> Callable[[Progress], ReplaySession]:

@@ -28,7 +28,7 @@ from dflash_tui.application.settings.config import Config, load_config
 from dflash_tui.application.settings.presets import Presets, Profile
 from dflash_tui.cli.options import BY_NAME, Invocation, build_parser
 from dflash_tui.server.settings import keys_given
-from dflash_tui.settings.key_rules import KEY_RULES
+from dflash_tui.settings.key_rules import key_rules
 from dflash_tui.terminal import marks
 from dflash_tui.terminal.hangup import watched
 from dflash_tui.terminal.output import discard, on_a_terminal, write_err, write_out
@@ -172,7 +172,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
     given |= {name: value for name in plain if (value := getattr(args, name)) is not None}
     if args.no_mouse:
         given["mouse"] = False
-    return load_config(given, profile=profile, key_rules=KEY_RULES)
+    return load_config(given, profile=profile, key_rules=key_rules)
 
 
 def _profile(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:

@@ -48,7 +48,7 @@ class ReplayScreen(ChatScreen):
     @on(TurnEnded)
     async def _next_turn(self) -> None:
         session = self.state.session
-        record = session.conversation.next if isinstance(session, ReplaySession) else None
+        record = session.next if isinstance(session, ReplaySession) else None
         if record is not None:
             self.state.knobs = record.asked
             await self.parts.sending.ask(await self.transcript.add(TurnBlock(record.start.prompt)))

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dflash_core.events import PrefillEvent
+from dflash_core.knobs import Value
 from dflash_core.messages import Call, Message
 from dflash_tui.server.asked import Asked, Function, Request, ThinkingSwitch, at_least_one
 from dflash_tui.server.parts import new_id, role_of, string_of, text_of
@@ -20,6 +21,8 @@ STOP_REASONS: dict[Why, str] = {
     "end": "end_turn", "stop string": "stop_sequence", "length": "max_tokens",
     "context": "model_context_window_exceeded", "calls": "tool_use", "cancelled": "end_turn",
 }  # fmt: skip
+
+BUDGET = "thinking.budget_tokens"
 
 
 class Thinks(msgspec.Struct):
@@ -58,6 +61,14 @@ class CountRequest(Request, kw_only=True):
     top_k: int | None = None
     stop_sequences: list[str] | None = None
 
+    def knobs(self) -> dict[str, Value | None]:
+        return super().knobs() | {"top_k": self.top_k, "thinking_budget": at_least_one(self.budget, BUDGET)}
+
+    @property
+    def budget(self) -> int | None:
+        """Tokens of reasoning."""
+        return self.thinking.budget_tokens if self.thinking is not None else None
+
 
 class MessagesRequest(CountRequest, kw_only=True):
     max_tokens: int
@@ -75,23 +86,18 @@ def asked_of(request: CountRequest) -> Asked:
     ]
     config = request.output_config or OutputConfig()
     found = request.asked(
-        messages=tuple(messages),
         functions=functions,
         choice=request.tool_choice,
-        parallel=(request.tool_choice or {}).get("disable_parallel_tool_use") is not True,
+        limits={"max_tokens": request.max_tokens},
+        stop=request.stop_sequences,
+        stop_place="stop_sequences",
         form=(config.format, "output_config.format"),
         effort=(config.effort, "output_config.effort"),
         thinking=_thinking(request.thinking),
     )
-    if request.thinking is None or request.thinking.budget_tokens is None:
-        return found
-    place = "thinking.budget_tokens"
-    budget = at_least_one(request.thinking.budget_tokens, place) or 0
-    return replace(
-        found,
-        changes={**found.changes, "thinking_budget": budget},
-        places={**found.places, "thinking_budget": place},
-    )
+    parallel = (request.tool_choice or {}).get("disable_parallel_tool_use") is not True
+    places = found.places if request.budget is None else {**found.places, "thinking_budget": BUDGET}
+    return replace(found, messages=tuple(messages), parallel=parallel, places=places)
 
 
 def _schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:

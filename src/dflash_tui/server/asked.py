@@ -15,8 +15,6 @@ from dflash_core.messages import Message
 from dflash_core.text.template_values import JSON, Tools
 from dflash_tui.server.request_error import invalid
 
-GRAMMAR = "grammar"
-"""The key of the grammar in `Asked.places`."""
 Choice = Literal["auto", "none", "required"]
 ThinkingSwitch = Literal["on", "off", ""]
 EFFORT_WORDS = {
@@ -26,12 +24,6 @@ EFFORT_WORDS = {
 SWITCHES = ("detail", "events", "special")
 GRAMMARS: tuple[Literal["regex", "choice", "lark"], ...] = ("regex", "choice", "lark")
 """Keys of `dflash` that are no knobs: switches, and grammars that the APIs have no field for."""
-SAMPLED = (
-    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
-    "ignore_eos", "thinking_budget",
-)  # fmt: skip
-"""Fields of requests that are knobs of the same name."""
-LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 MAX_STOPS, MAX_STOP = 16, 256
 
 
@@ -41,9 +33,9 @@ class Asked:
     name, checked only as to their kind. `places`: the request's own name of a knob, where it is another. `thinking` ""
     leaves it to the server's settings; `effort` is a level of EFFORT_WORDS. `max_tokens` None: as many as fit.
     `choice`: whether the model may or must call its tools, `tool` the only one; `strict`: calls follow their schemas;
-    `parallel`: more than one in an answer. `grammar`: what the answer conforms to. `log_probs`: answer with
-    the probability of each token, and of so many others in its place. `events`: the stream has the lines of its
-    record too; `timings`: each of its chunks has the figures so far."""
+    `parallel`: more than one in an answer. `grammar`: what the answer conforms to, at `grammar_place` of the request.
+    `log_probs`: answer with the probability of each token, and of so many others in its place. `events`: the stream
+    has the lines of its record too; `timings`: each of its chunks has the figures so far."""
 
     messages: tuple[Message, ...] = ()
     ids: tuple[int, ...] | None = None
@@ -59,6 +51,7 @@ class Asked:
     thinking: ThinkingSwitch = ""
     effort: str = ""
     grammar: Grammar | None = None
+    grammar_place: str = ""
     log_probs: int | None = None
     events: bool = False
     timings: bool = False
@@ -90,43 +83,47 @@ class Request(msgspec.Struct, kw_only=True):
             raise invalid(f"expected true or false at dflash.{name}", f"dflash.{name}")
         return value
 
+    def knobs(self) -> dict[str, Value | None]:
+        """The knobs that the API has fields for; None where the request leaves a field out."""
+        return {"temperature": self.temperature, "top_p": self.top_p}
+
     def asked(
         self,
         *,
         functions: Sequence[Function] = (),
         choice: str | Mapping[str, Any] | None = None,
+        limits: Mapping[str, int | None],
+        stop: str | Sequence[str] | None = None,
+        stop_place: str = "stop",
         form: tuple[Mapping[str, Any] | None, str] = (None, ""),
         effort: tuple[str | None, str] = (None, ""),
         thinking: ThinkingSwitch | None = None,
-        **more: Any,
     ) -> Asked:
-        """The request in the decoder's terms. `form`: what the answer's format must be; `effort`: the word for it; both
-        with their places. `thinking` None: as the effort says. `more`: fields of Asked that only one API has. Raises
-        RequestError."""
-        changes, places = self._knobs()
+        """What all APIs have in common, in the decoder's terms. `limits`: of tokens, by their places. `form`: what the
+        answer's format must be; `effort`: the word for it; both with their places. `thinking` None: as the effort
+        says. Raises RequestError."""
+        changes, places = self._changes()
         grammar, place = grammar_of(*form, self.dflash or {})
         switch, level = effort_of(*effort)
         kind, tool = choice_of(choice)
-        given = [(getattr(self, name, None), name) for name in LIMITS]
-        limits = [limit for value, name in given if (limit := at_least_one(value, name)) is not None]
+        checked = (at_least_one(value, name) for name, value in limits.items())
         return Asked(
-            **{"parallel": getattr(self, "parallel_tool_calls", None) is not False} | more,
             tools=tools_of(functions),
             choice=kind,
             tool=tool,
             strict=any(one.strict for one in functions),
             changes=changes,
-            places=places | {GRAMMAR: place},
-            max_tokens=min(limits, default=None),
-            stops=self._stops(),
+            places=places,
+            max_tokens=min((limit for limit in checked if limit is not None), default=None),
+            stops=stops_of(stop, stop_place),
             thinking=switch if thinking is None else thinking,
             effort=level,
             grammar=grammar,
-            timings=getattr(self, "timings_per_token", None) is True,
+            grammar_place=place,
         )
 
-    def _knobs(self) -> tuple[dict[str, Value], dict[str, str]]:
-        """Knobs of the object `dflash` and of the API's own fields, and the places of the first."""
+    def _changes(self) -> tuple[dict[str, Value], dict[str, str]]:
+        """Knobs of the object `dflash` and of the API's own fields, which go first; and the places of the others."""
         changes: dict[str, Value] = {}
         for name, value in (self.dflash or {}).items():
             place = f"dflash.{name}"
@@ -139,22 +136,21 @@ class Request(msgspec.Struct, kw_only=True):
                     changes[spec_of(name).name] = value
                 except KnobError as error:
                     raise invalid(str(error), place) from None
-        places = {name: f"dflash.{name}" for name in changes}
-        own = {name: value for name in SAMPLED if (value := getattr(self, name, None)) is not None}
-        if own.get("seed", 0) < 0:
+        own = {name: value for name, value in self.knobs().items() if value is not None}
+        if isinstance(seed := own.get("seed"), int) and seed < 0:
             del own["seed"]  # as with none: a random one
-        return changes | own, places
+        return changes | own, {name: f"dflash.{name}" for name in changes.keys() - own.keys()}
 
-    def _stops(self) -> tuple[str, ...]:
-        place = "stop_sequences" if hasattr(self, "stop_sequences") else "stop"
-        stop = getattr(self, place, None)
-        stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-        if len(stops) > MAX_STOPS:
-            raise invalid(f"{len(stops)} stop strings, expected {MAX_STOPS} at most", place)
-        for one in stops:
-            if not 1 <= len(one) <= MAX_STOP:
-                raise invalid(f"a stop string of {len(one)} characters, expected 1 to {MAX_STOP}", place)
-        return stops
+
+def stops_of(stop: str | Sequence[str] | None, place: str) -> tuple[str, ...]:
+    """Stop strings. Raises RequestError."""
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(stops) > MAX_STOPS:
+        raise invalid(f"{len(stops)} stop strings, expected {MAX_STOPS} at most", place)
+    for one in stops:
+        if not 1 <= len(one) <= MAX_STOP:
+            raise invalid(f"a stop string of {len(one)} characters, expected 1 to {MAX_STOP}", place)
+    return stops
 
 
 def at_least_one(value: int | None, place: str) -> int | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from dflash_core.events import PrefillEvent
+from dflash_core.knobs import Value
 from dflash_core.log_probs import MAX_TOP
 from dflash_core.messages import Call, Message, arguments_of
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking
@@ -76,17 +78,21 @@ class Sampling(Request, kw_only=True):
     return_progress: bool | None = None
     timings_per_token: bool | None = None
 
-    def __post_init__(self) -> None:
-        if self.repetition_penalty is None:
-            self.repetition_penalty = self.repeat_penalty
+    def knobs(self) -> dict[str, Value | None]:
+        repetition = self.repeat_penalty if self.repetition_penalty is None else self.repetition_penalty
+        return super().knobs() | {
+            "top_k": self.top_k, "min_p": self.min_p, "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty, "repetition_penalty": repetition, "seed": self.seed,
+            "ignore_eos": self.ignore_eos,
+        }  # fmt: skip
 
-    def check(self) -> None:
-        """Raise RequestError for what is not supported."""
-        for name in ("n", "best_of"):
-            if (value := getattr(self, name, None)) not in (None, 1):
-                raise invalid(f"{name} is {value}: one answer at a time is all there is, expected 1", name)
-        for name in ("logit_bias", "suffix", "echo"):
-            if getattr(self, name, None):
+    def check(self, counts: Mapping[str, int | None], unsupported: Mapping[str, object]) -> None:
+        """Raise RequestError for what is not supported; `counts`: of answers."""
+        for name, count in {"n": self.n, **counts}.items():
+            if count not in (None, 1):
+                raise invalid(f"{name} is {count}: one answer at a time is all there is, expected 1", name)
+        for name, value in {"logit_bias": self.logit_bias, **unsupported}.items():
+            if value:
                 raise invalid(f"{name} is not supported; leave it out", name)
 
 
@@ -105,24 +111,34 @@ class ChatRequest(Sampling, kw_only=True):
     modalities: list[str] | None = None
     audio: Any = None
 
+    def knobs(self) -> dict[str, Value | None]:
+        return super().knobs() | {"thinking_budget": self.thinking_budget}
+
 
 def asked_of(request: ChatRequest) -> Asked:
     """The request in the decoder's terms. Raises RequestError."""
-    request.check()
+    request.check({}, {})
     if request.audio is not None or (request.modalities and request.modalities != ["text"]):
         raise invalid("this model writes text only", "modalities")
     top = request.top_logprobs or 0
     if not 0 <= top <= MAX_TOP or (top and not request.logprobs):
         raise invalid(f"top_logprobs is {top}, expected 0 to {MAX_TOP}, with logprobs true", "top_logprobs")
-    return request.asked(
-        messages=tuple(_message(one, f"messages[{at}]") for at, one in enumerate(request.messages)),
+    found = request.asked(
         functions=_functions(request.tools),
         choice=request.tool_choice,
-        log_probs=top if request.logprobs else None,
-        events=request.switch("events"),
+        limits={"max_tokens": request.max_tokens, "max_completion_tokens": request.max_completion_tokens},
+        stop=request.stop,
         form=(request.response_format, "response_format"),
         effort=(request.reasoning_effort, "reasoning_effort"),
         thinking=_switched(request.chat_template_kwargs),
+    )
+    return replace(
+        found,
+        messages=tuple(_message(one, f"messages[{at}]") for at, one in enumerate(request.messages)),
+        parallel=request.parallel_tool_calls is not False,
+        log_probs=top if request.logprobs else None,
+        events=request.switch("events"),
+        timings=request.timings_per_token is True,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from dflash_core.log_probs import MAX_TOP
@@ -25,11 +26,12 @@ class CompletionRequest(Sampling, kw_only=True):
 
 def asked_of(request: CompletionRequest, tokenizer: Tokenizer, vocabulary: int) -> Asked:
     """The request in the decoder's terms. Raises RequestError."""
-    request.check()
+    request.check({"best_of": request.best_of}, {"suffix": request.suffix, "echo": request.echo})
     if request.logprobs is not None and not 0 <= request.logprobs <= MAX_TOP:
         raise invalid(f"logprobs is {request.logprobs}, expected 0 to {MAX_TOP}", "logprobs")
     ids = _ids(request.prompt, tokenizer, vocabulary, special=request.switch("special"))
-    return request.asked(ids=ids, log_probs=request.logprobs, thinking="off")
+    found = request.asked(limits={"max_tokens": request.max_tokens}, stop=request.stop, thinking="off")
+    return replace(found, ids=ids, log_probs=request.logprobs, timings=request.timings_per_token is True)
 
 
 def _ids(prompt: str | list[Any], tokenizer: Tokenizer, vocabulary: int, *, special: bool) -> tuple[int, ...]:

@@ -154,8 +154,8 @@ class Pages:
     async def apply_template(self, http: HTTPRequest) -> Response:
         request = await self._service.read(http, chat.ChatRequest)
         preparer, defaults = self._service.preparer, self._service.defaults_of(http.scope).defaults
-        prompt = await preparer.on_thread(lambda: preparer.text(chat.asked_of(request), defaults))
-        return json_response({"prompt": prompt})
+        prompt = await preparer.on_thread(lambda: preparer.prompt(chat.asked_of(request), defaults))
+        return json_response({"prompt": prompt.text})
 
 
 def _name(tokenizer: Tokenizer, id: int | None) -> str:

@@ -21,7 +21,7 @@ from dflash_core.prompting import build_prompt, visible_end
 from dflash_core.record import Start
 from dflash_core.text.prompt import Prompt, Prompting
 from dflash_core.text.tool_calls.forms import tool_grammar
-from dflash_tui.server.asked import GRAMMAR, Asked
+from dflash_tui.server.asked import Asked
 from dflash_tui.server.job import Prepared
 from dflash_tui.server.normal import normalised
 from dflash_tui.server.request_error import busy, invalid, too_long
@@ -73,13 +73,9 @@ class Preparer:
             log_probs=LogProbs(asked.log_probs) if asked.log_probs is not None else None,
         )
 
-    def count(self, asked: Asked, defaults: Defaults) -> int:
-        """Tokens of the prompt of a request. Raises RequestError."""
-        return len(self._prompt(asked, defaults)[1].ids)
-
-    def text(self, asked: Asked, defaults: Defaults) -> str:
-        """The prompt of a request as text. Raises RequestError."""
-        return self._prompt(asked, defaults)[1].text
+    def prompt(self, asked: Asked, defaults: Defaults) -> Prompt:
+        """The prompt of a request. Raises RequestError."""
+        return self._prompt(asked, defaults)[1]
 
     def _prompt(self, asked: Asked, defaults: Defaults) -> tuple[Knobs, Prompt, tuple[Message, ...]]:
         capacity = self._engine.context_length
@@ -107,7 +103,7 @@ class Preparer:
         required = asked.choice == "required"
         if asked.grammar is not None and required:
             raise invalid("a call is required and a format is given, which exclude each other", "tool_choice")
-        place = asked.places.get(GRAMMAR) if asked.grammar is not None else "tool_choice" if required else "tools"
+        place = asked.grammar_place if asked.grammar is not None else "tool_choice" if required else "tools"
         began = time.perf_counter()
         try:
             grammar = asked.grammar or self._of_tools(asked, required=required)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dflash_core.clean import one_line
 
@@ -22,18 +22,6 @@ class Recipe:
     lines: str
     where: str = ""
     note: str = ""
-
-    def filled(self, *, url: str, key: str, model: str, context: str, output: str) -> Recipe:
-        """With the values in their places; `context` and `output` in tokens. A model's name comes from the server, so
-        values are quoted as the file or the shell needs it."""
-        values = {"URL": url, "KEY": key, "MODEL": model, "CONTEXT": context, "OUTPUT": output}
-        lines, note = self.lines, self.note
-        for name, value in values.items():
-            value = one_line(value)
-            inside = json.dumps(value)[1:-1]  # the files have their values between double quotes
-            lines = lines.replace(f"<{name}>", inside if self.where else shlex.quote(value))
-            note = note.replace(f"<{name}>", inside)
-        return replace(self, lines=lines, note=note)
 
 
 RECIPES: Mapping[str, Recipe] = {
@@ -154,8 +142,15 @@ export ANTHROPIC_AUTH_TOKEN=<KEY>
 
 
 def written(recipe: Recipe, *, url: str, key: str, model: str, context: int) -> str:
-    """A recipe as text: the lines alone may be pasted, all else are comments where they go into a shell."""
-    output = min(context // 4, 32_000)
-    filled = recipe.filled(url=url, key=key, model=model, context=str(context), output=str(output))
+    """A recipe as text, with the values in their places; `context` in tokens. The lines alone may be pasted, all else
+    are comments where they go into a shell. A model's name comes from the server, so values are quoted as the file or
+    the shell needs it."""
+    values = {"URL": url, "KEY": key, "MODEL": model, "CONTEXT": str(context), "OUTPUT": str(min(context // 4, 32_000))}
+    lines, note = recipe.lines, recipe.note
+    for name, value in values.items():
+        value = one_line(value)
+        inside = json.dumps(value)[1:-1]  # the files have their values between double quotes
+        lines = lines.replace(f"<{name}>", inside if recipe.where else shlex.quote(value))
+        note = note.replace(f"<{name}>", inside)
     head = f"# {recipe.title}" + (f": {recipe.where}" if recipe.where else "")
-    return "\n".join([head, *([f"# {filled.note}"] if filled.note else []), filled.lines])
+    return "\n".join([head, *([f"# {note}"] if note else []), lines])

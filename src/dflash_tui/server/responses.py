@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ class ResponseTool(msgspec.Struct):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: list[ResponseTool] | None = None
 
 
 class ReasoningField(msgspec.Struct):
@@ -59,46 +59,29 @@ class ToolName:
     free: bool = False
 
 
-@dataclass(slots=True)
-class _Tools:
-    functions: list[Function] = field(default_factory=list)
-    names: dict[str, ToolName] = field(default_factory=dict)
-
-    def add(self, tool: ResponseTool, place: str, namespace: str = "") -> None:
-        if tool.type == "namespace":
-            for at, one in enumerate(tool.tools or ()):
-                inner = f"{place}.tools[{at}]"
-                try:
-                    self.add(msgspec.convert(one, ResponseTool), inner, tool.name or "")
-                except msgspec.ValidationError as error:
-                    raise invalid(f"{error} in {inner}", inner) from None
-            return
-        if tool.type not in (None, "function", "custom"):
-            if tool.type.startswith(HOSTED):
-                return
-            raise invalid(f"a tool of the type {tool.type[:40]!r}, expected function or custom", f"{place}.type")
-        if not tool.name:
-            raise invalid("a tool without a name", f"{place}.name")
-        shown = f"{namespace}__{tool.name}" if namespace else tool.name
-        free = tool.type == "custom"
-        self.names[shown] = ToolName(tool.name, namespace, free)
-        parameters = _FREE if free else tool.parameters
-        self.functions.append(Function(shown, tool.description, parameters, tool.strict))
-
-
 _FREE: dict[str, Any] = {"type": "object", "properties": {INPUT_FIELD: {"type": "string"}}, "required": [INPUT_FIELD]}
 
 
-def names_of(request: ResponseRequest) -> Mapping[str, ToolName]:
-    """The names of the request's tools, by those that the model knows. Raises RequestError."""
-    return _tools(request).names
+def tools_of(request: ResponseRequest) -> Mapping[str, tuple[ToolName, Function]]:
+    """The request's tools, by the names that the model knows. Raises RequestError."""
+    return {function.name: (name, function) for name, function in _tools(request.tools, "tools")}
 
 
-def _tools(request: ResponseRequest) -> _Tools:
-    found = _Tools()
-    for at, tool in enumerate(request.tools or ()):
-        found.add(tool, f"tools[{at}]")
-    return found
+def _tools(
+    tools: Sequence[ResponseTool] | None, place: str, namespace: str = ""
+) -> Iterator[tuple[ToolName, Function]]:
+    for at, tool in enumerate(tools or ()):
+        here, free = f"{place}[{at}]", tool.type == "custom"
+        if tool.type == "namespace":
+            yield from _tools(tool.tools, f"{here}.tools", tool.name or "")
+        elif tool.type in (None, "function", "custom"):
+            if not tool.name:
+                raise invalid("a tool without a name", f"{here}.name")
+            shown = f"{namespace}__{tool.name}" if namespace else tool.name
+            parameters = _FREE if free else tool.parameters
+            yield ToolName(tool.name, namespace, free), Function(shown, tool.description, parameters, tool.strict)
+        elif not tool.type.startswith(HOSTED):
+            raise invalid(f"a tool of the type {tool.type[:40]!r}, expected function or custom", f"{here}.type")
 
 
 def asked_of(request: ResponseRequest, thoughts: Thoughts) -> Asked:
@@ -119,17 +102,22 @@ def asked_of(request: ResponseRequest, thoughts: Thoughts) -> Asked:
         for at, item in enumerate(request.input):
             message = _message(item, f"input[{at}]", notes, thoughts)
             messages += [message] if message is not None else []
-    tools = _tools(request)
+    tools = tools_of(request)
     found = request.asked(
-        messages=tuple(messages),
-        functions=tools.functions,
+        functions=[function for _, function in tools.values()],
         choice=request.tool_choice,
+        limits={"max_output_tokens": request.max_output_tokens},
         form=(form, "text.format"),
         effort=(request.reasoning.effort if request.reasoning else None, "reasoning.effort"),
+    )
+    shown = {name.name: known for known, (name, _) in tools.items()}
+    return replace(
+        found,
+        messages=tuple(messages),
+        tool=shown.get(found.tool, found.tool),
+        parallel=request.parallel_tool_calls is not False,
         notes=tuple(notes),
     )
-    shown = {one.name: name for name, one in tools.names.items()}
-    return replace(found, tool=shown.get(found.tool, found.tool))
 
 
 def _message(item: object, place: str, notes: list[str], thoughts: Thoughts) -> Message | None:

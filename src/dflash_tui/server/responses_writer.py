@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ from dflash_core.events import PrefillEvent
 from dflash_core.messages import arguments_of
 from dflash_tui.server.parts import new_id
 from dflash_tui.server.request_error import RequestError
-from dflash_tui.server.responses import INPUT_FIELD, ResponseRequest, ToolName, names_of
+from dflash_tui.server.responses import INPUT_FIELD, ResponseRequest, ToolName, tools_of
 from dflash_tui.server.updates import Ended, Reading
 from dflash_tui.server.usage import responses_usage
 from dflash_tui.server.writer import BlockWriter, Kind, event
@@ -31,7 +30,7 @@ class ResponseWriter(BlockWriter):
     def __init__(self, request: ResponseRequest, model: str, thoughts: Thoughts) -> None:
         super().__init__(request)
         self._thoughts = thoughts if ENCRYPTED in (request.include or ()) else None
-        self._names: Mapping[str, ToolName] = names_of(request)
+        self._names = {name: tool for name, (tool, _) in tools_of(request).items()}
         self._number = 0
         self._item: dict[str, Any] = {}  # the open one
         self.answer = {

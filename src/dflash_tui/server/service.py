@@ -100,7 +100,7 @@ class Service:
     async def count(self, ask: Callable[[], Asked], http: HTTPRequest) -> int:
         """Tokens of the prompt of a request. Raises RequestError."""
         defaults = self.defaults_of(http.scope).defaults
-        return await self.preparer.on_thread(lambda: self.preparer.count(ask(), defaults))
+        return len((await self.preparer.on_thread(lambda: self.preparer.prompt(ask(), defaults))).ids)
 
     async def answer(
         self, request: Request, ask: Callable[[], Asked], writer: Writer, scope: Scope, receive: Receive, send: Send

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from dflash_core.turn_stats import TurnStats
@@ -87,12 +88,11 @@ def figures(ended: Ended, *, detail: bool = False) -> dict[str, Any]:
         "notes": [*ended.notes, *report.notes],
     }
     if detail:
-        stages = ("draft", "tree", "verify", "accept", "commit", "host")
         found |= {
             "drafted_by_depth": stats.drafted_by_depth,
             "nodes_per_step": stats.nodes,
             "lengths": stats.lengths,
-            "stage_ms": {name: round(getattr(stats.stage_ms, name), 4) for name in stages},
+            "stage_ms": {name: round(ms, 4) for name, ms in asdict(stats.stage_ms).items()},
             "knobs": report.knobs.to_dict(),
         }
     return {"dflash": found, "timings": timings(stats)}

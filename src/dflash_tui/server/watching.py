@@ -70,8 +70,9 @@ class Watching:
                 data = f": {lost} lines are lost\n\n".encode() if lost else b""
                 for one in lines:
                     if isinstance(one.line, Start):
-                        asked = {name: getattr(one.request, name) for name in ("client", "path", "model")}
-                        data += event(msgspec.json.encode(asked), "request")
+                        of = one.request
+                        about = {"client": of.client, "path": of.path, "model": of.model}
+                        data += event(msgspec.json.encode(about), "request")
                     data += b"id: %d\n" % one.number + event(encode(one.line), "dflash")
                     sent = one.number
                 idle += LOOK_S

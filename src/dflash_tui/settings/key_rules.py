@@ -1,16 +1,11 @@
-"""How the app checks the keys of a settings file. Textual is imported only where a file names keys."""
+"""How the app checks the keys of a settings file."""
 
 from __future__ import annotations
-
-from types import ModuleType
 
 from dflash_tui.application.settings.config import KeyRules
 
 
-def _keys() -> ModuleType:
-    from dflash_tui.settings import keys
+def key_rules() -> KeyRules:
+    from dflash_tui.settings import keys  # imports textual
 
     return keys
-
-
-KEY_RULES = KeyRules(lambda id, keys: _keys().checked(id, keys), lambda keys: _keys().clashing(keys))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.files import check_regular
+from dflash_tui.application.attach import local
+from dflash_tui.application.attach.engines import usual_urls
 from dflash_tui.application.attach.server import AttachedServer
 from dflash_tui.application.hub.catalogue import load_catalogue
 from dflash_tui.chat.parts import ChatParts
@@ -71,26 +73,22 @@ def _ready(host: ChatParts) -> SessionLike:
     return host.state.session
 
 
-async def _sweep(host: ChatParts, rest: str) -> None:
-    from dflash_tui.application.lab_request import SWEEP, parse_sweep
+def _lab(page: Literal["sweep", "ab"]) -> Callable[[ChatParts, str], Awaitable[None]]:
 
-    _ready(host)
-    try:
-        parse_sweep(rest or SWEEP)
-    except KnobError as error:
-        raise DFlashError(f"{error}. Write /sweep {SWEEP}") from None
-    host.open_page("sweep", rest or SWEEP)
+    async def run(host: ChatParts, rest: str) -> None:
+        from dflash_tui.application.lab_request import AB, SWEEP, parse_ab, parse_sweep  # imports numpy
 
+        session, usual = _ready(host), SWEEP if page == "sweep" else AB
+        try:
+            if page == "sweep":
+                parse_sweep(rest or usual)
+            else:
+                parse_ab(rest, host.state.knobs, session.limits)
+        except KnobError as error:
+            raise DFlashError(f"{error}. Write /{page} {usual}") from None
+        host.open_page(page, rest or usual)
 
-async def _ab(host: ChatParts, rest: str) -> None:
-    from dflash_tui.application.lab_request import AB, parse_ab
-
-    session = _ready(host)
-    try:
-        parse_ab(rest, host.state.knobs, session.limits)
-    except KnobError as error:
-        raise DFlashError(f"{error}. Write /ab {AB}") from None
-    host.open_page("ab", rest or AB)
+    return run
 
 
 async def _tune(host: ChatParts, rest: str) -> None:
@@ -160,10 +158,9 @@ async def _attach(host: ChatParts, rest: str) -> None:
 
 
 async def _list(host: ChatParts) -> None:
-    from dflash_tui.application.attach.local import find, lines
-
-    found = [one for one in await asyncio.to_thread(find) if one.url != host.state.serving]
-    await host.transcript.mount(Note("\n".join(lines(found)), "/attach URL uses one" if found else "", kind="info"))
+    found = [one for one in await asyncio.to_thread(local.find) if one.url != host.state.serving]
+    more = "/attach URL uses one" if found else ""
+    await host.transcript.mount(Note("\n".join(local.lines(found)), more, kind="info"))
     host.say("")
 
 
@@ -171,12 +168,6 @@ async def _detach(host: ChatParts, rest: str) -> None:
     if rest:
         raise DFlashError("write /detach alone")
     host.program.detach()
-
-
-def _servers(host: ChatParts) -> Mapping[str, str]:
-    from dflash_tui.application.attach.engines import usual_urls
-
-    return usual_urls()
 
 
 async def _serve(host: ChatParts, rest: str) -> None:
@@ -211,8 +202,8 @@ VERSIONS = {"-": "the version before", "+": "the version after"}
 ON_OFF = {"on": "start the servers of the settings, or the one named", "off": "end them"}
 LAB = (
     Slash("tune", "/tune [FILE]", "find the fastest setting on your prompts, or on a file of them", _tune),
-    Slash("sweep", "/sweep NAME VALUES", "measure values of one or two: budget 4..63", _sweep, knob_words),
-    Slash("ab", "/ab A | B", "A against B, in turn; without A and B: tree against chain", _ab, knob_words),
+    Slash("sweep", "/sweep NAME VALUES", "measure values of one or two: budget 4..63", _lab("sweep"), knob_words),
+    Slash("ab", "/ab A | B", "A against B, in turn; without A and B: tree against chain", _lab("ab"), knob_words),
 )
 CHATS = (
     Slash(
@@ -239,7 +230,7 @@ MODELS_AND_PROGRAMS = (
     ),
     Slash(
         "attach", "/attach [URL [MODEL]]", "use the model of a server; alone, list those of this machine", _attach,
-        _servers,
+        lambda host: usual_urls(),
     ),
     Slash("detach", "/detach", "back from a server to the model of this program", _detach),
 )  # fmt: skip

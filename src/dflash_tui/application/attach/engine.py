@@ -6,6 +6,7 @@ Field names: https://platform.openai.com/docs/api-reference/chat; `timings` and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ OPENAI: Paths = {
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model of a server. `context`: its positions, 0 where that is not told. `loaded`: into memory."""
+    """A model of a server. `context`: its positions, 0 where that is not known. `loaded`: into memory."""
 
     name: str
     context: int = 0
@@ -116,6 +117,17 @@ class Engine:
         """A knob's value as this engine takes it."""
         return value
 
+    def read(self, data: bytes) -> Chunk | None:
+        """A piece of its stream; None for what is no object. Raises AttachError for an error of the engine."""
+        try:
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            raise AttachError(f"{self.name}: a piece of its stream is not JSON; what has arrived stays") from None
+        chunk = self.chunk(found) if isinstance(found, Mapping) else None
+        if chunk is not None and chunk.error:
+            raise AttachError(f"{self.name}: {chunk.error}")
+        return chunk
+
     def chunk(self, found: Mapping[str, Any]) -> Chunk:
         """A piece of its stream."""
         choice = next(iter(objects(found, "choices")), {})
@@ -126,7 +138,7 @@ class Engine:
             text(choice, "delta.reasoning_content") or text(choice, "delta.reasoning"),
             objects(choice, "delta.tool_calls"),
             (done, total) if done is not None and total is not None else None,
-            figures_of(found, self.paths, self.second),
+            figures_of(found, self.paths, self.second) if self.paths else UNKNOWN,
             STOPS.get(reason, "stop token") if reason else None,
             error_text({"error": found["error"]}) if found.get("error") else "",
         )

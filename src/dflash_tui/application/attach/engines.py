@@ -29,6 +29,11 @@ TIMED = {**Engine.extra, "return_progress": True, "timings_per_token": True}
 COUNTED = {"include_usage": True, "continuous_usage_stats": True}
 
 
+def _within(place: str, **names: str) -> Paths:
+    """Paths of figures that are fields of one object."""
+    return {figure: (f"{place}.{name}",) for figure, name in names.items()}
+
+
 class LlamaServer(Engine):
     name = "llama-server"
     port = 8080
@@ -73,16 +78,16 @@ class VLLM(Engine):
     extra: ClassVar[Mapping[str, Any]] = {"stream_options": COUNTED}
     paths: ClassVar[Paths] = {
         **OPENAI,
-        "first_token": ("metrics.time_to_first_token_ms",),
-        "decode": ("metrics.generation_time_ms",),
-        "tokens_per_second": ("metrics.tokens_per_second",),
-        "histogram": ("metrics.speculative_decoding.acceptance_histogram",),
-        "accepted_each": ("metrics.speculative_decoding.per_step_accepted",),
-        "drafted_each": ("metrics.speculative_decoding.per_step_drafted",),
-        "steps": ("metrics.speculative_decoding.num_spec_steps",),
-        "drafted": ("metrics.speculative_decoding.num_draft_tokens",),
-        "accepted": ("metrics.speculative_decoding.num_accepted_draft_tokens",),
-    }
+        **_within(
+            "metrics", first_token="time_to_first_token_ms", decode="generation_time_ms",
+            tokens_per_second="tokens_per_second",
+        ),
+        **_within(
+            "metrics.speculative_decoding", histogram="acceptance_histogram", accepted_each="per_step_accepted",
+            drafted_each="per_step_drafted", steps="num_spec_steps", drafted="num_draft_tokens",
+            accepted="num_accepted_draft_tokens",
+        ),
+    }  # fmt: skip
     counters = ("vllm:spec_decode_num_", "vllm:generation_tokens")
     cached = "vllm:kv_cache_usage_perc"
     remedy = "start vLLM with --per-request-spec-decode-metrics detailed for steps and acceptance of each answer"
@@ -100,11 +105,11 @@ class SGLang(Engine):
     extra: ClassVar[Mapping[str, Any]] = {"stream_options": COUNTED, "return_spec_tokens_details": True}
     paths: ClassVar[Paths] = {
         **OPENAI,
-        "histogram": ("sglext.spec_tokens_details.spec_correct_drafts_histogram",),
-        "steps": ("sglext.spec_tokens_details.spec_verify_ct",),
-        "drafted": ("sglext.spec_tokens_details.spec_num_proposed_drafts",),
-        "accepted": ("sglext.spec_tokens_details.spec_num_correct_drafts",),
-    }
+        **_within(
+            "sglext.spec_tokens_details", histogram="spec_correct_drafts_histogram", steps="spec_verify_ct",
+            drafted="spec_num_proposed_drafts", accepted="spec_num_correct_drafts",
+        ),
+    }  # fmt: skip
     counters = ("sglang:", "sglang:generation_tokens")
     cached = "sglang:token_usage"
     remedy = "releases of SGLang since August 2026 tell the drafts of an answer"
@@ -141,9 +146,9 @@ class LMStudio(Engine):
     second = 1.0
     paths: ClassVar[Paths] = {
         **OPENAI,
-        "first_token": ("stats.time_to_first_token",),
-        "decode": ("stats.generation_time",),
-        "tokens_per_second": ("stats.tokens_per_second",),
+        **_within(
+            "stats", first_token="time_to_first_token", decode="generation_time", tokens_per_second="tokens_per_second"
+        ),
         "drafted": ("stats.total_draft_tokens_count", "usage.total_draft_tokens_count"),
         "accepted": ("stats.accepted_draft_tokens_count", "usage.accepted_draft_tokens_count"),
     }
@@ -239,6 +244,7 @@ class Own(Engine):
 
     name = owner = "dflash-tui"
     port = 8080
+    paths: ClassVar[Paths] = {}  # the record of an answer has its figures
 
 
 ENGINES: tuple[Engine, ...] = (Own(), LlamaServer(), VLLM(), SGLang(), NInfer(), Ollama(), LMStudio(), Engine())

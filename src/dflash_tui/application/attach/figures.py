@@ -23,7 +23,7 @@ COUNTS = ("prompt_tokens", "cached_tokens", "tokens", "thinking_tokens", "steps"
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """None or empty where an engine does not tell it.
+    """None or empty where an engine does not report it.
 
     `tokens`: of the answer, the first and the stop token included; `thinking_tokens` and `thinking_s`: those of its
     reasoning, and the time it took. `first_token_ms`: from the request to the first token. `decode_s`: the time after
@@ -106,7 +106,7 @@ def figures_of(found: Mapping[str, Any], paths: Paths, second: float) -> Figures
 
 
 def _sum(found: object, paths: Sequence[str], read: Callable[[object, str], float | None]) -> float | None:
-    """The first of several, and the others where they are told."""
+    """The first of several, and the others where they are there."""
     value = read(found, paths[0])
     return None if value is None else value + sum(read(found, path) or 0 for path in paths[1:])
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
 from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
@@ -17,8 +15,8 @@ from dflash_core.limits import Limits
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.messages import Message
 from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, assemble, decode
-from dflash_core.turn_stats import FoundRow
-from dflash_tui.application.attach.reading import objects, text
+from dflash_tui.application.attach.engine import Chunk
+from dflash_tui.application.attach.engines import Own
 from dflash_tui.application.attach.server import CUT_OFF, AttachedServer, AttachError, Stream
 from dflash_tui.application.attach.session import ServerSession, StreamedTurn, sent
 from dflash_tui.application.attach.watching import Watching
@@ -27,6 +25,8 @@ from dflash_tui.application.session import OnPrefill
 from dflash_tui.application.session_state import SessionState, decode_state
 
 NOTE = "attached to {url}, {program}; F8, /whatif, /serve and /policy reset need a model in this program"
+
+API = Own()
 
 
 class AttachedTurn(StreamedTurn):
@@ -42,10 +42,11 @@ class AttachedTurn(StreamedTurn):
 
     def pieces(self) -> Iterator[Piece]:
         for name, data in self._stream:
-            if name != "dflash":
-                self._chunk(data)
-            elif (piece := self._line(decode(data))) is not None:
-                yield piece
+            if name == "dflash":
+                if (piece := self._line(decode(data))) is not None:
+                    yield piece
+            elif data != b"[DONE]" and (chunk := API.read(data)) is not None:
+                self._taken(chunk)
         if not (self._stream.is_cut or (self._lines and isinstance(self._lines[-1], End))):
             raise AttachError(CUT_OFF)
 
@@ -67,21 +68,12 @@ class AttachedTurn(StreamedTurn):
         (text, thinking), self._shown = self._shown, (len(self.text), len(self.thinking))
         return Piece(line.event, self.text[text:], self.thinking[thinking:], line.at)
 
-    def _chunk(self, data: bytes) -> None:
-        """A chunk of the usual stream: part of the answer, how much of the prompt is read, or why nothing more
-        comes."""
-        if data == b"[DONE]":
-            return
-        found = json.loads(data)
-        progress, error = found.get("prompt_progress"), found.get("error")
-        for choice in objects(found, "choices"):
-            self.text += text(choice, "delta.content")
-            self.thinking += text(choice, "delta.reasoning_content")
-            self.streamed.take(objects(choice, "delta.tool_calls"))
-        if error is not None:
-            raise AttachError(f"the server: {one_line(str(error.get('message', error)))}")
-        if progress is not None and self._on_prefill is not None:
-            self._on_prefill(progress["processed"], progress["total"])
+    def _taken(self, chunk: Chunk) -> None:
+        self.text += chunk.text
+        self.thinking += chunk.thinking
+        self.streamed.take(chunk.calls)
+        if chunk.read is not None and self._on_prefill is not None:
+            self._on_prefill(*chunk.read)
 
     def stop(self) -> None:
         """End it on the server, which then sends its figures; before it has begun, leave."""
@@ -171,11 +163,6 @@ class AttachedSession(ServerSession):
     def leave(self) -> None:
         if self._watching is not None:
             self._watching.stop()
-
-    def learned(self) -> Sequence[FoundRow]:
-        """As of the last answer."""
-        report = self.turns[-1].report if self.turns else None
-        return report.learned if report is not None else ()
 
 
 def attached(server: AttachedServer) -> AttachedSession:

@@ -1,4 +1,4 @@
-"""Reads JSON that another program sent: what is missing or has another type counts as not told.
+"""Reads JSON that another program sent: what is missing or has another type counts as not there.
 
 A path is names with dots between, as in `usage.prompt_tokens`.
 """

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -47,13 +46,13 @@ class RemoteTurn(StreamedTurn):
         self._began = 0.0
 
     def pieces(self) -> Iterator[Piece]:
-        before = self._session.metrics()
+        before = self._engine.metrics(self._session.server)
         self._began = time.monotonic()
         self.watched(self._start)
         for _, data in self._stream:
             if data == b"[DONE]":
                 self._stop = self._stop or "stop token"
-            elif (chunk := self._read(data)) is not None:
+            elif (chunk := self._engine.read(data)) is not None:
                 yield from self._taken(chunk)
         if self._stop is None:
             if not self._stream.is_cut:
@@ -63,21 +62,6 @@ class RemoteTurn(StreamedTurn):
 
     def settle(self) -> None:
         self._release()
-
-    def _read(self, data: bytes) -> Chunk | None:
-        """A chunk of the stream; None for what is no object. Raises AttachError for an error of the engine."""
-        try:
-            found = json.loads(data)
-        except (ValueError, RecursionError):
-            raise AttachError(
-                f"{self._engine.name}: a piece of its stream is not JSON; what has arrived stays"
-            ) from None
-        if not isinstance(found, Mapping):
-            return None
-        chunk = self._engine.chunk(found)
-        if chunk.error:
-            raise AttachError(f"{self._engine.name}: {chunk.error}")
-        return chunk
 
     def _taken(self, chunk: Chunk) -> Iterator[Piece]:
         self._figures = self._figures.with_(chunk.figures)
@@ -130,11 +114,9 @@ class RemoteTurn(StreamedTurn):
             its = replace(its, steps=0)
             sources.append("it drafted nothing")
         if its.steps is None and its.tokens and stop != "cancelled" and before is not None:
-            if (grown := self._session.grown(before, its.tokens)) is not None:
-                its = its.with_(grown)
-                sources.append("drafts: by what its counters grew meanwhile" if grown.steps else "it drafted nothing")
-            else:
-                sources.append(self._session.recent())
+            grown, how = self._session.drafts(before, its.tokens)
+            its = its.with_(grown)
+            sources.append(how)
         clock = []
         if self._pieces and its.first_token_ms is None:
             its = replace(its, first_token_ms=self._pieces[0].at * 1e3)
@@ -181,25 +163,17 @@ class RemoteSession(ServerSession):
         body = self.engine.body(self._model, messages, knobs) | self.offered()
         return RemoteTurn(self, Stream(self.server, self.engine.path, body, SILENCE_S), start, on_prefill, drawn=drawn)
 
-    def metrics(self) -> Metrics | None:
-        """The engine's counters now."""
-        return self.engine.metrics(self.server)
-
-    def grown(self, before: Metrics, tokens: int) -> Figures | None:
-        """What an answer of so many tokens added to the counters, once they have counted it."""
+    def drafts(self, before: Metrics, tokens: int) -> tuple[Figures, str]:
+        """What an answer of so many tokens added to the engine's counters, once they have counted it, and a sentence on
+        its drafts."""
         end = time.monotonic() + COUNTED_S
-        while (now := self.metrics()) is not None:
+        while (now := self.engine.metrics(self.server)) is not None:
             if (found := self.engine.grown(before, now, tokens)) is not None:
-                return found
+                return found, "drafts: by what its counters grew meanwhile" if found.steps else "it drafted nothing"
             if time.monotonic() > end:
-                break
+                return UNKNOWN, self.engine.recent(now)
             time.sleep(LOOK_S)
-        return None
-
-    def recent(self) -> str:
-        """A sentence on the engine's drafts lately."""
-        now = self.metrics()
-        return self.engine.recent(now) if now is not None else ""
+        return UNKNOWN, ""
 
     def preview(self, text: str, knobs: Knobs) -> str:
         return self.engine.preview(self.server, self._model, (*self.messages, Message("user", text)), knobs)

@@ -34,7 +34,7 @@ class AttachError(DFlashError):
 
 
 class AttachedServer:
-    """`url`: as http://127.0.0.1:8080; a path at its end is kept, apart from `/v1`. Usable from any thread."""
+    """`url`: as http://127.0.0.1:8080; a path at its end stays, apart from `/v1`. Usable from any thread."""
 
     def __init__(self, url: str, key: str = "", patience_s: float = PATIENCE_S) -> None:
         """Raises AttachError for what is no such address."""

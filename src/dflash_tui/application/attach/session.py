@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Self
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from dflash_core.errors import DFlashError
 from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Call, Message
 from dflash_core.record import Line, TurnRecord, Turns
-from dflash_core.text.template_values import NO_TOOLS, Tools
-from dflash_core.turn_stats import FoundRow, TurnReport
+from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.attach.calls import StreamedCalls
-from dflash_tui.application.attach.server import AttachedServer, AttachError, Stream
-from dflash_tui.application.requests import Requests
+from dflash_tui.application.attach.server import AttachedServer, Stream
 from dflash_tui.application.session import NOT_HERE, OnPrefill, TurnLike
+from dflash_tui.application.without_decoder import WithoutDecoder
 
 
 class StreamedTurn:
@@ -68,26 +67,14 @@ class StreamedTurn:
         """A request to another engine cannot be changed."""
 
 
-class ServerSession:
-    """A session over a server, and its conversation: all of it that needs no decoder in this process."""
+class ServerSession(WithoutDecoder):
+    """A session over a server."""
 
-    missing: Mapping[str, str] = {}
+    refusal = NOT_HERE
 
     def __init__(self, server: AttachedServer, title: str) -> None:
+        super().__init__(f"{title} at {server.url}")
         self.server = server
-        self.title = f"{title} at {server.url}"
-        self.turns = Turns()
-        self.watchers: list[Callable[[Line], None]] = []
-        self.messages: tuple[Message, ...] = ()
-        self.tools: Tools = NO_TOOLS
-        self.tools_note = ""
-
-    @property
-    def conversation(self) -> Self:
-        return self
-
-    def set_messages(self, messages: Sequence[Message]) -> None:
-        self.messages = tuple(messages)
 
     def ask(self, prompt: str | Sequence[Message], knobs: Knobs, *, on_prefill: OnPrefill | None = None) -> TurnLike:
         asked = (Message("user", prompt),) if isinstance(prompt, str) else prompt
@@ -121,30 +108,6 @@ class ServerSession:
 
     def clear(self) -> None:
         self.messages, self.turns = (), Turns()
-
-    def reading(self, knobs: Knobs) -> None:
-        """Only the server knows what it would read again."""
-
-    def watch(self, requests: Requests) -> bool:
-        return False
-
-    def leave(self) -> None:
-        """The state of the conversation is the server's."""
-
-    def cancel(self) -> None:
-        """Nothing runs here but the turn."""
-
-    def token_text(self, token: int) -> str:
-        return f"<id {token}>"
-
-    def learned(self) -> Sequence[FoundRow]:
-        """Nothing is learned of another engine."""
-        return ()
-
-    def _not_here(self, *_: object, **__: object) -> NoReturn:
-        raise AttachError(NOT_HERE)
-
-    forget_learned = decoder = experiment = what_if = _not_here
 
 
 def sent(messages: Sequence[Message], thinking: str = "reasoning_content") -> list[dict[str, Any]]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from dflash_core.clean import encodable
@@ -30,22 +28,24 @@ class History:
         self._file = folder / "prompts.jsonl"
         self.problem = ""
         self._failed = False
-        self._torn = False
-        self.entries = self._load()
-        self._shorten()
+        self.entries: tuple[str, ...] = ()
+        try:
+            self.entries = self._stored()
+        except OSError as error:
+            self._fail(f"prompt history {self._file} cannot be read: {error.strerror}; starting without it")
         self._place = len(self.entries)
         self._edits: dict[int, str] = {}  # by place: what is typed there, until a prompt is added
 
     def add(self, prompt: str) -> None:
         """Add a prompt and move to the end. A repeat of the last one is not stored twice."""
-        if prompt.strip() and (not self.entries or self.entries[-1] != prompt):
-            self.entries += (prompt,)
-            with self._reporting_once():
-                self._file.parent.mkdir(parents=True, exist_ok=True)
-                with os.fdopen(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-                    file.write((("\n" if self._torn else "") + _line(prompt)).encode())
-            self._torn = False
-            self._shorten()
+        if prompt.strip() and self.entries[-1:] != (prompt,):
+            self.entries = _newest((*self.entries, prompt))
+            try:
+                now = _newest((*self._stored(), prompt))  # with what another app has added
+                with writing(self._file, mode=0o600) as file:
+                    file.write("".join(map(_line, now)).encode())
+            except OSError as error:
+                self._fail(f"{self._file} cannot be written: {error.strerror}; prompts stay only until the app closes")
         self._place = len(self.entries)
         self._edits.clear()
 
@@ -64,32 +64,13 @@ class History:
         self._place = place
         return self._edits[place] if place in self._edits else self.entries[place]
 
-    def _load(self) -> tuple[str, ...]:
+    def _stored(self) -> tuple[str, ...]:
+        """The prompts of the file. Raises OSError."""
         try:
-            *lines, last = self._file.read_text(encoding="utf-8", errors="replace").split("\n")
+            lines = self._file.read_text(encoding="utf-8", errors="replace").split("\n")
         except (FileNotFoundError, NotADirectoryError):
             return ()
-        except OSError as error:
-            self._fail(f"prompt history {self._file} cannot be read: {error.strerror}; starting without it")
-            return ()
-        self._torn = bool(last)
-        return tuple(prompt for line in (*lines, last) if (prompt := _prompt(line)) is not None)
-
-    def _shorten(self) -> None:
-        """Drop the oldest prompts, in memory and in the file, once there are twice as many as the limit."""
-        if len(self.entries) <= 2 * KEEP and sum(map(len, self.entries)) <= 2 * KEEP_CHARACTERS:
-            return
-        self.entries = _newest(self.entries)
-        with self._reporting_once(), writing(self._file, mode=0o600) as file:
-            file.write("".join(map(_line, self.entries)).encode())
-
-    @contextmanager
-    def _reporting_once(self) -> Iterator[None]:
-        """A failed write is reported once; the prompts then stay in memory."""
-        try:
-            yield
-        except OSError as error:
-            self._fail(f"{self._file} cannot be written: {error.strerror}; prompts stay only until the app closes")
+        return _newest([prompt for line in lines if (prompt := _prompt(line)) is not None])
 
     def _fail(self, problem: str) -> None:
         """Only the first problem is reported; later ones are its consequences."""

@@ -135,33 +135,20 @@ def _complete(one: FileRequest, file: BinaryIO, watch: _Watch, endpoint: str | N
     tries, waited, furthest = 0, 0.0, file.seek(0, 2)
     while file.tell() < one.size:
         watch(one.file, file.tell(), one.size)
-        broken: Exception | None = None
         try:
             _receive(url, one, file, watch)
         except HubError:
             raise
-        except HfHubHTTPError as error:
-            wait = _asked_to_wait(error)
-            if wait is None and error.response.status_code >= 500 and tries < TRIES:
-                wait = PAUSE_S
-            if wait is None or waited + wait > LONGEST_WAIT_S:
-                raise
-            waited += wait
-            tries += 1
-            watch.pause(wait, f"the hub answers {error.response.status_code}", one, file.tell())
-            continue
         except Exception as error:
-            broken = error
-        tries = 1 if file.tell() > furthest else tries + 1
-        furthest = max(furthest, file.tell())
-        if broken is not None:
-            if tries >= TRIES:
-                raise broken from None
-            watch.pause(min(PAUSE_S * 2 ** (tries - 1), LONGEST_PAUSE_S), _cause(broken), one, file.tell())
-        elif file.tell() < one.size and tries >= TRIES:
-            raise HubError(
-                f"{one.where}: the hub ends before the file does; the received part is saved; the next try resumes it"
-            )
+            tries = 1 if file.tell() > furthest else tries + 1
+            furthest = max(furthest, file.tell())
+            wait = _asked_to_wait(error)
+            refused = isinstance(error, HfHubHTTPError) and error.response.status_code < 500 and wait is None
+            waited += wait or 0.0
+            if refused or tries >= TRIES or waited > LONGEST_WAIT_S:
+                raise
+            pause = min(PAUSE_S * 2 ** (tries - 1), LONGEST_PAUSE_S) if wait is None else wait
+            watch.pause(pause, _cause(error), one, file.tell())
 
 
 def _receive(url: str, one: FileRequest, file: BinaryIO, watch: _Watch) -> None:
@@ -181,6 +168,8 @@ def _receive(url: str, one: FileRequest, file: BinaryIO, watch: _Watch) -> None:
                 watch(one.file, file.tell(), one.size)
             except OSError as error:
                 raise explained(error, one.where) from None
+    if file.tell() < one.size:
+        raise EOFError("the hub ends before the file does")
 
 
 def _bytes_from(start: int, url: str, one: FileRequest) -> Generator[tuple[int, bytes], None, None]:
@@ -304,6 +293,8 @@ def _explanation(error: Exception) -> str:
 def _cause(error: Exception) -> str:
     """What happened to a connection, in words. By class name: the classes are not part of the library's interface."""
     name = type(error).__name__
+    if isinstance(error, HfHubHTTPError):
+        return f"the hub answers {error.response.status_code}"
     if name == "ReadTimeout":
         return f"nothing received for {TIMEOUT_S:.0f} s"
     if name in ("RemoteProtocolError", "ReadError"):

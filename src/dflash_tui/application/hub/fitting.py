@@ -48,12 +48,6 @@ def estimator_of(request: LoadRequest) -> MemoryEstimator:
     return estimator_for(request)
 
 
-def _bytes_of_files(request: LoadRequest) -> tuple[int, int]:
-    from dflash_tui.application.memory_estimate import bytes_of_files  # imports torch
-
-    return bytes_of_files(request)
-
-
 def fit_check(
     request: LoadRequest, freed: int = 0, make: Callable[[LoadRequest], MemoryEstimator] = estimator_of
 ) -> FitCheck:
@@ -68,7 +62,11 @@ def fit_check(
         if context:
             taken = total(estimator, settled(estimator, replace(setup, context=context), available))
         weights = sum(one.bytes for one in estimator.components(setup) if one.name in ("target", "drafter"))
-        files = _bytes_of_files(request) if request.shapes[0] else (0, 0)
+        files = (0, 0)
+        if request.shapes[0]:
+            from dflash_tui.application.memory_estimate import bytes_of_files  # imports torch
+
+            files = bytes_of_files(request)
         return FitCheck(context, setup.context, taken, short, estimator.machine, weights=weights, files=files)
     except DFlashError as error:
         return FitCheck(why=str(error))

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dflash_core.clean import encodable
 from dflash_core.drafters.registry import resolved
@@ -89,17 +89,14 @@ class _Entry:
     folder: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRules:
-    """How a front end checks a user's keys. `checked` takes an id and its keys and returns them normalized; it raises
-    DFlashError. `clashing` gives the reasons by id."""
+class KeyRules(Protocol):
+    """How a front end checks a user's keys."""
 
-    checked: Callable[[str, str], str]
-    clashing: Callable[[Mapping[str, str]], Mapping[str, str]]
+    def checked(self, id: str, keys: str) -> str:
+        """The keys of an action, normalized. Raises DFlashError."""
 
-
-ANY_KEYS = KeyRules(lambda id, keys: keys, lambda keys: {})
-"""For a front end without keys."""
+    def clashing(self, keymap: Mapping[str, str]) -> Mapping[str, str]:
+        """The reasons by id."""
 
 
 def config_folder() -> Path:
@@ -118,10 +115,11 @@ def load_config(
     user: Path | None = None,
     project: Path | None = None,
     profile: tuple[str, Mapping[str, Any]] = ("", {}),
-    key_rules: KeyRules = ANY_KEYS,
+    key_rules: Callable[[], KeyRules] | None = None,
 ) -> Config:
     """Resolve every setting. `command_line` holds checked values by the names of `origins`. So does a `profile`, which
-    has a name and ranks just below the command line."""
+    has a name and ranks just below the command line. `key_rules` is called only where a file names keys; a
+    front end without keys has none."""
     problems: list[str] = []
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -157,7 +155,7 @@ def load_config(
     take({name: (value, f"profile {profile[0]}") for name, value in profile[1].items()})
     take({name: (value, "command line") for name, value in (command_line or {}).items()})
     keys = _inside("keys", values)
-    for id, why in key_rules.clashing(keys).items() if keys else ():
+    for id, why in key_rules().clashing(keys).items() if keys and key_rules is not None else ():
         problems.append(f"{origins.pop(f'keys.{id}')}: keys.{id}: {why}; the default is used")
         del keys[id]
     plain = {name: value for name, value in values.items() if name in PLAIN}
@@ -237,7 +235,7 @@ def _of_environment(environment: Mapping[str, str]) -> Iterator[_Entry]:
             yield _Entry(word if word in PLAIN else f"knobs.{word}", f"environment {variable}", environment[variable])
 
 
-def _checked(entry: _Entry, key_rules: KeyRules) -> Any:
+def _checked(entry: _Entry, key_rules: Callable[[], KeyRules] | None) -> Any:
     """The value in the setting's type. Raises DFlashError for a wrong one, KeyError for an unknown setting."""
     table, _, inner = entry.name.partition(".")
     value, folder = entry.value, entry.folder
@@ -247,7 +245,8 @@ def _checked(entry: _Entry, key_rules: KeyRules) -> Any:
     if spec:
         return spec.check(value)
     if table == "keys" and inner:
-        return key_rules.checked(inner, schema.KEYS.check(value, folder))
+        text = schema.KEYS.check(value, folder)
+        return key_rules().checked(inner, text) if key_rules is not None else text
     if table == SERVERS:
         return tool_server(inner, value, folder)
     kind = schema.TEXT if table == "clients" and inner else PLAIN[entry.name]

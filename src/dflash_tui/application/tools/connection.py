@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal
 
 from mcp import Client, MCPError
 from mcp_types import Implementation
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from dflash_core.clean import one_line
 from dflash_core.errors import MESSAGE, DFlashError
@@ -39,7 +39,7 @@ class Connection:
         self.why = ""
         self.tools: tuple[OfferedTool, ...] = ()
         self.left_out: tuple[LeftOut, ...] = ()
-        self._broken: list[Any] = []
+        self._listed: list[Any] = []  # as the server sent them
         self._client: Client | None = None
         self._process: ServerProcess | None = None
 
@@ -54,7 +54,7 @@ class Connection:
     async def run(self, start_s: float = START_S) -> None:
         """Connect, and stay connected until cancelled or until the server goes away. Never raises but for that."""
         self.state, self.why, self.tools, self.left_out = "starting", "", (), ()
-        self._broken = []
+        self._listed = []
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(start_s):
@@ -121,21 +121,17 @@ class Connection:
             yield found
 
     def _usable(self, found: list[Any]) -> list[Any]:
-        """The tools of a list without the broken ones. A later list has those of an earlier one again."""
-        broken = [one for one in found if problem(one)]
-        self._broken += broken
-        return [one for one in found if one not in broken]
+        """The tools of a list without the broken ones, for which the package would refuse the whole list."""
+        self._listed += found
+        return [one for one in found if not problem(one)]
 
     async def _list(self, client: Client) -> None:
-        found: list[Any] = []
         cursor: str | None = None
         for _ in range(_PAGES):
-            page = await client.list_tools(cursor=cursor)
-            found += _plain(page.tools)
-            cursor = page.next_cursor
+            cursor = (await client.list_tools(cursor=cursor)).next_cursor
             if cursor is None:
                 break
-        self.tools, self.left_out = listed(self.server.name, [*found, *self._broken])
+        self.tools, self.left_out = listed(self.server.name, self._listed)
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> tuple[str, bool]:
         """The text of a result, and whether it is that of a failure. Raises DFlashError; cancelling ends the wait."""
@@ -145,7 +141,8 @@ class Connection:
         try:
             async with asyncio.timeout(timeout):
                 result = await client.call_tool(tool, arguments)
-                text = as_text(_plain(result.content), result.structured_content, failed=bool(result.is_error))
+                content = [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in result.content]
+                text = as_text(content, result.structured_content, failed=bool(result.is_error))
                 return shortened(text, MAX_CHARACTERS), bool(result.is_error)
         except TimeoutError:
             raise DFlashError(f"no answer within {timeout:g} s") from None
@@ -160,10 +157,6 @@ class Connection:
             if self._process.gone.is_set():
                 return self._process.ended()
         return _reason(error)
-
-
-def _plain(models: Sequence[BaseModel]) -> list[dict[str, Any]]:
-    return [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in models]
 
 
 def _first_cause(error: BaseException) -> BaseException:
