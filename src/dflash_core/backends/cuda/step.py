@@ -5,6 +5,7 @@ memory. The card never waits for the host.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from dflash_core.backends.cuda.state import (
     write_knobs,
 )
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
-from dflash_core.backends.decoder import AnswerDecoder, step_drafts
+from dflash_core.backends.decoder import AnswerDecoder, step_drafts, tokens_left
 from dflash_core.constraints.base import Constraint
 from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.errors import Code, NumericsError, UnsupportedError, not_finite
@@ -43,6 +44,9 @@ from dflash_core.policy.base import Decision, Policy
 from dflash_core.tree import Candidates
 
 AHEAD = 2  # steps that run or are queued while the host reads the previous step's result
+BUSY_MS = 2.0  # where the host will need longer than a short step, the card gets as much work before
+MAX_AHEAD = STEP_SLOTS - 2  # the slots of the previous result and of the one that is read are in use
+MAX_IN_FLIGHT = AHEAD * (MAX_DEPTH + 1)  # tokens that queued steps may commit; guards count on it
 
 
 def _followed(knobs: Knobs, decision: Decision, limit: int) -> tuple[Knobs, Decision]:
@@ -103,7 +107,9 @@ class CudaDecoder(AnswerDecoder):
         self._requested = knobs, self.policy.next(knobs)
         self._weights = self.policy.weights(knobs)
         self.knobs, self.decision = _followed(*self._requested, session.max_drafted)
-        self._ahead = 1 if session.host_drafter else AHEAD
+        deepest = min(MAX_AHEAD, MAX_IN_FLIGHT // max(session.device_block, 1))
+        self._max_ahead = 1 if session.host_drafter else deepest
+        self._ahead = self._busy_ahead = min(AHEAD, self._max_ahead)
         self._queue: deque[Queued] = deque()
         self._read = 0
         self._last: npt.NDArray[np.void] | None = None
@@ -130,6 +136,7 @@ class CudaDecoder(AnswerDecoder):
         self.finish()
         self._halt, self.halted, self._over = None, False, False
         self._read, self._last = 0, None
+        self.policy.injected(())  # steps that it decided are gone
 
     def _went_on(self, stop: Stop | None) -> None:
         self._over, self.halted = stop is not None, stop is None and len(self.answer) == self._halt
@@ -143,7 +150,10 @@ class CudaDecoder(AnswerDecoder):
         """The next finished step."""
         if not self._begun:
             self._begin()
-        while len(self._queue) < self._ahead and not (self._queue and self._queue[-1].decision.blocking):
+        # Each step commits a token at least: none is queued behind the answer's end.
+        left = tokens_left(self.knobs, len(self.answer), self._capacity, self._halt)
+        ahead = self._busy_ahead if self.policy.busy_soon else self._ahead
+        while len(self._queue) < max(min(ahead, left), 1):
             self._enqueue()
         self.policy.spare()
         event = self._collect(self._queue.popleft())
@@ -296,6 +306,7 @@ class CudaDecoder(AnswerDecoder):
             longest = self.steps.longest(kind)
             self._queue.append(Queued(mark, self.knobs, self.decision, proposal, proposing_ms, kind.text, longest))
             self._unknown += 1
+        self.policy.queued()
 
     def _catch_up(self, kind: StepKind) -> None:
         """Before a step of that kind: bring the text on the card up to date, and the drafter's cache where the step
@@ -339,6 +350,7 @@ class CudaDecoder(AnswerDecoder):
         self._read, self._last = self._read + 1, slot
         self.halted = int(slot["stop"]) == StopCode.HALTED
         self._over = event.stop is not None or self.halted
+        self._busy_ahead = min(max(AHEAD, math.ceil(BUSY_MS / max(event.stages.total, 0.1))), self._max_ahead)
         if self.session.host_drafter is not None:
             self.session.host_drafter.observe([self.answer[-1], *event.tokens[:-1]], None)
         self._extend(event.tokens)
