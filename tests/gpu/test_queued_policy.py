@@ -223,19 +223,21 @@ def test_a_draft_after_plain_steps_catches_up_by_itself_where_they_are_few(monke
 
 @pytest.mark.emulator
 def test_more_steps_are_queued_before_a_decision_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as the card is busy with, whatever they take; none is queued behind an answer's last token."""
+    """As many as keep the card busy for some time; none is queued behind an answer's last token."""
     session, pair = planted(FILE, [], ())
     vocab, knobs = pair.target.config.vocab_size, Knobs(max_tokens=24)
     expected, _ = answered(Runner(session, frozenset(), CONTEXT, vocab), knobs.replace(mode="plain"))
-    for busy_ms, ahead in ((0.0, 2), (1e9, 6)):
+    for calm_ms, busy_ms, calm, busy in ((0.0, 0.0, 2, 2), (0.0, 1e9, 2, 6), (1e9, 0.0, 6, 2)):
+        monkeypatch.setattr(step_module, "CALM_MS", calm_ms)
         monkeypatch.setattr(step_module, "BUSY_MS", busy_ms)
         session, _ = planted(FILE, expected, (0, 0))
         policy = Scripted(session.capabilities, (12,), range(6, 14))
         found, _ = answered(Runner(session, frozenset(), CONTEXT, vocab, policy=policy), knobs)
         assert found == expected
         waiting = [at - known for at, known in enumerate(policy.known)]
-        assert waiting[:4] == [0, 1, 1, 1]
-        assert waiting[11:14] == [ahead - 1] * 3
+        assert waiting[:2] == [0, 1]
+        assert waiting[6] == calm - 1
+        assert waiting[13] == busy - 1
         assert len(policy.known) == 24 - 1 - 2, "the draft brings two tokens more"
 
 

@@ -26,7 +26,7 @@ DEPTHS, RANKS = 7, 8
 MANY = 16  # plain steps that a draft does not take in by itself
 KNOBS = Knobs(from_text=False)
 THINK = (8, 9)
-AHEAD, MAX_AHEAD, BUSY_MS = 2, 6, 2.0  # as in backends/cuda/step.py, which needs torch
+AHEAD, MAX_AHEAD, CALM_MS, BUSY_MS = 2, 6, 0.5, 2.0  # as in backends/cuda/step.py, which needs torch
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,15 @@ def run(
     Steps of a late policy are queued ahead. `thinking`: how many tokens of each answer are reasoning."""
     ran, curve, late = Ran(max(shape.plain, host.step)), shape.curve(), isinstance(policy, QueuedPolicy)
     now = done = 0.0  # on the host's clock, and when the card has done all that was read
-    busy_ahead, since, before = AHEAD, MANY, "plain"  # `since`: plain steps since the last draft
+    step_ms, since, before = math.inf, MANY, "plain"  # `since`: plain steps since the last draft
     for answer in range(answers):
         policy.next(KNOBS)  # a decoder asks before its answer begins
         policy.begin([1, THINK[0] if thinking else 2], frozenset())
         queue: deque[tuple[Decision, float]] = deque()
         at, said = answer * tokens, 0
         while said < tokens:
-            ahead = (busy_ahead if policy.busy_soon else AHEAD) if late else 1
+            covering = math.ceil((BUSY_MS if policy.busy_soon else CALM_MS) / step_ms)
+            ahead = min(max(covering, AHEAD), MAX_AHEAD) if late else 1
             while len(queue) < min(ahead, tokens - said):
                 decision = policy.next(KNOBS)
                 now += host.step / 2 + _more(host, before, before := decision.mode)
@@ -115,7 +116,7 @@ def run(
             done += event.stages.total
             now = max(now, done) + host.step / 2 + host.read * (drafts and since > 0)
             since = 0 if drafts else since + 1
-            busy_ahead = min(max(AHEAD, math.ceil(BUSY_MS / event.stages.total)), MAX_AHEAD)
+            step_ms = event.stages.total
             ids = event.tokens[: tokens - said]
             ran.times += [ran.times[-1]] * (len(ids) - 1) + [ran.times[-1] + event.stages.total]
             ran.drafts += drafts

@@ -69,7 +69,7 @@ class ConstrainedCudaDecoder(CudaDecoder):
         # A stop token ends the answer whatever the knobs say: nothing may follow it.
         knobs = knobs.replace(ignore_eos=False)
         super().__init__(session, steps, knobs, stop_ids, context_length, policy, log_probs, constraint)
-        self._ahead = self._busy_ahead = self._max_ahead = 1
+        self._max_ahead = 1
         self._started: Started | None = None
         self._open = False  # see `_is_open`, when it was last called; the next tree is built for that
         self._next_knobs: Knobs | None = None

@@ -44,7 +44,8 @@ from dflash_core.policy.base import Decision, Policy
 from dflash_core.tree import Candidates
 
 AHEAD = 2  # steps that run or are queued while the host reads the previous step's result
-BUSY_MS = 2.0  # where the host will need longer than a short step, the card gets as much work before
+CALM_MS = 0.5  # more where steps are short: the card has as much work while another thread runs Python
+BUSY_MS = 2.0  # the same before a decision that takes the host long
 MAX_AHEAD = STEP_SLOTS - 2  # the slots of the previous result and of the one that is read are in use
 MAX_IN_FLIGHT = AHEAD * (MAX_DEPTH + 1)  # tokens that queued steps may commit; guards count on it
 
@@ -109,7 +110,7 @@ class CudaDecoder(AnswerDecoder):
         self.knobs, self.decision = _followed(*self._requested, session.max_drafted)
         deepest = min(MAX_AHEAD, MAX_IN_FLIGHT // max(session.device_block, 1))
         self._max_ahead = 1 if session.host_drafter else deepest
-        self._ahead = self._busy_ahead = min(AHEAD, self._max_ahead)
+        self._step_ms = math.inf  # of the newest step
         self._queue: deque[Queued] = deque()
         self._read = 0
         self._last: npt.NDArray[np.void] | None = None
@@ -152,8 +153,8 @@ class CudaDecoder(AnswerDecoder):
             self._begin()
         # Each step commits a token at least: none is queued behind the answer's end.
         left = tokens_left(self.knobs, len(self.answer), self._capacity, self._halt)
-        ahead = self._busy_ahead if self.policy.busy_soon else self._ahead
-        while len(self._queue) < max(min(ahead, left), 1):
+        covering = math.ceil((BUSY_MS if self.policy.busy_soon else CALM_MS) / self._step_ms)
+        while len(self._queue) < max(min(max(covering, AHEAD), self._max_ahead, left), 1):
             self._enqueue()
         self.policy.spare()
         event = self._collect(self._queue.popleft())
@@ -350,7 +351,7 @@ class CudaDecoder(AnswerDecoder):
         self._read, self._last = self._read + 1, slot
         self.halted = int(slot["stop"]) == StopCode.HALTED
         self._over = event.stop is not None or self.halted
-        self._busy_ahead = min(max(AHEAD, math.ceil(BUSY_MS / max(event.stages.total, 0.1))), self._max_ahead)
+        self._step_ms = max(event.stages.total, 0.1)
         if self.session.host_drafter is not None:
             self.session.host_drafter.observe([self.answer[-1], *event.tokens[:-1]], None)
         self._extend(event.tokens)
