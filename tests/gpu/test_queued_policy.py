@@ -20,7 +20,7 @@ from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.ngram_table import NgramTable
-from dflash_core.events import Choice, StageTimes, StepEvent, StepTree, brings
+from dflash_core.events import Choice, StageTimes, StepDrafts, StepEvent, StepTree, brings
 from dflash_core.knobs import Value
 from dflash_core.policy import queued
 from dflash_core.policy.arm import Arm, PairState
@@ -325,6 +325,28 @@ def test_one_try_is_under_way_at_a_time() -> None:
     policy.observe(_step(8, 3))
     assert not policy.busy_soon
     assert queue(4) == ["tree"] * 4
+
+
+def test_more_steps_are_queued_before_the_host_learns() -> None:
+    """Learning from sixteen drafts takes it as long as a step of a small model."""
+    session, _ = planted(FILE, [], ())
+    policy = QueuedPolicy(Arm(session.capabilities, PairState(), GivenCosts(H200)))
+    proven(policy)
+    policy.begin([1, 2], frozenset())
+    before = policy.weights(Knobs())
+    drafts = StepDrafts(((1,), (2,), (3,)), ((-1.0,),) * 3)
+    for _ in range(queued.LEARNED_AT_ONCE - 1):
+        policy.next(Knobs())
+        policy.queued()
+        policy.observe(replace(_step(8, 3), knobs=Knobs(), drafts=drafts))
+        policy.spare()
+    assert policy.weights(Knobs()) is before
+    assert not policy.busy_soon
+    policy.observe(replace(_step(8, 3), knobs=Knobs(), drafts=drafts))
+    assert policy.busy_soon
+    policy.spare()
+    assert not policy.busy_soon
+    assert policy.weights(Knobs()) is not before
 
 
 def test_fixed_budgets_are_the_knobs_own() -> None:

@@ -170,7 +170,8 @@ class Policy:
 
     @property
     def busy_soon(self) -> bool:
-        """Whether a decision is near that takes longer than others: a device should have more steps queued by then."""
+        """Whether something comes soon that takes the host longer than usual, such as another decision, or learning in
+        `spare`: a device should have more steps queued by then."""
         return False
 
     def queued(self) -> None:

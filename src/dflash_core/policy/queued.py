@@ -102,7 +102,12 @@ class QueuedPolicy(AutoPolicy):
     @property
     def busy_soon(self) -> bool:
         plainly = self._since > 0 or bool(self._plain)
-        return self._trying or (plainly and self._batch - len(self._plain) <= SOON)
+        return self._trying or self._learns or (plainly and self._batch - len(self._plain) <= SOON)
+
+    @property
+    def _learns(self) -> bool:
+        """Whether `spare` has something to learn."""
+        return any(len(steps) >= LEARNED_AT_ONCE for steps in self._untaught.values())
 
     def queued(self) -> None:
         if self._step is not None and self._step.decision is self._tries:
