@@ -13,13 +13,14 @@ from tools.bench.chosen import cases
 from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
+from dflash_core.backends.cuda import step as step_module
 from dflash_core.backends.cuda.device_ngrams import DeviceNgrams
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.ngram_table import NgramTable
-from dflash_core.events import Choice, StageTimes, StepEvent, StepTree, brings
+from dflash_core.events import Choice, StageTimes, StepDrafts, StepEvent, StepTree, brings
 from dflash_core.knobs import Value
 from dflash_core.policy import queued
 from dflash_core.policy.arm import Arm, PairState
@@ -56,16 +57,18 @@ def answered(
 # A walk off the spine greedy, one of rare tokens sampled; with `full` each kind of walk both ways.
 @pytest.mark.emulator
 @pytest.mark.parametrize(
-    ("ranks", "sampled"),
+    ("ranks", "sampled", "ahead"),
     [
-        pytest.param(ranks, sampled, marks=() if at == 1 + sampled else pytest.mark.full)
+        pytest.param(ranks, sampled, 6 if sampled else 2, marks=() if at == 1 + sampled else pytest.mark.full)
         for at, ranks in enumerate([(0,) * 12, (0, 0, 1, 0, 0), (7, 7), (0, 1, 2, 0, 3, 0)])
         for sampled in (False, True)
     ],
 )
 def test_auto_is_lossless_whatever_is_learned_or_changed(
-    ranks: tuple[int, ...], sampled: bool, monkeypatch: pytest.MonkeyPatch
+    ranks: tuple[int, ...], sampled: bool, ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`ahead`: steps that are queued."""
+    monkeypatch.setattr(step_module, "AHEAD", ahead)
     monkeypatch.setattr(queued, "LEARNED_AT_ONCE", 4)  # so that weights change in the middle of the answer
     sampling = SAMPLED if sampled else {}
     plain_session, pair = planted(FILE, [], ())
@@ -172,17 +175,22 @@ def test_a_card_is_told_what_changed_and_not_why(monkeypatch: pytest.MonkeyPatch
 
 
 class Scripted(FixedPolicy):
-    """The steps numbered in `drafted` draft, each alone, the others are plain. `known[n]`: the results that were known
-    when step n was decided."""
+    """The steps numbered in `drafted` draft, the others are plain. `busy`: those before which more are queued; `known`:
+    by step, how many results were known when it was queued."""
 
-    def __init__(self, drafter: Capabilities, drafted: Collection[int]) -> None:
+    def __init__(self, drafter: Capabilities, drafted: Collection[int], busy: Collection[int] = ()) -> None:
         super().__init__(drafter)
-        self.drafted, self.known, self.results = drafted, list[int](), 0
+        self.drafted, self.busy, self.known, self.results = drafted, busy, list[int](), 0
+
+    @property
+    def busy_soon(self) -> bool:
+        return len(self.known) in self.busy
 
     def next(self, knobs: Knobs) -> Decision:
-        drafts = len(self.known) - 1 in self.drafted  # a decoder asks once more when it is made
+        return Decision("tree", 4, "") if len(self.known) in self.drafted else Decision("plain", 0, "")
+
+    def queued(self) -> None:
         self.known.append(self.results)
-        return Decision("tree", 4, "", blocking=True) if drafts else Decision("plain", 0, "")
 
     def observe(self, step: StepEvent, certain: Sequence[float] = ()) -> None:
         self.results += 1
@@ -199,7 +207,7 @@ def test_a_draft_after_plain_steps_catches_up_by_itself_where_they_are_few(monke
     policy, drains, draining = Scripted(session.capabilities, drafted), list[int](), session.steps.draining
 
     def counted() -> Run:
-        drains.append(len(policy.known) - 2)
+        drains.append(len(policy.known))
         return draining()
 
     monkeypatch.setattr(session.steps, "draining", counted)
@@ -207,11 +215,30 @@ def test_a_draft_after_plain_steps_catches_up_by_itself_where_they_are_few(monke
     assert found == expected
     assert all(len(step.tokens) == 3 for at, step in enumerate(steps) if at in drafted)
     assert drains == [8 + block], "only there were more positions pending than a block has"
-    assert [policy.known[1 + at + 1] for at in drafted] == [1 + at for at in drafted], "decided by the draft's result"
     # The drafter's caches hold what they hold after a prompt of the same tokens.
     fresh = pair.sessions()[0]
     fresh.prefill([*prompt()[:7], *found[:-1]])
     close(session.draft(found[-1], 0), fresh.draft(found[-1], 0))
+
+
+@pytest.mark.emulator
+def test_more_steps_are_queued_before_a_decision_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as keep the card busy for some time; none is queued behind an answer's last token."""
+    session, pair = planted(FILE, [], ())
+    vocab, knobs = pair.target.config.vocab_size, Knobs(max_tokens=24)
+    expected, _ = answered(Runner(session, frozenset(), CONTEXT, vocab), knobs.replace(mode="plain"))
+    for calm_ms, busy_ms, calm, busy in ((0.0, 0.0, 2, 2), (0.0, 1e9, 2, 6), (1e9, 0.0, 6, 2)):
+        monkeypatch.setattr(step_module, "CALM_MS", calm_ms)
+        monkeypatch.setattr(step_module, "BUSY_MS", busy_ms)
+        session, _ = planted(FILE, expected, (0, 0))
+        policy = Scripted(session.capabilities, (12,), range(6, 14))
+        found, _ = answered(Runner(session, frozenset(), CONTEXT, vocab, policy=policy), knobs)
+        assert found == expected
+        waiting = [at - known for at, known in enumerate(policy.known)]
+        assert waiting[:2] == [0, 1]
+        assert waiting[6] == calm - 1
+        assert waiting[13] == busy - 1
+        assert len(policy.known) == 24 - 1 - 2, "the draft brings two tokens more"
 
 
 @pytest.mark.emulator
@@ -272,6 +299,54 @@ def test_a_drafter_that_brings_nothing_rests_and_is_tried_again() -> None:
     _, modes, _ = driven(taken=1, steps=120)
     assert Counter(modes)["plain"] > 60
     assert "tree" in modes[40:], "it is tried again"
+
+
+def test_one_try_is_under_way_at_a_time() -> None:
+    session, _ = planted(FILE, [], ())
+    policy = QueuedPolicy(Arm(session.capabilities, PairState(), GivenCosts(H200)))
+    policy.begin([1, 2], frozenset())
+
+    def queue(count: int) -> list[str]:
+        modes = []
+        for _ in range(count):
+            modes.append(policy.next(Knobs()).mode)
+            assert policy.next(Knobs()).mode == modes[-1], "the same until the step is queued"
+            policy.queued()
+        return modes
+
+    assert queue(3) == ["plain"] * 3
+    policy.observe(_step(1, 1, "plain"))
+    assert policy.busy_soon
+    assert queue(4) == ["tree", "plain", "plain", "plain"]
+    policy.observe(_step(1, 1, "plain"))
+    assert queue(1) == ["plain"], "the try's result is not known"
+    policy.injected([7])
+    assert queue(2) == ["tree", "plain"], "steps in flight are gone where tokens are injected"
+    policy.observe(_step(8, 3))
+    assert not policy.busy_soon
+    assert queue(4) == ["tree"] * 4
+
+
+def test_more_steps_are_queued_before_the_host_learns() -> None:
+    """Learning from sixteen drafts takes it as long as a step of a small model."""
+    session, _ = planted(FILE, [], ())
+    policy = QueuedPolicy(Arm(session.capabilities, PairState(), GivenCosts(H200)))
+    proven(policy)
+    policy.begin([1, 2], frozenset())
+    before = policy.weights(Knobs())
+    drafts = StepDrafts(((1,), (2,), (3,)), ((-1.0,),) * 3)
+    for _ in range(queued.LEARNED_AT_ONCE - 1):
+        policy.next(Knobs())
+        policy.queued()
+        policy.observe(replace(_step(8, 3), knobs=Knobs(), drafts=drafts))
+        policy.spare()
+    assert policy.weights(Knobs()) is before
+    assert not policy.busy_soon
+    policy.observe(replace(_step(8, 3), knobs=Knobs(), drafts=drafts))
+    assert policy.busy_soon
+    policy.spare()
+    assert not policy.busy_soon
+    assert policy.weights(Knobs()) is not before
 
 
 def test_fixed_budgets_are_the_knobs_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,27 +22,29 @@ from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.policy.values import Learned, Stated
 from dflash_core.tree import Candidates, Tree
 
-DEPTHS, RANKS, AHEAD = 7, 8, 2
-AFTER = 2  # plain steps after a draft that wait for the host
+DEPTHS, RANKS = 7, 8
+MANY = 16  # plain steps that a draft does not take in by itself
 KNOBS = Knobs(from_text=False)
 THINK = (8, 9)
+AHEAD, MAX_AHEAD, CALM_MS, BUSY_MS = 2, 6, 0.5, 2.0  # as in backends/cuda/step.py, which needs torch
 
 
 @dataclass(frozen=True)
-class Waits:
-    """Milliseconds that a card waits for the host: `before` a draft after plain steps, in front of the steps that are
-    queued `after` its result, in front of a draft that follows a `draft`, and once in front of the `first` draft. Each
-    `every`-th step waits for a machine that pauses for `pause`, whatever it is."""
+class Host:
+    """Milliseconds of a card's host: to queue and read a `step`; more to queue a step that drafts after one that does
+    not (`begin`), or the other way round (`end`), and to `read` a draft after plain steps. On the card a draft after
+    many of those has to `catch_up`. Each `every`-th step waits for a machine that pauses for `pause`."""
 
-    before: float = 0.0
-    after: float = 0.0
-    draft: float = 0.0
-    first: float = 0.0
+    step: float = 0.0
+    begin: float = 0.0
+    end: float = 0.0
+    read: float = 0.0
+    catch_up: float = 0.0
     pause: float = 0.0
     every: int = 1
 
 
-NONE = Waits()
+NONE = Host()
 
 
 @dataclass
@@ -82,28 +85,41 @@ def run(
     tokens: int = 2000,
     answers: int = 1,
     thinking: int = 0,
-    waits: Waits = NONE,
+    host: Host = NONE,
 ) -> Ran:
     """`answers` answers of `tokens` tokens on a machine of `shape`; drafts are right for `right(position)` tokens.
     Steps of a late policy are queued ahead. `thinking`: how many tokens of each answer are reasoning."""
-    ran, curve, late = Ran(shape.plain), shape.curve(), isinstance(policy, QueuedPolicy)
-    since = AFTER  # plain steps since the last draft
+    ran, curve, late = Ran(max(shape.plain, host.step)), shape.curve(), isinstance(policy, QueuedPolicy)
+    now = done = 0.0  # on the host's clock, and when the card has done all that was read
+    step_ms, since, before = math.inf, MANY, "plain"  # `since`: plain steps since the last draft
     for answer in range(answers):
         policy.next(KNOBS)  # a decoder asks before its answer begins
         policy.begin([1, THINK[0] if thinking else 2], frozenset())
-        queue: deque[Decision] = deque()
+        queue: deque[tuple[Decision, float]] = deque()
         at, said = answer * tokens, 0
         while said < tokens:
-            while len(queue) < (AHEAD if late else 1) and not (queue and queue[-1].blocking):
-                queue.append(policy.next(KNOBS))
+            covering = math.ceil((BUSY_MS if policy.busy_soon else CALM_MS) / step_ms)
+            ahead = min(max(covering, AHEAD), MAX_AHEAD) if late else 1
+            while len(queue) < min(ahead, tokens - said):
+                decision = policy.next(KNOBS)
+                now += host.step / 2 + _more(host, before, before := decision.mode)
+                queue.append((decision, now))
+                policy.queued()
             policy.spare()
-            event = step(policy, queue.popleft(), curve, shape, at, right(at))
-            wait, since = _wait(waits, event, since, ran.drafts)
-            wait += waits.pause * (len(ran.modes) % waits.every == waits.every - 1)
+            decision, launched = queue.popleft()
+            event = step(policy, decision, curve, shape, at, right(at))
+            done = done if said else launched  # nothing waits for an answer's first step
+            wait = max(launched - done, 0.0) + host.pause * (len(ran.modes) % host.every == host.every - 1)
+            drafts = event.mode != "plain"
+            wait += host.catch_up * (drafts and since >= MANY)
             event = replace(event, stages=replace(event.stages, host=wait))
+            done += event.stages.total
+            now = max(now, done) + host.step / 2 + host.read * (drafts and since > 0)
+            since = 0 if drafts else since + 1
+            step_ms = event.stages.total
             ids = event.tokens[: tokens - said]
             ran.times += [ran.times[-1]] * (len(ids) - 1) + [ran.times[-1] + event.stages.total]
-            ran.drafts += event.mode != "plain"
+            ran.drafts += drafts
             ran.modes.append(event.mode)
             if said < thinking <= said + len(ids):
                 event = replace(event, tokens=(*event.tokens[:-1], THINK[1]))
@@ -112,11 +128,9 @@ def run(
     return ran
 
 
-def _wait(waits: Waits, event: StepEvent, since: int, drafts: int) -> tuple[float, int]:
-    """The wait in front of a step, and the steps since the last draft after it."""
-    if event.mode == "plain":
-        return waits.after if since < AFTER else 0.0, since + 1
-    return (waits.draft if since == 0 else waits.before) + (0.0 if drafts else waits.first), 0
+def _more(host: Host, before: str, mode: str) -> float:
+    """What it takes the host more to queue a step of another mode than the one before."""
+    return 0.0 if before == mode else host.end if mode == "plain" else host.begin
 
 
 def step(

@@ -33,8 +33,7 @@ SET = "drafting is set"
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a step really runs, and the reason. `budget`: the most nodes below the root; `drafts`: whether a drafter is
-    used; `drafter`: which one of several; `depth`: tokens to draft where each costs a pass, 0 for the knobs' value;
-    `blocking`: the next step is decided by its result, so none is queued behind it."""
+    used; `drafter`: which one of several; `depth`: tokens to draft where each costs a pass, 0 for the knobs' value."""
 
     mode: EffectiveMode
     budget: int
@@ -42,7 +41,6 @@ class Decision:
     drafts: bool = True
     drafter: str = ""
     depth: int = 0
-    blocking: bool = False
 
     def drafting(self, knobs: Knobs) -> Knobs:
         """The knobs with which it drafts."""
@@ -169,6 +167,15 @@ class Policy:
         """Leave a drafter out from the next decision on; the step under way is decided again."""
         self.watch.leave_out(kind, error)
         self.injected(())
+
+    @property
+    def busy_soon(self) -> bool:
+        """Whether something comes soon that takes the host longer than usual, such as another decision, or learning in
+        `spare`: a device should have more steps queued by then."""
+        return False
+
+    def queued(self) -> None:
+        """The step of the newest decision was queued on a device: `next` is for the one behind it."""
 
     def injected(self, tokens: Sequence[int]) -> None:
         """Tokens were appended to the answer without a step."""

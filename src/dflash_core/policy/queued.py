@@ -34,10 +34,11 @@ START_BEYOND = (1.0, 1.2, 1.3)
 texts (docs/notes/policy.md), so no tree needs more nodes than it verifies."""
 MIN_WEIGHT = 0.05  # weight of a step in the expectations
 MIN_TRY_LOSS = 0.1  # plain steps that a try is taken to lose at least
-START = 5.0  # plain steps: a try has waits, so it is worth more than one draft
-WAITING = 3  # plain steps after a draft whose waits are the draft's: those that are queued while it is counted
+START = 3.0  # plain steps: a try has waits, so it is worth more than one draft
+WAITING = 8  # plain steps after a draft whose waits are the draft's: those that are queued until it is counted
 NEWEST_WAITS = 5  # whose median is the usual one
 WAIT_WEIGHT = 0.5  # of a try in the mean of what tries wait
+SOON = 8  # plain steps before a decision in which more steps are queued, so that the card has work meanwhile
 MAX_PLAIN_BATCH = 128  # plain steps that are decided and counted at once: each by itself takes the host long
 SAMPLES = 16  # of such a batch, by which its time is known
 MAX_GAP = 8.0  # steps of a draft: a longer time before it is one that does not come again, such as recording a graph
@@ -60,13 +61,15 @@ class QueuedPolicy(AutoPolicy):
         self._plain: list[StepEvent] = []  # those of them that are not counted yet
         self._begun = False  # a step of the present answer was counted
         self._since = WAITING  # plain steps since the last draft
-        self._waited = 0.0  # of a try: its waits so far, in plain steps
+        self._waited = 0.0  # because of the last draft, so far, in plain steps
+        self._tries: Decision | None = None  # a try that was decided; `_trying`: it is queued, without a result yet
+        self._trying = False
 
     def _forget(self) -> None:
         self._more = START_TOKENS - 1  # drafts that the narrowest tree is expected to bring
         self._beyond = dict(zip(CHOICES, START_BEYOND))
         self._steps = 0
-        self._waits = 0.0  # mean of what the card waits for the host because of a try, in plain steps
+        self._waits = 0.0  # mean of what the card waits for the host because of a draft, in plain steps
         # The newest waits of drafts, and of plain steps after them, in plain steps.
         self._before, self._after = (deque[float](maxlen=NEWEST_WAITS) for _ in range(2))
 
@@ -95,17 +98,35 @@ class QueuedPolicy(AutoPolicy):
     def asks_certain(self, knobs: Knobs) -> bool:
         return False
 
+    @property
+    def busy_soon(self) -> bool:
+        plainly = self._since > 0 or bool(self._plain)
+        return self._trying or self._learns or (plainly and self._batch - len(self._plain) <= SOON)
+
+    @property
+    def _learns(self) -> bool:
+        """Whether `spare` has something to learn."""
+        return any(len(steps) >= LEARNED_AT_ONCE for steps in self._untaught.values())
+
+    def queued(self) -> None:
+        if self._step is not None and self._step.decision is self._tries:
+            self._step, self._tries, self._trying = None, None, True
+
     def injected(self, tokens: Sequence[int]) -> None:
+        self._trying = False  # it may have been cancelled
         self._count_plain()
         super().injected(tokens)
 
     def _observe(self, step: StepEvent, certain: Sequence[float]) -> None:
         if step.mode == "plain" and free(step.knobs):
             self._plain.append(step)
-            if len(self._plain) >= self._batch or step.tokens[-1] in self._tags:
+            if step.tokens[-1] in self._tags:
+                self._batch = min(self._batch, len(self._plain) + SOON)
+            if len(self._plain) >= self._batch:
                 self._count_plain()
             return
         self._count_plain()
+        self._trying = False
         if free(step.knobs):
             self._count(step)
         self._step = None
@@ -123,6 +144,9 @@ class QueuedPolicy(AutoPolicy):
         return Step(knobs, decision, self.arm)
 
     def _free(self, knobs: Knobs) -> Decision:
+        if self._trying:
+            self._batch = MAX_PLAIN_BATCH
+            return Decision("plain", 0, "a plain step, until the result of a try is known")
         arm, costs, most = self.arm, self.arm.costs, max_nodes(knobs) + 1
         known, tokens = self._drafts(arm).get(QUEUED, Found()), self._expected(arm).tokens
         if not (costs.knows_plain and (known.steps or self._begun)):
@@ -139,17 +163,16 @@ class QueuedPolicy(AutoPolicy):
             decision = replace(decision, budget=untimed[0] - 1, reason=why)
         takes = curve[best] / plain
         pays = (tokens if known.steps else START_TOKENS) > takes
-        if known.steps and pays and allowance.left > takes - 1:
+        if known.tokens > known.steps and pays and allowance.left > takes - 1:
             return decision
-        # A drafter that is not known to pay drafts one step at a time. Right after a draft another one waits for the
-        # host only as long as the return to plain steps would.
-        risk = max(takes + (self._waits if self._since else 0.0) - 1, MIN_TRY_LOSS)
+        # A drafter that was never right, or is not known to pay, drafts one step at a time, between plain steps.
+        risk = max(takes + self._waits - 1, MIN_TRY_LOSS)
         missing = risk - (allowance.left if pays else allowance.spare)
-        if missing <= 0:
-            self._waited = 0.0
+        if missing <= 0 and self._since == WAITING:  # what the last one cost is known
             why = decision.reason if pays else f"drafts are tried again; {risk:.1f} plain steps may be lost"
-            return replace(decision, reason=why, blocking=True)
-        self._batch = min(max(math.floor(missing / SHARE), 1), MAX_PLAIN_BATCH)
+            self._tries = replace(decision, reason=why)
+            return self._tries
+        self._batch = min(max(math.floor(missing / SHARE), WAITING - self._since, 1), MAX_PLAIN_BATCH)
         brought = f"{tokens:.1f} tokens for {takes:.1f} plain steps"
         return Decision("plain", 0, f"drafts bring {brought}; they are tried again")
 
@@ -198,7 +221,7 @@ class QueuedPolicy(AutoPolicy):
         arm, costs, drafts, brought = self.arm, self.arm.costs, self._drafts(self.arm), step.accepted_depth + 1
         spent = costs.add(step, True)
         arm.state.pace.add(len(step.tokens), spent, arm.unit)
-        better = self._since > 0 and brought > 1  # what earlier drafts brought no longer counts
+        better = self._since == WAITING and brought > 1  # what earlier drafts brought no longer counts
         if better:
             drafts.pop(QUEUED, None)
         arm.changed = self._begun = True
@@ -206,7 +229,7 @@ class QueuedPolicy(AutoPolicy):
         arm.count_depth(step, self._part, anew=better)
         usual, unit = costs.typical(len(step.tree.tokens)) if spent else 0.0, costs.unit
         wait = _usual(self._before, _wait(step, usual) / unit)
-        self._waited += wait
+        self._waited = wait
         took = usual / unit + wait
         self._chooser.drafted(0, brought, took, drafts)
         self._allowance.earn(took)

@@ -58,7 +58,7 @@ class ConstrainedCudaDecoder(CudaDecoder):
     def __init__(self, session: SequencePasses, steps: Steps, options: AnswerOptions) -> None:
         # A stop token ends the answer whatever the knobs say: nothing may follow it.
         super().__init__(session, steps, replace(options, knobs=options.knobs.replace(ignore_eos=False)))
-        self._ahead = 1
+        self._max_ahead = 1
         self._started: Started | None = None
         self._open = False  # see `_is_open`, when it was last called; the next tree is built for that
         self._next_knobs: Knobs | None = None

@@ -9,12 +9,12 @@ import torch
 
 from dflash_core.backends.cuda.device_state import send
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, PinnedMemory, Run, ceil_div
+from dflash_core.backends.cuda.state import STEP_SLOTS
 from dflash_core.drafters.ngram_table import RUNS, SLOTS, NgramTable
 
 DEFINES: dict[str, object] = {"TEXT": 1}
 BLOCKS = 2  # of tree_build: one builds the tree, the other prefetches the text
 MAX_CHANGES = 1024  # the most changed numbers in a list: those of 256 new tokens
-LISTS = 4  # lists that are used in rotation: more than the steps that run or are queued
 CHANGE_THREADS = 4 * WARP
 
 
@@ -55,7 +55,7 @@ class DeviceNgrams:
     def _add(self, text: NgramTable, begin: int) -> None:
         """Send the tokens that were added to the text since it had `begin` tokens, and the changes to the table."""
         if self._lists is None:
-            self._lists = itertools.cycle([self._list() for _ in range(LISTS)])
+            self._lists = itertools.cycle([self._list() for _ in range(STEP_SLOTS)])
         changes, apply = next(self._lists)
         places, tokens = text.places(begin)[0], text.tokens[begin:]
         slots, count = len(places), len(places) + len(tokens)

@@ -5,6 +5,7 @@ memory. The card never waits for the host.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ from dflash_core.backends.cuda.state import (
     write_knobs,
 )
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
-from dflash_core.backends.decoder import AnswerDecoder, step_drafts
+from dflash_core.backends.decoder import AnswerDecoder, step_drafts, tokens_left
 from dflash_core.drafters.ngram_table import NgramTable
 from dflash_core.errors import Code, NumericsError, UnsupportedError, not_finite
 from dflash_core.events import EffectiveMode, StepEvent, Stop
@@ -42,6 +43,10 @@ from dflash_core.policy.base import Decision
 from dflash_core.tree import Candidates
 
 AHEAD = 2  # steps that run or are queued while the host reads the previous step's result
+CALM_MS = 0.5  # more where steps are short: the card has as much work while another thread runs Python
+BUSY_MS = 2.0  # the same before a decision that takes the host long
+MAX_AHEAD = STEP_SLOTS - 2  # the slots of the previous result and of the one that is read are in use
+MAX_IN_FLIGHT = AHEAD * (MAX_DEPTH + 1)  # tokens that queued steps may commit; guards count on it
 
 
 def _followed(knobs: Knobs, decision: Decision, limit: int) -> tuple[Knobs, Decision]:
@@ -92,7 +97,9 @@ class CudaDecoder(AnswerDecoder):
         self._requested = self.knobs, self.policy.next(self.knobs)
         self._weights = self.policy.weights(self.knobs)
         self.knobs, self.decision = _followed(*self._requested, session.max_drafted)
-        self._ahead = 1 if session.host_drafter else AHEAD
+        deepest = min(MAX_AHEAD, MAX_IN_FLIGHT // max(session.device_block, 1))
+        self._max_ahead = 1 if session.host_drafter else deepest
+        self._step_ms = math.inf  # of the newest step
         self._queue: deque[Queued] = deque()
         self._read = 0
         self._last: npt.NDArray[np.void] | None = None
@@ -119,6 +126,7 @@ class CudaDecoder(AnswerDecoder):
         self.finish()
         self._halt, self.halted, self._over = None, False, False
         self._read, self._last = 0, None
+        self.policy.injected(())  # steps that it decided are gone
 
     def _went_on(self, stop: Stop | None) -> None:
         self._over, self.halted = stop is not None, stop is None and len(self.answer) == self._halt
@@ -132,7 +140,10 @@ class CudaDecoder(AnswerDecoder):
         """The next finished step."""
         if not self._begun:
             self._begin()
-        while len(self._queue) < self._ahead and not (self._queue and self._queue[-1].decision.blocking):
+        # Each step commits a token at least: none is queued behind the answer's end.
+        left = tokens_left(self.knobs, len(self.answer), self._capacity, self._halt)
+        covering = math.ceil((BUSY_MS if self.policy.busy_soon else CALM_MS) / self._step_ms)
+        while len(self._queue) < max(min(max(covering, AHEAD), self._max_ahead, left), 1):
             self._enqueue()
         self.policy.spare()
         event = self._collect(self._queue.popleft())
@@ -285,6 +296,7 @@ class CudaDecoder(AnswerDecoder):
             longest = self.steps.longest(kind)
             self._queue.append(Queued(mark, self.knobs, self.decision, proposal, proposing_ms, kind.text, longest))
             self._unknown += 1
+        self.policy.queued()
 
     def _catch_up(self, kind: StepKind) -> None:
         """Before a step of that kind: bring the text on the card up to date, and the drafter's cache where the step
@@ -328,6 +340,7 @@ class CudaDecoder(AnswerDecoder):
         self._read, self._last = self._read + 1, slot
         self.halted = int(slot["stop"]) == StopCode.HALTED
         self._over = event.stop is not None or self.halted
+        self._step_ms = max(event.stages.total, 0.1)
         if self.session.host_drafter is not None:
             self.session.host_drafter.observe([self.answer[-1], *event.tokens[:-1]], None)
         self._extend(event.tokens)
