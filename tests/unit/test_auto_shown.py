@@ -12,7 +12,7 @@ from tools.bench.replay import GivenCosts
 from dflash_core.errors import FormatError
 from dflash_core.events import Choice, Piece, PrefillEvent, StageTimes, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.whatif import StepTimes, auto_turn, curve, estimate
+from dflash_core.lab.whatif import StepTimes, auto_turn, curve, estimate, own_ms
 from dflash_core.policy.arm import KINDS, Arm, PairState
 from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import CPU
@@ -111,6 +111,10 @@ def test_what_a_fixed_budget_would_have_taken() -> None:
     auto = auto_turn(steps)
     assert auto is not None
     assert auto.length == pytest.approx(sum(len(step.tokens) for step in steps) / len(steps))
+    timed = [replace(step, stages=StageTimes(verify=8.0, host=2.0)) for step in steps]
+    own = auto_turn(timed)
+    assert own is not None
+    assert own.ms == pytest.approx(own_ms(timed)) == 10.0, "as the speed of the turn, and of other budgets"
     costs = StepTimes()
     for nodes in (3, 22):
         for _ in range(5):

@@ -143,6 +143,8 @@ def test_a_change_that_could_not_be_made_is_a_failure(
     error = capsys.readouterr().err
     assert error.startswith("dflash-tui: nothing was changed: conversations cannot be saved in ")
     assert error.count("\n") == 1
+    assert main(["conversations", "list"]) == 0, "a list changes nothing"
+    assert capsys.readouterr().err.startswith("no conversations\nnote: conversations cannot be saved in ")
 
 
 def test_a_conversation_without_an_id_can_be_deleted(store: Store) -> None:

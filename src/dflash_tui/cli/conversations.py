@@ -28,7 +28,7 @@ def run(call: Invocation) -> int:
         problem = store.problem()
     finally:
         written = store.close()
-    if not written:
+    if not written and args.does in ("import", "delete"):  # the others only read
         raise DFlashError(f"nothing was changed: {problem}")
     if problem:
         write_err(f"note: {problem}")
