@@ -149,6 +149,11 @@ def test_the_strip_and_an_answer_say_who_picks_the_budget() -> None:
         strip.set_reactive(StatusStrip.status, Status(knobs=knobs, used=knobs))
         assert shown in _strip(strip)
         assert f"{shown}, p_min 0" in summary(meter, None, knobs, "")
+    (first, *_), _ = answered()
+    meter = Meter(tokens=3, last=replace(first, mode="plain"))
+    meter.totals.add(first)
+    assert meter.totals.verified
+    assert summary(meter, None, Knobs(), "").endswith("auto, p_min 0 · plain"), "only the last step was plain"
 
 
 def test_the_strip_names_the_mode_that_changes() -> None:
