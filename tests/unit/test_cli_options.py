@@ -98,6 +98,15 @@ def test_the_app_is_not_opened_on_a_terminal_without_a_cursor(
     )
 
 
+@pytest.mark.parametrize("words", [["inspect", ""], ["ask", "--target", "", "hi"]])
+def test_an_empty_name_is_no_file(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable of the shell that is not set; it stood for the current folder."""
+    with pytest.raises(SystemExit) as refusal:
+        cli.main(words)
+    assert refusal.value.code == 2
+    assert "found no name, expected a file or a folder" in capsys.readouterr().err
+
+
 def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def full(*_: object) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
