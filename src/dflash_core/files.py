@@ -16,9 +16,9 @@ from dflash_core.errors import DFlashError, InputError
 _KINDS = (
     (stat.S_ISDIR, "a folder, expected a file; name a file inside it"),
     (stat.S_ISFIFO, "a FIFO, expected a regular file; write its output to a file first"),
-    (stat.S_ISSOCK, "a socket, expected a regular file"),
-    (stat.S_ISCHR, "a device, expected a regular file"),
-    (stat.S_ISBLK, "a device, expected a regular file"),
+    (stat.S_ISSOCK, "a socket, expected a regular file; name another"),
+    (stat.S_ISCHR, "a device, expected a regular file; name another"),
+    (stat.S_ISBLK, "a device, expected a regular file; name another"),
 )
 
 

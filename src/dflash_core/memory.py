@@ -33,6 +33,10 @@ class Component:
         return 0.0 if self.measured is None else abs(self.measured - self.bytes) / max(self.bytes, 1)
 
 
+HOST = "this machine"
+"""The device of a model on the CPU."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryBreakdown:
     """Predicted bytes by component, and the device's memory. `measured`: the process's real use, 0 where unknown."""
@@ -91,7 +95,7 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     count = float(match[1]) * _UNITS[match[2].lower()] if match else 0
     if not 1 <= count < 1 << 60:
-        raise KnobError(f"{text!r} as an amount of memory, expected more than nothing, such as 24GiB or 800MiB")
+        raise KnobError(f"found {text!r}, expected an amount of memory above 0, such as 24GiB or 800MiB")
     return int(count)
 
 

@@ -15,7 +15,7 @@ import pytest
 from dflash_core import Engine, Knobs
 from dflash_core.bench.prompts import Task
 from dflash_core.conversation import Conversation
-from dflash_core.demo import demo_draft, demo_draft_path, demo_target_path
+from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.errors import DFlashError, NumericsError
 from dflash_core.lab.experiment import ENDED_AT_ONCE, Case, Design, Experiment
 from dflash_core.lab.grid import Arm, parse_axes, settings
@@ -28,6 +28,7 @@ from dflash_core.turn_stats import TurnReport
 from dflash_tui.cli import command_line as cli
 from dflash_tui.cli.sweep import ANY_PAIR
 from support import demo_pair
+from support.grids import full
 
 STORY, SUM = "Tell me a story about a fox.", "What is 27 + 58?"
 CASES = (Case.of(Task("story", STORY)), Case.of(Task("sum", SUM, "#### 85")))
@@ -291,14 +292,17 @@ class TestCommand:
         assert "Traceback" not in stderr
 
 
-def test_two_drafter_files_are_compared_by_prompt(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", [False, full(True)], ids=["kinds", "files"])
+def test_two_drafters_are_compared_by_prompt(files: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text(f"{STORY}\n{SUM}\n")
-    files = [str(demo_target_path()), str(demo_draft_path()), str(demo_draft(Path("mtp")))]
-    argv = ["--target", files[0], "--draft", files[1], "--against", files[2], "--prompts", str(prompts)]
+    target, rivals = ["--demo"], ["dflash", "mtp"]
+    if files:
+        target, rivals = ["--target", str(demo_target_path())], [str(demo_draft(Path(kind))) for kind in rivals]
+    argv = [*target, "--draft", rivals[0], "--against", rivals[1], "--prompts", str(prompts)]
     assert cli.main(["bench", *argv, "--repeats", "1", "--set", "max_tokens=6", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert [row["label"] for row in data["rows"]] == ["demo-draft.gguf", "demo-mtp.gguf"]
+    assert [row["label"] for row in data["rows"]] == [Path(one).name for one in rivals]
     assert data["rows"][1]["versus"]["n"] == 2
     assert [row["other_text"] for row in data["rows"]] == [0, 0]
     assert all(row["accept_rate_by_depth"] for row in data["rows"])

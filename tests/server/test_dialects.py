@@ -118,6 +118,13 @@ def test_without_a_limit_the_context_is_it(server: Running, path: str) -> None:
     assert "".join(written(path, one) for one in events(server, path)) == LONG
 
 
+def test_an_answer_names_the_model_that_a_message_leaves_out(server: Running) -> None:
+    script[""] = "I see."
+    body = {"messages": ASK, "max_tokens": 9}
+    assert post(server, "/v1/messages", body)["model"] == post(server, "/v1/chat/completions", body)["model"] != ""
+    assert post(server, "/v1/messages", body | {"model": "any"})["model"] == "any"
+
+
 def test_events_of_a_response_are_numbered(server: Running) -> None:
     found = events(server, "/v1/responses")
     assert [one["sequence_number"] for one in found] == list(range(len(found)))

@@ -28,6 +28,7 @@ class Hub:
     retry_after: str = ""
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     stalled: threading.Event = field(default_factory=threading.Event)
+    api: bytes = b""  # what the library's own requests are answered with
     silent: str = ""  # until `stalled` is set, it does not reply to a "HEAD" or "GET", or stops amid the "bytes"
     fell_silent: threading.Event = field(default_factory=threading.Event)
 
@@ -62,7 +63,8 @@ class _Answer(BaseHTTPRequestHandler):
     def _answer(self, *, body: bool) -> None:
         hub, repo = cast(_Server, self.server).hub, self.path.split("/")[2]
         if self.path.startswith("/api/"):  # requested by the library itself
-            self._head(404, {})
+            self._head(200 if hub.api else 404, {"Content-Type": "application/json"}, len(hub.api))
+            self.wfile.write(hub.api)
             return
         asked = self.headers.get("Range", "")
         hub.asked.append((self.command, asked, self.headers.get("Authorization", "")))

@@ -228,6 +228,14 @@ async def test_panels_follow_what_others_ask_of_the_server(make_app: Callable[..
         assert len(shown.tokens) == 5
         await ask(pilot, "/requests")
         await shows(pilot, "What other programs ask of", "an-agent")
+        for action, key in (("Tune", "f8"), ("Preset", "p"), ("Keep prompts", "c")):
+            assert action not in screen_text(app).splitlines()[-1], "of this program's own server"
+            await pilot.press(key)
+            await shows(pilot, "the model is on the server")
+            assert not app.state.requests.keeps_prompts
+        assert app.chat.parts.program.releasable == 0, "the server's memory is not this machine's"
+        assert app.state.session is not None
+        assert app.state.session.memory().device == "the server"
 
 
 def test_what_only_the_decoder_s_own_process_can_do(session: AttachedSession) -> None:

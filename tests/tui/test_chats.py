@@ -6,6 +6,7 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -492,6 +493,18 @@ async def test_a_cut_off_answer_brings_its_parameters_back(make_app: MakeApp, tm
         await pilot.press("enter")
         await shows(pilot, CUT_OFF)
         await wait_until(pilot, lambda: app.chat.state.knobs == knobs)
+
+
+async def test_a_turn_that_was_cut_off_before_it_was_read_leaves_the_context(make_app: MakeApp) -> None:
+    """Regression: the title row said "ctx 0" where the last turn had not been read when the program was killed."""
+    async with talking(make_app, ("one", "answer one")) as (app, _, _):
+        gauges, turn = app.chat.parts.gauges, app.chat.state.turn
+        assert turn.record is not None
+        report = turn.record.report
+        assert report is not None
+        gauges.stand(report)
+        turn.recall(replace(turn.record, pieces=(), report=None))
+        assert gauges.used == report.stats.prompt_tokens + report.stats.tokens > 0
 
 
 async def test_a_new_conversation_has_no_figures_yet(make_app: MakeApp) -> None:

@@ -163,3 +163,5 @@ def test_the_bar_is_the_card(memory: int) -> None:
         assert abs(red - 50 * over) <= 1
         assert (red > 0) <= (not found.fits)
         assert "fits" in drawn(found).plain
+        assert "frees" not in drawn(found).plain
+        assert "and 512.0 MiB that the present pair frees" in drawn(found, GIB // 2).plain

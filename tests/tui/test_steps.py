@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -71,7 +72,12 @@ async def test_going_through_the_steps(make_app: MakeApp) -> None:
     app = make_app(Stored())
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(pilot, app)
-        await shows(pilot, "turn 3/3", "❯ third", "this turn has no step")
+        await shows(pilot, "turn 3/3", "❯ third", "this turn has no step: its first token was its last")
+        steps = screen(app)
+        assert steps._record is not None
+        steps._record = replace(steps._record, pieces=())
+        steps.draw()
+        await shows(pilot, "this turn has no step: it ended before its first token")
         await pilot.press("comma")
         await shows(pilot, "turn 2/3", "step 1/5", "3 tokens · 3 positions drafted · 4 nodes verified · 2 accepted")
         for key, step in (

@@ -12,7 +12,7 @@ from tools.bench.replay import GivenCosts
 from dflash_core.errors import FormatError
 from dflash_core.events import Choice, Piece, PrefillEvent, StageTimes, StepEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.whatif import StepTimes, auto_turn, curve, estimate
+from dflash_core.lab.whatif import StepTimes, auto_turn, curve, estimate, own_ms
 from dflash_core.policy.arm import KINDS, Arm, PairState
 from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import CPU
@@ -111,6 +111,10 @@ def test_what_a_fixed_budget_would_have_taken() -> None:
     auto = auto_turn(steps)
     assert auto is not None
     assert auto.length == pytest.approx(sum(len(step.tokens) for step in steps) / len(steps))
+    timed = [replace(step, stages=StageTimes(verify=8.0, host=2.0)) for step in steps]
+    own = auto_turn(timed)
+    assert own is not None
+    assert own.ms == pytest.approx(own_ms(timed)) == 10.0, "as the speed of the turn, and of other budgets"
     costs = StepTimes()
     for nodes in (3, 22):
         for _ in range(5):
@@ -145,6 +149,11 @@ def test_the_strip_and_an_answer_say_who_picks_the_budget() -> None:
         strip.set_reactive(StatusStrip.status, Status(knobs=knobs, used=knobs))
         assert shown in _strip(strip)
         assert f"{shown}, p_min 0" in summary(meter, None, knobs, "")
+    (first, *_), _ = answered()
+    meter = Meter(tokens=3, last=replace(first, mode="plain"))
+    meter.totals.add(first)
+    assert meter.totals.verified
+    assert summary(meter, None, Knobs(), "").endswith("auto, p_min 0 · plain"), "only the last step was plain"
 
 
 def test_the_strip_names_the_mode_that_changes() -> None:

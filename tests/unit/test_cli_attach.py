@@ -45,7 +45,7 @@ def test_it_goes_with_the_app(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_key_of_the_environment_is_the_server_s(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setenv("DFLASH_TUI_API_KEY", "of-the-environment")
-    monkeypatch.setattr(command_line, "on_a_terminal", lambda: True)
+    monkeypatch.setattr(command_line, "check_terminal", lambda *_: None)
     monkeypatch.setattr("dflash_tui.launch.run_app", lambda request, config: asked.append(request) or 0)
     for key, expected in ((), "of-the-environment"), (("--key", "typed"), "typed"):
         assert main(["--attach", "http://127.0.0.1:9", *key, "--attach-model", "m"]) == 0

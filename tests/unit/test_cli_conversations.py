@@ -140,9 +140,12 @@ def test_a_change_that_could_not_be_made_is_a_failure(
     export.write_text('{"format":"dflash-tui conversations","version":1,"conversations":[{"card":{"title":"t"},'
                       '"leaf":null,"messages":[],"turns":{}}]}')  # fmt: skip
     assert main(["conversations", "import", str(export)]) == 1
-    error = capsys.readouterr().err
+    out, error = capsys.readouterr()
+    assert out == "", "what was not stored is not listed"
     assert error.startswith("dflash-tui: nothing was changed: conversations cannot be saved in ")
     assert error.count("\n") == 1
+    assert main(["conversations", "list"]) == 0, "a list changes nothing"
+    assert capsys.readouterr().err.startswith("no conversations\nnote: conversations cannot be saved in ")
 
 
 def test_a_conversation_without_an_id_can_be_deleted(store: Store) -> None:

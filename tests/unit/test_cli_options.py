@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -9,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -30,7 +31,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[LoadRequest]:
         return 0
 
     monkeypatch.setitem(sys.modules, "dflash_tui.launch", SimpleNamespace(run_app=run_app))
-    monkeypatch.setattr(cli, "on_a_terminal", lambda: True)
+    monkeypatch.setattr(cli, "check_terminal", lambda *_: None)
     return requests
 
 
@@ -83,6 +84,36 @@ def test_the_app_is_not_opened_into_a_pipe(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == (
         "dflash-tui: the app needs a terminal; in a pipe or a script use: dflash-tui ask\n"
     )
+
+
+def test_the_app_is_not_opened_on_a_terminal_without_a_cursor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dflash_tui.terminal.output.on_a_terminal", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    assert cli.main([]) == 1
+    assert capsys.readouterr().err == (
+        "dflash-tui: the app needs a terminal with a cursor, and TERM is dumb; set xterm-256color, or use: "
+        "dflash-tui ask\n"
+    )
+
+
+@pytest.mark.parametrize("words", [["inspect", ""], ["ask", "--target", "", "hi"]])
+def test_an_empty_name_is_no_file(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable of the shell that is not set; it stood for the current folder."""
+    with pytest.raises(SystemExit) as refusal:
+        cli.main(words)
+    assert refusal.value.code == 2
+    assert "found no name, expected a file or a folder" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cli, "_dispatch", full)
+    assert cli.main(["models"]) == 1
+    assert "the output is cut off: no space left on its disk; write it to another one" in capsys.readouterr().err
 
 
 def test_a_conversation_to_go_on_with(opened: list[LoadRequest], capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +200,8 @@ def test_help_names_the_drafters_and_the_first_start(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert all(kind in said for kind in ("Qwen3 or Qwen3.5", "DFlash 2", "DSpark", "MTP", "the text itself"))
+    assert all(kind in said for kind in ("dflash-tui models lists", "DFlash 2", "DSpark", "MTP", "the text itself"))
+    assert "Qwen" not in said, "there are more families than one, and models lists them"
     assert "the first start of the app asks which" in said
 
 
@@ -225,7 +257,7 @@ def test_what_goes_wrong_outside_is_one_line(
         raise error
 
     monkeypatch.setitem(sys.modules, "dflash_tui.launch", SimpleNamespace(run_app=run_app))
-    monkeypatch.setattr(cli, "on_a_terminal", lambda: True)
+    monkeypatch.setattr(cli, "check_terminal", lambda *_: None)
     assert cli.main([]) == code
     captured = capsys.readouterr()
     assert captured.out == ""

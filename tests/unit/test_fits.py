@@ -320,7 +320,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["0", "0GiB", "-1", "", "GiB", "nan", "1e99", "24 bananas", "9" * 400, "٣GiB", "0.1"])
 def test_sizes_that_are_none(text: str) -> None:
-    with pytest.raises(KnobError, match="expected more than nothing, such as 24GiB"):
+    with pytest.raises(KnobError, match="expected an amount of memory above 0, such as 24GiB"):
         parse_bytes(text)
 
 
@@ -329,7 +329,7 @@ def test_no_memory_at_all_is_one_line(option: str, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as ended:
         main(["plan", option, "0"])
     assert ended.value.code == 2
-    assert "'0' as an amount of memory" in capsys.readouterr().err.splitlines()[-1]
+    assert "found '0', expected an amount of memory above 0" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_context_that_no_load_takes_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -246,6 +246,11 @@ def test_incomplete_folders(tmp_path: Path) -> None:
         )
     write_draft(folder / "d.gguf", 0)
     assert refused(open_drafter, folder).endswith("; name the file d.gguf itself")
+    (folder / "model.safetensors").rename(tmp_path / "model.safetensors")
+    assert refused(open_drafter, folder).endswith(
+        "is a folder, expected one of its GGUF files; name it, such as d.gguf"
+    )
+    (tmp_path / "model.safetensors").rename(folder / "model.safetensors")
     absent = "none.safetensors does not exist; check the path"
     assert refused(open_drafter, tmp_path / "none.safetensors") == absent
     config.write_text(json.dumps(ZLAB))

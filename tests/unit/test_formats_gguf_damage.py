@@ -66,7 +66,7 @@ def test_not_a_gguf_file(tmp_path: Path, content: bytes, message: str) -> None:
 def test_paths_that_are_no_files(tmp_path: Path) -> None:
     assert "does not exist; check the path" in refused(open_gguf, tmp_path / "absent.gguf")
     assert "is a folder, expected a file" in refused(open_gguf, tmp_path)
-    assert "is a device, expected a regular file" in refused(open_gguf, Path("/dev/null"), InputError)
+    assert "is a device, expected a regular file; name another" in refused(open_gguf, Path("/dev/null"), InputError)
     assert "cannot be read" in refused(open_gguf, tmp_path / ("x" * 300))
 
 

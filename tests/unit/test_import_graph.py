@@ -26,7 +26,6 @@ NAMES = {
     "dflash_core/models/delta_net.py": "says whose formulas the layer has",
     "dflash_core/text/template.py": "says which published template a hash is of",
     "dflash_core/text/pre_tokenizers.py": "the name of a pre-tokenizer",
-    "dflash_tui/cli/options.py": "tells the user what can be loaded",
 }
 
 

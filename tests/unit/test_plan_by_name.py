@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from dflash_tui.application import smollm2
 from dflash_tui.application.hub.catalogue import load_catalogue
 from dflash_tui.application.hub.files import HubError
 from dflash_tui.application.hub.fitting import fit_check
-from dflash_tui.application.hub.quantisations import Quantisation, chosen, folder, grouped
+from dflash_tui.application.hub.quantisations import Quantisation, chosen, folder, grouped, quantisations
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli import get
 from dflash_tui.cli.command_line import main
@@ -150,3 +151,16 @@ def test_a_repository_that_is_a_folder(
     monkeypatch.setattr(get, "quantisations", lambda repo, endpoint: there)
     assert main(["get", "o/n"]) == 0, "with other models beside it, one is chosen"
     assert "safetensors" in capsys.readouterr().out
+
+
+def test_the_files_of_a_repository_come_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their sizes; where there is no network the library does not wait and ask again, with lines of its own."""
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    siblings = [{"rfilename": "BF16/M-Q8_0.gguf", "size": 80}, {"rfilename": "README.md", "size": 9}]
+    with serving() as hub:
+        hub.api = json.dumps({"id": "o/n", "siblings": siblings}).encode()
+        assert quantisations("o/n", hub.endpoint) == [Quantisation("Q8_0", "BF16/M-Q8_0.gguf", 80)]
+    with pytest.raises(HubError, match="the hub cannot be reached"):
+        quantisations("o/n", "http://127.0.0.1:1")
+    assert not slept

@@ -165,6 +165,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
             assert titles(store, "goes")[0] == "goes on"
             assert store.problem() == ""
             assert not store.close(), "something could not be kept"
+            assert not store.on_disk, "the program names no command that goes on with it"
         assert len(titles(Store(folder))) == 3
 
 

@@ -165,7 +165,9 @@ def _open_zlab(path: Path) -> tuple[DraftConfig, WeightFile]:
         raise FormatError(f"{path} does not exist; check the path")
     if not (folder / "config.json").exists():
         inside = sorted(file.name for file in folder.glob("*.gguf")) if path.is_dir() else []
-        if path.is_dir() and not inside and not any(folder.glob("*.safetensors")):
+        if path.is_dir() and not any(folder.glob("*.safetensors")):
+            if inside:
+                raise FormatError(f"{path} is a folder, expected one of its GGUF files; name it, such as {inside[0]}")
             expected = "a GGUF file, or a config.json and .safetensors files"
             raise FormatError(f"{path} has no model in it, expected {expected}; check the path")
         hint = f"name the file {inside[0]} itself" if inside else "download config.json as well"

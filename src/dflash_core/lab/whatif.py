@@ -154,7 +154,7 @@ def auto_turn(steps: Sequence[StepEvent]) -> AutoTurn | None:
     """The turn's own row, where `auto` chose its trees from the first step to the last; None for any other."""
     if not all(step.knobs.mode == "auto" for step in steps) or all(step.choice is None for step in steps):
         return None
-    seconds = sum(step.stages.total - step.stages.host for step in steps) / 1e3
+    seconds = sum(step.stages.total for step in steps) / 1e3  # as the times of other budgets, the host's included
     nodes = sum(len(step.tree.tokens) - 1 for step in steps) / len(steps)
     return AutoTurn(len(steps), sum(len(step.tokens) for step in steps), nodes, seconds)
 

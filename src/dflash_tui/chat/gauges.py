@@ -104,9 +104,9 @@ class Gauges(Controller):
 
     @property
     def used(self) -> int:
-        """Positions of the conversation on the screen, from the running turn or from its last one."""
+        """Positions of the conversation on the screen, from the running turn or from the last one that was read."""
         meter = self.state.turn.meter
-        return meter.positions if meter is not None else self._standing
+        return meter.positions if meter is not None and meter.positions else self._standing
 
     def stand(self, report: TurnReport | None, share: float = 1.0) -> None:
         """Another conversation or branch is shown: its last answer's report has its length. If old turns were left out

@@ -76,7 +76,7 @@ class ProgramController(Controller):
     def releasable(self) -> int:
         """Bytes of device memory that the present pair uses, and releases before another one is loaded."""
         session = self.state.session
-        if session is None:
+        if session is None or self.state.attached:
             return 0
         components = session.memory().components
         return sum(one.bytes if one.measured is None else one.measured for one in components if one.name != OTHERS)

@@ -35,6 +35,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _path(text: str) -> Path:
+    if not text:  # a variable of the shell that is not set; Path("") is the current folder
+        raise KnobError("found no name, expected a file or a folder")
+    return Path(text).expanduser()
+
+
 def _port(text: str) -> int:
     port = int(text) if text.isdecimal() and len(text) <= 5 else -1
     if not 0 <= port <= 65535:
@@ -42,7 +48,7 @@ def _port(text: str) -> int:
     return port
 
 
-file_path = _argument(lambda text: Path(text).expanduser())
+file_path = _argument(_path)
 memory_size = _argument(parse_bytes)  # bytes, as 24GiB
 positive = _argument(_positive)
 port = _argument(_port)

@@ -6,6 +6,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from dflash_core.bench.plain_loop import plain_loop_ms
+from dflash_core.demo import demo_draft
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
 from dflash_core.lab.experiment import Design
@@ -41,7 +42,7 @@ def run(call: Invocation) -> int:
         draft, other = request.draft, args.against
         labels = (draft.name, other.name) if draft.name != other.name else (str(draft), str(other))
         grid, axes = tuple(Arm(label, request.knobs, model=model) for model, label in enumerate(labels)), []
-        others = [with_drafter(engine, other, request.kv)]
+        others = [with_drafter(engine, other if request.target is not None else demo_draft(other), request.kv)]
     result, fault, code = measure(lab.experiment(Design(grid, cases, repeats, tuple(axes), base=0), others), notes)
     loop_ms = _plain_loop_ms(engine)
     found = {**to_json(result), "plain_loop_ms": loop_ms}

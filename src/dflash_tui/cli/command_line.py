@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import errno
 import gc
 import io
 import os
@@ -31,7 +32,7 @@ from dflash_tui.server.settings import keys_given
 from dflash_tui.settings.key_rules import key_rules
 from dflash_tui.terminal import marks
 from dflash_tui.terminal.hangup import watched
-from dflash_tui.terminal.output import discard, on_a_terminal, write_err, write_out
+from dflash_tui.terminal.output import check_terminal, discard, write_err, write_out
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 ESCAPE_MS = "25"
@@ -90,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             discard(stream)
         return DONE
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and not error.filename:
+            return _fail("the output is cut off: no space left on its disk; write it to another one")
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
     except MemoryError:
         return _fail("out of memory; close other programs or use a smaller model")
@@ -204,8 +207,7 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
         AttachedServer(args.attach)  # refuses what is no address
         key = args.attach_key or next(iter(keys_given()), "")
         request = dataclasses.replace(request, attach=args.attach, attach_key=key, attach_model=args.attach_model)
-    if not on_a_terminal():
-        raise DFlashError("the app needs a terminal; in a pipe or a script use: dflash-tui ask")
+    check_terminal("the app", "use: dflash-tui ask")
     from dflash_tui.launch import run_app
 
     return run_app(request, config)

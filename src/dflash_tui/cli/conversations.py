@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -24,12 +25,14 @@ def run(call: Invocation) -> int:
     does = {"list": _list, "export": _export, "import": _import, "delete": _delete}
     args, store = call.args, Store(data_folder())
     try:
-        does[args.does](store, args)
+        report = does[args.does](store, args)
         problem = store.problem()
     finally:
         written = store.close()
-    if not written:
-        raise DFlashError(f"nothing was changed: {problem}")
+    if report is not None:
+        if not written:
+            raise DFlashError(f"nothing was changed: {problem}")
+        report()
     if problem:
         write_err(f"note: {problem}")
     return 0
@@ -79,27 +82,24 @@ def _export(store: Store, args: argparse.Namespace) -> None:
         write_err(f"{args.output}: {counted(len(cards), 'conversation')}, {len(data):,} bytes")
 
 
-def _import(store: Store, args: argparse.Namespace) -> None:
+def _import(store: Store, args: argparse.Namespace) -> Callable[[], None]:
+    """Returns what reports the change, once it is on the disk; so does `_delete`."""
     found = [one for path in args.files for one in from_file(path)]  # all of them are valid, or none is imported
     notes = Notes()
     cards = [import_file(store, one, partial(notes.progress, "importing")) for one in found]
     notes.end_line()
     if args.json:
-        write_json({"conversations": [_about(card) for card in cards]})
-    else:
-        for card in cards:
-            write_out(_named(card) + "\n")
+        return lambda: write_json({"conversations": [_about(card) for card in cards]})
+    return lambda: write_out("".join(f"{_named(card)}\n" for card in cards))
 
 
-def _delete(store: Store, args: argparse.Namespace) -> None:
+def _delete(store: Store, args: argparse.Namespace) -> Callable[[], None]:
     cards = [store.find(name) for name in args.names]  # all of them exist, or none is deleted
     for card in cards:
         store.delete(card.id)
     if args.json:
-        write_json({"deleted": [_about(card) for card in cards]})
-    else:
-        for card in cards:
-            write_err(f"deleted {_named(card)}")
+        return lambda: write_json({"deleted": [_about(card) for card in cards]})
+    return lambda: write_err("\n".join(f"deleted {_named(card)}" for card in cards))
 
 
 def _about(card: Card) -> dict[str, Any]:

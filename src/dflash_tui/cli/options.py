@@ -205,9 +205,10 @@ BY_NAME = {one.name: one for one in COMMANDS}
 _UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(?P<word>[^']+)'")
 
 DESCRIPTION = """\
-Chat in the terminal with a GGUF model of the Qwen3 or Qwen3.5 architectures,
-dense or with experts, decoded in this process with a drafter (DFlash, DFlash 2,
-DSpark, MTP or the text itself) and DDTree. Without a command the app opens.
+Chat in the terminal with a model, a GGUF file or a folder of safetensors, that
+is decoded in this process with a drafter (DFlash, DFlash 2, DSpark, MTP or the
+text itself) and DDTree. dflash-tui models lists which models run. Without a
+command the app opens.
 Without --target it takes the model that the settings name. If they name none,
 the first start of the app asks which; all else takes the built-in demo pair."""
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dflash_core.errors import DFlashError
 from dflash_core.trace import Trace, read_trace
 from dflash_tui.application.replay import reported
 from dflash_tui.cli.options import Invocation
-from dflash_tui.terminal.output import Notes, on_a_terminal, write_json
+from dflash_tui.terminal.output import Notes, check_terminal, write_json
 
 
 def run(call: Invocation) -> int:
@@ -20,8 +19,7 @@ def run(call: Invocation) -> int:
     if call.args.json:
         write_json(summary(trace))
         return 0
-    if not on_a_terminal():
-        raise DFlashError("a replay needs a terminal; in a pipe or a script use: dflash-tui replay FILE --json")
+    check_terminal("a replay", "use: dflash-tui replay FILE --json")
     from dflash_tui.cli.replay_app import show  # imports the whole app
 
     return show(trace, path)

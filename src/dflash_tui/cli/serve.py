@@ -7,7 +7,6 @@ import signal
 import sys
 from dataclasses import replace
 
-from dflash_core.errors import DFlashError
 from dflash_tui.application import collector
 from dflash_tui.application.log import LOG
 from dflash_tui.application.requests import Requests
@@ -15,7 +14,7 @@ from dflash_tui.application.settings.presets import Presets
 from dflash_tui.cli.options import Invocation
 from dflash_tui.server.request_log import RequestLog
 from dflash_tui.server.settings import MAX_BODY, ServerSettings, keys_given, needs
-from dflash_tui.terminal.output import Notes, on_a_terminal, write_json, write_out
+from dflash_tui.terminal.output import Notes, check_terminal, write_json, write_out
 
 
 def run(call: Invocation) -> int:
@@ -23,8 +22,7 @@ def run(call: Invocation) -> int:
     settings = _settings(call)
     needs()
     if call.args.ui:
-        if not on_a_terminal():
-            raise DFlashError("serve --ui needs a terminal for the app; in a pipe or a script leave --ui out")
+        check_terminal("serve --ui", "leave --ui out")
         from dflash_tui.launch import run_app
 
         clients = {**call.config.settings.clients, **_clients(call)}

@@ -125,7 +125,7 @@ class PlanScreen(ModalScreen[bool]):
             self._setup = self._setup or self._shown.setup
             enter = "fetches it" if self._unfetched else "loads it"
             self.query_one(KeyHints).tell(("← →", "context"), ("↑ ↓", "keys and values"), ("Enter", enter), BACK)
-            body.update(drawn(self._shown))
+            body.update(drawn(self._shown, self._chat.program.releasable))
 
     def action_context(self, by: int) -> None:
         if (setup := self._setup) is not None and self._planning.estimator is not None:
@@ -159,11 +159,12 @@ def contexts(estimator: MemoryEstimator) -> list[int]:
     return [*(1 << power for power in range(9, 21) if 1 << power < longest), longest]
 
 
-def drawn(found: MemoryPlan) -> Content:
-    """A plan as text: the bar, its components, what fits, and what would help."""
+def drawn(found: MemoryPlan, freed: int = 0) -> Content:
+    """A plan as text: the bar, its components, what fits, and what would help. `freed`: bytes of the present pair."""
     setup, dim = found.setup, "$foreground 70%"
     parts: list[str | tuple[str, str]] = [
         (f"computed for {found.machine}\n", dim),
+        (f"and {gib(freed)} that the present pair frees\n" if freed else "", dim),
         (f"{setup.context:,} positions", "bold"), ", keys and values as ", (f"{setup.kv}\n", "bold"),
         *bar(found, WIDTH), "\n",
     ]  # fmt: skip

@@ -72,7 +72,20 @@ class RequestsScreen(RowsScreen):
         names = one.client.partition(" ")[0] or "no name", one.preset, one.model
         return (*(clip(name, SHORT_NAME if self._narrow else MAX_NAME) for name in names), *figures, _state(one))
 
+    def hint(self, action: str, label: str) -> str:
+        """The footer's label of an action. Presets and measurements of a server's requests are not this program's."""
+        here = not self.chat.state.attached or action not in ("preset", "keep", "tune")
+        return super().hint(action, label) if here else ""
+
+    def _refused(self) -> bool:
+        """Whether the model is on a server; then the user reads so."""
+        if attached := self.chat.state.attached:
+            self.say(self.chat.state.refusal)
+        return attached
+
     def action_preset(self) -> None:
+        if self._refused():
+            return
         one = self._listed.get(self.rows.cursor_key or "")
         client = client_name(one.client) if one is not None else ""
         if one is None or not client:
@@ -88,6 +101,8 @@ class RequestsScreen(RowsScreen):
         self.say(f"the next requests of {client} get {what}{problem}")
 
     def action_keep(self) -> None:
+        if self._refused():
+            return
         requests = self.chat.state.requests
         requests.keep_prompts(not requests.keeps_prompts)
         self.say(
@@ -98,6 +113,8 @@ class RequestsScreen(RowsScreen):
         self.draw()
 
     def action_tune(self) -> None:
+        if self._refused():
+            return
         one = self._listed.get(self.rows.cursor_key or "")
         client = client_name(one.client) if one is not None else ""
         requests = self.chat.state.requests

@@ -153,7 +153,9 @@ class StepsScreen(Page):
         if not self._steps:
             session = self.chat.state.session
             missing = session.missing.get("steps", "") if session is not None else ""
-            return Content(missing or "this turn has no step: its first token was its last")
+            drawn = self._record is not None and self._record.pieces
+            why = "its first token was its last" if drawn else "it ended before its first token"
+            return Content(missing or f"this turn has no step: {why}")
         assert self._record is not None
         step = self._steps[self.step - 1]
         knobs = (f"{name} {SPEC[name].show(getattr(step.knobs, name))}" for name in SHOWN_KNOBS)

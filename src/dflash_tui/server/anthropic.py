@@ -156,11 +156,11 @@ def _use(block: dict[str, Any], place: str) -> Call:
 class AnthropicWriter(BlockWriter):
     """Writes a message."""
 
-    def __init__(self, request: MessagesRequest) -> None:
+    def __init__(self, request: MessagesRequest, model: str) -> None:
         super().__init__(request)
         self._content: list[dict[str, Any]] = []
         self.answer = {
-            "id": new_id("msg_"), "type": "message", "role": "assistant", "model": request.model or "", "content": [],
+            "id": new_id("msg_"), "type": "message", "role": "assistant", "model": model, "content": [],
             "stop_reason": None, "stop_sequence": None,
         }  # fmt: skip
 

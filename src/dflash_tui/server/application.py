@@ -37,7 +37,8 @@ class Generation:
 
     async def messages(self, http: HTTPRequest) -> ASGIApp:
         request = await self._service.read(http, anthropic.MessagesRequest)
-        return self._answer(request, lambda: anthropic.asked_of(request), anthropic.AnthropicWriter(request))
+        name = request.model or self._service.name
+        return self._answer(request, lambda: anthropic.asked_of(request), anthropic.AnthropicWriter(request, name))
 
     async def completions(self, http: HTTPRequest) -> ASGIApp:
         request, service = await self._service.read(http, completions.CompletionRequest), self._service

@@ -152,5 +152,6 @@ def _refusal(scope: Scope, error: Exception) -> RequestError:
         return FAULT
     what = f"{scope['method']} {scope['path']}"[:120]
     if error.status_code == 405:
-        return RequestError(405, f"{what}: this path takes another method", headers=error.headers or {})
+        headers = error.headers or {}
+        return RequestError(405, f"{what}: this path takes {headers.get('Allow', 'another method')}", headers=headers)
     return RequestError(error.status_code, f"{what}: there is no such path", code="not_found")

@@ -32,6 +32,14 @@ def on_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def check_terminal(what: str, instead: str) -> None:
+    """Refuse to open the app where there is no terminal, or one that it cannot draw on. Raises DFlashError."""
+    if not on_a_terminal():
+        raise DFlashError(f"{what} needs a terminal; in a pipe or a script {instead}")
+    if os.environ.get("TERM") == "dumb":
+        raise DFlashError(f"{what} needs a terminal with a cursor, and TERM is dumb; set xterm-256color, or {instead}")
+
+
 def discard(stream: TextIO) -> None:
     """Redirect a broken stream to the null device, so that the final flush at exit does not fail."""
     try:

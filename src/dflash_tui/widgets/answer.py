@@ -201,10 +201,12 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
         stats, stop = report.stats, _STOPS[report.stop]
         mode: str = report.mode
         tokens, rate, accept = stats.tokens, stats.tokens_per_second, stats.acceptance_length
+        drafted = stats.verified > 0  # by an earlier step, where the last one was plain
     else:
         event, stop = meter.last or meter.prefill, ""
         mode = event.mode if event is not None else ""
         tokens, rate, accept = meter.tokens, meter.overall_rate, meter.totals.acceptance_length
+        drafted = meter.totals.verified > 0 or not mode
     if not tokens and not (report is not None and report.source):
         return outcome or "no tokens"
     parts = [
@@ -212,6 +214,6 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
         f"{tokens} tok" if tokens else "",
         f"{accept:.1f} tok/step" if accept else "",
     ]
-    if mode in DRAFTED or (report is None and not mode):
+    if mode in DRAFTED or drafted:
         parts.append(f"{knobs.drafting}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
     return DOT.join(filter(None, (*parts, mode, report.draws if report else "", outcome or stop)))

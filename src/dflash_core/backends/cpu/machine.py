@@ -24,7 +24,7 @@ from dflash_core.progress import Progress
 class CpuMachine:
     """Implements `backends.base.Machine` for the reference backend."""
 
-    name = "this machine"
+    name = memory.HOST
     prefill_chunk = PREFILL_CHUNK
     tree_width = MAX_WIDTH
     notes: tuple[str, ...] = ()

@@ -132,5 +132,5 @@ def _check_fits(component: str, file: WeightFile, dense: int) -> None:
         f"take a model of at most {gib(int(DENSE_SHARE * host.free))} as floats, "
         f"or close programs that hold {gib(max(0, dense - host.free))}"
     )
-    needed = MemoryBreakdown("this machine", (Component(component, dense, "float32 weights"),), host.total, host.free)
+    needed = MemoryBreakdown(memory.HOST, (Component(component, dense, "float32 weights"),), host.total, host.free)
     memory.check(needed, remedies)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
-from dflash_core.memory import MemoryBreakdown
+from dflash_core.memory import HOST, MemoryBreakdown
 from dflash_core.messages import Message
 from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, assemble, decode
 from dflash_tui.application.attach.engine import Chunk
@@ -143,7 +144,8 @@ class AttachedSession(ServerSession):
         """That of the other machine, as it is now; the last known where it does not answer."""
         with suppress(DFlashError):
             self._state = decode_state(self.server.fetch("/dflash/session"))
-        return self._state.memory
+        memory = self._state.memory
+        return replace(memory, device="the server") if memory.device == HOST else memory
 
     def _count(self, text: str) -> int:
         return len(self.server.json("/tokenize", {"content": text})["tokens"])

@@ -7,13 +7,12 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 from huggingface_hub import HfApi
-from huggingface_hub.hf_api import RepoFile
 
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
 from dflash_core.formats.splits import INDEX, SPLIT_NAME
 from dflash_tui.application.hub.catalogue import Pair, source_of
-from dflash_tui.application.hub.fetch import explained
+from dflash_tui.application.hub.fetch import TIMEOUT_S, explained
 from dflash_tui.application.hub.files import HubError
 from dflash_tui.application.hub.waiting import as_it_comes
 
@@ -43,11 +42,11 @@ def quantisations(repo: str, endpoint: str | None = None) -> list[Quantisation]:
 
     def asked() -> Generator[tuple[str, int], None, None]:
         try:
-            for one in HfApi(endpoint=endpoint).list_repo_tree(repo, recursive=True):
-                if isinstance(one, RepoFile):
-                    yield one.path, one.size
+            # Not `list_repo_tree`, which asks again for half a minute where there is no network.
+            about = HfApi(endpoint=endpoint).model_info(repo, files_metadata=True, timeout=TIMEOUT_S)
         except Exception as error:
             raise explained(error, repo) from None
+        yield from ((one.rfilename, one.size or 0) for one in about.siblings or ())
 
     files = list(as_it_comes(asked, lambda: None))
     found = [*grouped(files), *folder(files)]

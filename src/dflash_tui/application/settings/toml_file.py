@@ -35,7 +35,9 @@ def read_toml(path: Path, *, optional: bool = False) -> tuple[str, dict[str, Any
         table = tomllib.loads(text)
     except RecursionError:
         raise TomlError("values nested too deep") from None
-    except ValueError as error:  # not UTF-8, not TOML, or a number of thousands of digits
+    except UnicodeDecodeError as error:
+        raise TomlError(f"byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
+    except ValueError as error:  # not TOML, or a number of thousands of digits
         raise TomlError(" ".join(str(error).split())) from None
     if _deeper(table, DEEPEST):
         raise TomlError(f"tables nested deeper than {DEEPEST}")

@@ -63,8 +63,8 @@ class Database:
 
     @property
     def on_disk(self) -> bool:
-        """Whether changes are written to the disk."""
-        return self._memory is None
+        """Whether changes are written to the disk; of a closed database, whether all of them were."""
+        return self._memory is None and not self._unsaved
 
     def problem(self) -> str:
         """The problem with the disk, returned once."""
