@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-
-import numpy as np
-import torch
-
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.drafters.mtp import Mtp
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.drafters.base import DraftModel, LoadedModel, OpenedModel
@@ -42,15 +35,3 @@ class CudaDraft(LoadedModel[DraftModel]):
         session = self._session(len(array))
         session.observe(array)
         return session
-
-    def teacher_forced(self, tokens: Sequence[int], outputs: Logits) -> Logits:
-        """Logits (n - 1, vocab) for n tokens and the outputs (n, hidden) of the target's last layer."""
-        session = self._session(len(tokens))
-        drafter = session.drafter
-        assert isinstance(drafter, Mtp), "the session's drafter is not an MTP head"
-        rows = []
-        with session.device.stream():
-            for at, (token, root) in enumerate(itertools.pairwise(tokens)):
-                drafter.follow(token, torch.from_numpy(outputs[at]))
-                rows.append(drafter.chain(root, 1, None, session.head, session.launch))
-        return np.concatenate(rows)
