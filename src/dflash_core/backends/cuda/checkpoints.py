@@ -38,7 +38,7 @@ class Checkpoints:
     """Checkpoints of a session that rings still have a part of. The drafter's part is copied at once: it is small."""
 
     def __init__(self, device: Device, memory: SequenceMemory) -> None:
-        self._device, self._memory = device, memory
+        self._device, self._memory, self._empty = device, memory, device.host.empty
         self._open = WeakSet[CudaCheckpoint]()
 
     def make(self, length: int) -> CudaCheckpoint:
@@ -72,7 +72,3 @@ class Checkpoints:
                 if point.saved[at] is None:
                     point.saved[at] = memory.checkpoint(point.length, self._empty)
             self._device.synchronize()
-
-    @property
-    def _empty(self) -> Callable[..., Tensor]:
-        return self._device.host.empty

@@ -1,7 +1,9 @@
 """How long passes and prompts' chunks of a target take on this card: measured at its first load, then stored.
 
-The policy needs the times of passes. Whether prompts run in chunks or in passes follows from both (prompts.py). They
-are stored next to the compiled kernels, by card, driver and kernels.
+The policy needs the times of passes. Whether prompts run in chunks or in passes follows from both: a pass reads all
+weights as they are; a chunk first converts them to f16 for the library, a fixed cost, then little per row. Chunks win
+from some 200 tokens on, but on GeForce cards, which add products of halves at half the rate, the fixed cost may never
+be earned back. Times are stored next to the compiled kernels, by card, driver and kernels.
 """
 
 from __future__ import annotations
@@ -23,10 +25,9 @@ from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.layers.experts import ExpertProjection
 from dflash_core.backends.cuda.projection import Projection
-from dflash_core.backends.cuda.prompts import TIMED_CHUNKS
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.state import WIDTHS
+from dflash_core.backends.cuda.state import PASS_ROWS, WIDTHS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.damaged import DAMAGED
 from dflash_core.files import write_whole
@@ -38,6 +39,14 @@ TIMED_FILES = ("matmul.cu", "head.cu", "logits.cu", "experts_in.cu", "experts_ou
 PASS_DEPTH, PASS_ROUNDS = 32, 5
 CHUNK_ROUNDS = 2
 TOKEN_STEP = 7919  # difference between neighbouring token ids of a timed pass
+
+PASSES = "passes"
+READINGS = ("auto", PASSES)  # how prompts may be read: the fastest way, or always in passes
+TIMED_CHUNKS = (256, 1024)  # rows
+NEVER = 1 << 30
+COMMIT = 1.05  # time of a pass and its commit, where the pass alone takes 1
+# Passes of PASS_ROWS rows need memory that trees of the default settings do not: only if they win up to so many tokens.
+WORTHWHILE = 512
 
 ByTarget = Mapping[str, Mapping[int, float]]
 
@@ -189,3 +198,19 @@ def store(path: Path, timings: Timings) -> str:
             f"timings of passes cannot be saved in {path.parent} ({error.strerror or error}); every start repeats them"
         )
     return ""
+
+
+def chunks_from(passes: Mapping[int, float], chunks: Mapping[int, float]) -> int | None:
+    """How many tokens a prompt must have so that chunks are faster than passes of PASS_ROWS rows; None if such passes
+    are not worth their memory.
+
+    `passes`: milliseconds of a pass by rows; `chunks`: of a chunk by rows. Either may be empty.
+    """
+    if PASS_ROWS not in passes or not chunks:
+        return None
+    few, many = TIMED_CHUNKS
+    row = (chunks[many] - chunks[few]) / (many - few)
+    fixed = chunks[few] - row * few
+    gained = COMMIT * passes[PASS_ROWS] / PASS_ROWS - row  # by a chunk, for each row
+    shortest = int(fixed / gained) + 1 if fixed < NEVER * gained else NEVER
+    return shortest if shortest > WORTHWHILE else None

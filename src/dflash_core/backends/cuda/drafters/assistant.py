@@ -164,7 +164,7 @@ class Assistant(ChainDrafter):
         return list(self._token(head, depth))
 
     def _token(self, head: Head, depth: int) -> Iterator[Launch]:
-        draft, buffers, eps = self.draft, self.buffers, self.draft.config.rms_eps
+        draft, buffers = self.draft, self.buffers
         pre, post, spec = draft.pre_projection, draft.post_projection, draft.target.spec
         state, slots = self.hidden, len(self.hidden)
         if depth:  # the activations of the token before are still there; its logits are no longer needed
@@ -181,14 +181,11 @@ class Assistant(ChainDrafter):
         )  # fmt: skip
         yield from pre.launches(buffers.acts, buffers.narrow, 1)
         before = Added(pre.split_k, buffers.narrow, fresh=True)
-        scope = Pass(self.state, buffers, 1, 0, self.one_row)
+        scope = Pass(self.state, buffers, 1, 0, self.one_row, draft.config.rms_eps)
         for block, branch in zip(draft.blk, self.branches, strict=True):
-            before = yield from block_launches(block, branch, scope, eps, before)
+            before = yield from block_launches(block, branch, scope, before)
         readers = sorted((draft.head.reader(head), post), key=lambda one: not one.plan.needs_q8)
-        yield norm_launch(
-            buffers.h, draft.output_norm, eps, 1, buffers.acts, readers[0], self.one_row, 0,
-            added=before, both=True, normed=draft.head.row,
-        )  # fmt: skip
+        yield norm_launch(scope, draft.output_norm, readers[0], added=before, both=True, normed=draft.head.row)
         yield from draft.head.launches(head, buffers, depth)
 
     def logits_row(self, head: Head) -> torch.Tensor:

@@ -15,7 +15,7 @@ from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk, Stage
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, Device, Inputs, Launch, ceil_div
+from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, ceil_div, optional
 from dflash_core.backends.cuda.layers.attention_weights import (
     AttentionWeights,
     frequencies,
@@ -33,7 +33,7 @@ from dflash_core.backends.cuda.layers.base import (
 )
 from dflash_core.backends.cuda.layers.cache_memory import CacheMemory, slots_of
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, HeadShape, SplitLaunch, SplitOrder, Splits
-from dflash_core.backends.cuda.layers.visible_rows import VisibleRows
+from dflash_core.backends.cuda.layers.visible_rows import visible_rows
 from dflash_core.backends.cuda.layers.windowed_rows import SINK_DIMS, windowed_attention, windowed_results, with_sinks
 from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
@@ -189,12 +189,6 @@ class AttentionBranch(Branch):
     def _defines(self) -> dict[str, object]:
         return {**self.layers.defines, **self.kv.defines}
 
-    @property
-    def _biased(self) -> Inputs:
-        """What the kernels that sum up the projection have besides, where it has biases."""
-        bias = self.weights.bias
-        return NO_INPUTS if bias is None else ({"BIASED": 1}, [bias])
-
     def launches(self, scope: Pass) -> Iterator[Launch]:
         weights, splits, heads, buffers = self.weights, self.splits, self.layers.heads, scope.buffers
         split = SplitLaunch.of(heads, splits.order, scope.rows, self.layers.device.card.shared_bytes)
@@ -204,10 +198,10 @@ class AttentionBranch(Branch):
         norms: list[Argument] = [weights.q_norm, weights.k_norm, self.layers.frequencies]
         norms += [np.float32(self.layers.spec.eps), self.layers.query_scale]
         window = scope.window if self.layers.window is None else self.layers.window
-        windowed: dict[str, object] = {} if window is None else {"WINDOWED": 1}
-        results: list[Argument] = [splits.out, splits.stats, *recent, *(() if window is None else (window,))]
-        biased, bias = self._biased
-        sinks: Inputs = NO_INPUTS if weights.sinks is None else ({"SINKS": 1}, [weights.sinks])
+        windowed, seen = optional(WINDOWED=window)
+        results: list[Argument] = [splits.out, splits.stats, *recent, *seen]
+        biased, bias = optional(BIASED=weights.bias)
+        with_sinks, sinks = optional(SINKS=weights.sinks)
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
         own = self.layers.made  # heads of keys and values that a row makes
         if scope.single_row and split.holds_row and own:
@@ -231,10 +225,10 @@ class AttentionBranch(Branch):
                 split.shared,
             )  # fmt: skip
         yield Launch(
-            "attention.cu", "attn_combine", {**defines, **sinks[0]},
+            "attention.cu", "attn_combine", {**defines, **with_sinks},
             (ceil_div(heads.heads * heads.head_dim, GROUP), scope.rows), COMBINE_THREADS,
             [scope.state.pointer, node0, splits.out, splits.stats, count, buffers.wide, rows, kv_heads,
-             *self.out.act_args(buffers.acts), *sinks[1]],
+             *self.out.act_args(buffers.acts), *sinks],
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
 
@@ -267,8 +261,8 @@ class AttentionBranch(Branch):
         mixed_width = heads.group * dim
         out = products.parts(output, range(mixed_width * together.start, mixed_width * together.stop))
         sizes = {"HEAD_DIM": dim, "ROTARY": heads.rotary, "GROUP": heads.group, "SPLIT_K": 1}
-        bias = self._bias_of(together)
-        defines = {**sizes, **self._defines, **({} if bias is None else {"BIASED": 1})}
+        biased, bias = optional(BIASED=self._bias_of(together))
+        defines = {**sizes, **self._defines, **biased}
         sinks, newest = self.weights.sinks, kv.newest
         view = chunk.view(spec.window, newest.slots if newest else kv.slots if kv.ring else 0, kv.kv)
         # The library's own where it is the usual one.
@@ -281,13 +275,13 @@ class AttentionBranch(Branch):
         args: list[Argument] = [
             chunk.count, projected, np.int32(chunk.rows), np.int32(count), self.weights.q_norm,
             self.weights.k_norm, self.layers.frequencies, np.float32(spec.eps), np.float32(1), queries,
-            *caches, *(() if bias is None else (bias,)),
+            *caches, *bias,
         ]  # fmt: skip
         tasks = count * heads.group + self.layers.made * count // heads.kv_heads
         grid = (ceil_div(tasks, PREPARE_WARPS), chunk.rows)
         prepare = chunk.ops.add(Launch("attention_rows.cu", "attn_rows", defines, grid, WARP * PREPARE_WARPS, args))
 
-        visible = VisibleRows.pair(self.layers.device, chunk, together, kv, place, unpacked, defines)
+        visible = list(visible_rows(chunk, view, together, kv, place, unpacked, defines))
 
         def attend(q: Tensor, stage: Stage, length: int) -> Tensor:
             """The rows of one stage."""

@@ -23,9 +23,8 @@ MAX_SHARED = 160 << 10
 MAX_PER_KEY = 16  # value heads of a key head: half a warp of gdn_alone has a lane for each
 ROW_WARPS = 4  # of gdn_alone, beside those with the state: they make q, k, v and the gates
 MAKERS = 8  # of gdn_recurrence in a first pass: at least so many warps beside those with the state make its rows
-MAX_MADE_ROWS = (
-    24  # rows of the widest pass that has makers: every block makes all rows, from 32 on gdn_prepare is quicker
-)
+# Rows of the widest pass that has makers: every block makes all rows, from 32 on gdn_prepare is quicker.
+MAX_MADE_ROWS = 24
 # The most warps of a block, makers included, that leave enough registers for lanes of so many columns.
 MAX_WARPS = {2: 16, 3: 16, 4: 8}
 INPUT_ROWS = 4  # rows of a head of q, k or v that a warp of gdn_out stores where it commits
