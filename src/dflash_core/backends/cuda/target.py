@@ -138,12 +138,10 @@ class CudaTarget(Target):
     def estimator(self, draft: OpenedDraft | Draft | None) -> CardMemoryEstimator:
         if isinstance(draft, OpenedSeveral):
             raise not_on_a_card(draft.capabilities)
-        processors = self.machine.processors
         return CardMemoryEstimator(
-            self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
-            available=self.machine.available_with_context(), draft_type=self.draft_type, embedding=self.embedding,
-            expert_layers=self._expert_layers, cached=self._cached, host_free=memory.host_memory().free,
-            mtp=own_head(self.file, self.config, draft),
+            self.footprint, draft, machine=self.machine.name, available=self.machine.available_with_context(),
+            draft_type=self.draft_type, expert_layers=self._expert_layers, cached=self._cached,
+            host_free=memory.host_memory().free, mtp=own_head(self.file, self.config, draft),
         )  # fmt: skip
 
     def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:

@@ -23,7 +23,14 @@ from dflash_core.backends.cuda.layers.base import (
     SequenceNeeds,
     Upload,
 )
-from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape, ScanLaunch
+from dflash_core.backends.cuda.layers.delta_shapes import (
+    DIM,
+    ORDER_INTS,
+    PREPARE_THREADS,
+    DeltaLaunch,
+    DeltaShape,
+    ScanLaunch,
+)
 from dflash_core.backends.cuda.layers.norm import chunk_rows
 from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
@@ -145,7 +152,7 @@ class DeltaMemory(MixerMemory):
         launch = self.layers.launch(1)
         return [
             Launch(
-                "gdn_flush.cu", "gdn_flush", launch.state_defines, launch.flush_grid(len(self.s)), launch.flush_block,
+                "gdn_flush.cu", "gdn_flush", launch.state_defines, launch.flush_grid(len(self.s)), launch.warps * WARP,
                 [state.pointer, self.s, self.k, self.u, self.decay, self.conv, self.inputs, np.int32(self.capacity)],
             )
         ]  # fmt: skip
@@ -230,8 +237,8 @@ class DeltaBranch(Branch):
             rest = projected
             if not launch.makers:
                 yield Launch(
-                    "gdn.cu", "gdn_prepare", {**launch.pass_defines, **split}, launch.prepare_grid,
-                    launch.prepare_block,
+                    "gdn.cu", "gdn_prepare", {**launch.pass_defines, **split}, launch.shape.chunks,
+                    PREPARE_THREADS,
                     [state, node0, *projected, memory.q, k, memory.v, memory.beta, decay, capacity],
                     per_sm=2,
                 )  # fmt: skip
