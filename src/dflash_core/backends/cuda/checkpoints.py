@@ -38,13 +38,16 @@ class Checkpoints:
     """Checkpoints of a session that rings still have a part of. The drafter's part is copied at once: it is small."""
 
     def __init__(self, device: Device, memory: SequenceMemory) -> None:
-        self._device, self._memory, self._empty = device, memory, device.host.empty
+        self._device, self._memory = device, memory
         self._open = WeakSet[CudaCheckpoint]()
 
     def make(self, length: int) -> CudaCheckpoint:
         """The checkpoint of a sequence of `length` positions, complete once the device is synchronized."""
         later = [state for state in self._memory.mixers if state.like(length) and state.reaches(length, length)]
-        saved = [None if state in later else state.checkpoint(length, self._empty) for state in self._memory.states]
+        saved = [
+            None if state in later else state.checkpoint(length, self._device.host.empty)
+            for state in self._memory.states
+        ]
         point = CudaCheckpoint(length, saved, self._copy)
         if later:
             self._open.add(point)
@@ -70,5 +73,5 @@ class Checkpoints:
         with self._device.stream():
             for at, memory in enumerate(self._memory.mixers):
                 if point.saved[at] is None:
-                    point.saved[at] = memory.checkpoint(point.length, self._empty)
+                    point.saved[at] = memory.checkpoint(point.length, self._device.host.empty)
             self._device.synchronize()
