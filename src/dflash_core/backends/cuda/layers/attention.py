@@ -15,7 +15,7 @@ from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk, Stage
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, ceil_div, optional
+from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, Device, Inputs, Launch, ceil_div, optional
 from dflash_core.backends.cuda.layers.attention_weights import (
     AttentionWeights,
     frequencies,
@@ -189,6 +189,12 @@ class AttentionBranch(Branch):
     def _defines(self) -> dict[str, object]:
         return {**self.layers.defines, **self.kv.defines}
 
+    @property
+    def _biased(self) -> Inputs:
+        """What the kernels that sum up the projection have besides, where it has biases."""
+        bias = self.weights.bias
+        return NO_INPUTS if bias is None else ({"BIASED": 1}, [bias])
+
     def launches(self, scope: Pass) -> Iterator[Launch]:
         weights, splits, heads, buffers = self.weights, self.splits, self.layers.heads, scope.buffers
         split = SplitLaunch.of(heads, splits.order, scope.rows, self.layers.device.card.shared_bytes)
@@ -198,10 +204,10 @@ class AttentionBranch(Branch):
         norms: list[Argument] = [weights.q_norm, weights.k_norm, self.layers.frequencies]
         norms += [np.float32(self.layers.spec.eps), self.layers.query_scale]
         window = scope.window if self.layers.window is None else self.layers.window
-        windowed, seen = optional(WINDOWED=window)
-        results: list[Argument] = [splits.out, splits.stats, *recent, *seen]
-        biased, bias = optional(BIASED=weights.bias)
-        with_sinks, sinks = optional(SINKS=weights.sinks)
+        windowed: dict[str, object] = {} if window is None else {"WINDOWED": 1}
+        results: list[Argument] = [splits.out, splits.stats, *recent, *(() if window is None else (window,))]
+        biased, bias = self._biased
+        sinks: Inputs = NO_INPUTS if weights.sinks is None else ({"SINKS": 1}, [weights.sinks])
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
         own = self.layers.made  # heads of keys and values that a row makes
         if scope.single_row and split.holds_row and own:
@@ -225,10 +231,10 @@ class AttentionBranch(Branch):
                 split.shared,
             )  # fmt: skip
         yield Launch(
-            "attention.cu", "attn_combine", {**defines, **with_sinks},
+            "attention.cu", "attn_combine", {**defines, **sinks[0]},
             (ceil_div(heads.heads * heads.head_dim, GROUP), scope.rows), COMBINE_THREADS,
             [scope.state.pointer, node0, splits.out, splits.stats, count, buffers.wide, rows, kv_heads,
-             *self.out.act_args(buffers.acts), *sinks],
+             *self.out.act_args(buffers.acts), *sinks[1]],
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
 
