@@ -15,9 +15,9 @@ from dflash_core import tree as ddtree
 from dflash_core.arch.draft_heads import Convolution, Markov, Selector
 from dflash_core.arch.spec import EMBEDDING
 from dflash_core.backends.cuda import session as cuda_session
-from dflash_core.backends.cuda.drafters.draft import CudaDraft
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.step_graphs import TREE_THREADS
+from dflash_core.backends.cuda.target import CudaDraft
 from dflash_core.errors import UnsupportedError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value

@@ -12,6 +12,7 @@ import torch
 from tools.train_demo.numerics import FORMATS, difference, held_out, measure
 
 from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core.backends.cuda.layers.base import Pass
 from dflash_core.backends.cuda.layers.norm import norm_launch
 from dflash_core.backends.cuda.prefill import MIN_ROWS
 from dflash_core.backends.cuda.projection import Projection
@@ -156,11 +157,12 @@ def projections(session: CudaSession) -> Iterator[tuple[str, Projection]]:
 
 def product(session: CudaSession, projection: Projection, x: torch.Tensor) -> torch.Tensor:
     """(split_k, rows, outputs) of rows `x`, normed as in a pass, in a launch of that many columns."""
-    acts, rows, h = session.memory.buffers.acts, len(x), x.to(session.device.torch_device, copy=True)
+    buffers, rows, h = session.memory.buffers, len(x), x.to(session.device.torch_device, copy=True)
     weight = torch.ones(projection.columns, device=h.device)
     out = torch.full((projection.split_k, rows, projection.width), torch.nan, device=h.device)
-    norm = norm_launch(h, weight, session.target.spec.rms_eps, rows, acts, projection, session.state.at("n"), 0)
-    session.device.bind([norm, *projection.launches(acts, out, rows)])()
+    scope = Pass(session.state, buffers, rows, 0, session.state.at("n"), session.target.spec.rms_eps)
+    norm = norm_launch(scope, weight, projection, h=h)
+    session.device.bind([norm, *projection.launches(buffers.acts, out, rows)])()
     session.device.synchronize()
     live = [torch.arange(at, at + matrix.rows) for matrix, at in zip(projection.matrices, projection.offsets)]
     return out.cpu()[..., torch.cat(live)]

@@ -14,6 +14,7 @@ from dflash_core.backends.cuda.layers.delta_shapes import (
     MAKERS,
     MAX_MADE_ROWS,
     ORDER_INTS,
+    PREPARE_THREADS,
     DeltaLaunch,
     DeltaShape,
 )
@@ -159,7 +160,7 @@ class Layer:
         if not launch.makers:
             arguments = [st, node, *projected_rows, x["q"], m["k"], x["v"], x["beta"], m["decay"], capacity]
             prepare = self.engine.kernel("gdn.cu", "gdn_prepare", {**launch.pass_defines, "SPLIT_K": SPLITS})
-            prepare(launch.prepare_grid, launch.prepare_block, arguments)
+            prepare(launch.shape.chunks, PREPARE_THREADS, arguments)
         far = launch.far_levels(later_pass=node0 > 0)
         levels = self.engine.poisoned((max(far, 1), self.shape.value_heads, DIM, DIM), np.float32)
         arguments = [st, order, m["s"], m["k"], m["u"], m["decay"], x["out"], levels, capacity]
@@ -199,7 +200,7 @@ def flush(layers: Sequence[Layer], pending: Sequence[int], parity: int, *, cut: 
     joined = {name: engine.array(np.stack([x.memory[name].numpy() for x in layers])) for name in first.memory}
     arguments = [engine.array(step), *(joined[name] for name in ("s", "k", "u", "decay", "conv", "inputs"))]
     kernel = engine.kernel("gdn_flush.cu", "gdn_flush", launch.state_defines)
-    kernel(launch.flush_grid(len(layers)), launch.flush_block, [*arguments, np.int32(first.capacity)])
+    kernel(launch.flush_grid(len(layers)), launch.warps * 32, [*arguments, np.int32(first.capacity)])
     for i, layer in enumerate(layers):
         for name in ("s", "conv"):
             layer.memory[name].set(joined[name].numpy()[i])

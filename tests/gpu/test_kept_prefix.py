@@ -14,9 +14,9 @@ from dflash_core import Knobs, load_target
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda import target as cuda_target
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.prompts import NEVER
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.timings import NEVER
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.demo import demo_target_path
 from dflash_core.engine import Engine, load_pair

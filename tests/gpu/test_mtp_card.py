@@ -16,7 +16,6 @@ from dflash_core import Knobs
 from dflash_core.backends.base import Checkpoint, Session
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.drafters import caches
-from dflash_core.backends.cuda.drafters.draft import CudaDraft
 from dflash_core.backends.cuda.drafters.mtp import Mtp
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
@@ -27,6 +26,7 @@ from dflash_core.runner import Runner
 from support.device_pairs import CONTEXT, TOLERANCE, close, device_named, prompt
 from support.mtp_device import MtpPair, mtp_pair, mtp_pair_on, whole_mtp_pair
 from support.mtp_files import HEAD, variant
+from support.mtp_logits import teacher_forced_on_card
 from support.planted_device import PlantedDevice
 
 WAYS: list[dict[str, Value]] = [
@@ -74,8 +74,7 @@ def test_chains_are_the_references(device_name: str) -> None:
 def test_pairs_are_the_references(device_name: str) -> None:
     told, pair = np.load(HEAD.with_suffix(".npz")), whole_mtp_pair(device_name)
     ids = told["ids"].tolist()[:12]
-    head = CudaDraft(pair.head.opened, pair.device_head, pair.device_target, 0)
-    found = head.teacher_forced(ids, pair.target.hidden(ids, [3]))
+    found = teacher_forced_on_card(pair.sessions()[0], ids, pair.target.hidden(ids, [3]))
     close(found, told["mtp_logits"][: len(ids) - 1])
 
 

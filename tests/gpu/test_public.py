@@ -169,7 +169,7 @@ def test_a_cache_that_cannot_be_kept_is_said(card: EmulatedCard, monkeypatch: py
     """Every start is slow then, so the reason must be shown."""
     monkeypatch.setattr(CudaSession, "prepare", lambda self, progress: None)
     assert not any("kept" in note for note in load_pair(TARGET, DRAFT, "cuda", context_length=CONTEXT).notes)
-    card.programs.cache.note = "compiled kernels cannot be kept in /nowhere (read-only); every start compiles them"
+    card.programs.cache.note = "compiled kernels cannot be saved in /nowhere (read-only); every start compiles them"
     assert card.programs.cache.note in load_pair(TARGET, DRAFT, "cuda", context_length=CONTEXT).notes
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_core.backends.cuda.pack_nvfp4 import set_factors
+from dflash_core.backends.cuda.packers import set_factors
 from dflash_core.backends.cuda.repack import TILE_TYPES, packed_bytes, repack, tile_type
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.quants import BY_NAME, to_float32

@@ -10,7 +10,7 @@ from dflash_core import Knobs
 
 if TYPE_CHECKING:
     from dflash_core.backends.cpu.dflash import CpuDFlash
-    from dflash_core.backends.cuda.drafters.draft import CudaDraft
+    from dflash_core.backends.cuda.target import CudaDraft
 
 
 def chosen_path(draft: CpuDFlash | CudaDraft, features: np.ndarray, anchor: int) -> list[int]:

@@ -103,19 +103,17 @@ class Recorded:
                         name = f"{'draft ' if drafts else ''}{'+'.join(map(str, widths))}"
                         yield f"step {name}{drawn}", self.device.lines(steps.launches(kind))
         if self.case.drafted:
-            kind = StepKind.holding(
-                22, Knobs(), self.session.head.vocab, drafts=self.session.device_block > 0, forced=True
-            )
+            kind = StepKind.holding(22, Knobs(), self.session.head.vocab, drafts=self.session.device_block > 0)
             steps.force([[1, 2], [1]])
             yield "step forced", self.device.lines(steps.launches(kind))
-            within = replace(kind, sampled=True, forced=False)
+            steps.force(None)
+            within = replace(kind, sampled=True)
             for part, launches in zip(("pass", "draws"), steps.constrained_launches(within)):
                 yield f"step within a grammar, {part}", self.device.lines(launches)
             reported = replace(within, listed=True, top=5)
             yield "step with log-probabilities", self.device.lines(steps.launches(reported))
             for part, launches in zip(("pass", "draws"), steps.constrained_launches(reported)):
                 yield f"step within a grammar with log-probabilities, {part}", self.device.lines(launches)
-            steps.force(None)
             yield "drain", self._ran(lambda: steps.draining()())
 
     def _calls(self) -> Iterator[tuple[str, list[str]]]:

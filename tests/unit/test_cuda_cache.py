@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_written_costs_a_note_and_nothing_else(
     code = cache.get("f.cu", "sm_80", {"VALUE": "1"})
     assert cache.get("f.cu", "sm_80", {"VALUE": "1"}) == code
     assert made == ["sm_80 1"]
-    assert "cannot be kept" in (cache.note or "")
+    assert "cannot be saved" in (cache.note or "")
     assert "every start compiles" in (cache.note or "")
 
 

@@ -106,7 +106,7 @@ def test_kernels_are_not_tested_where_no_card_can_be_used() -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_worth_a_note() -> None:
-    findings = examine(stage(WORKSTATION, "kernels", note="compiled kernels cannot be kept in /cache"))
+    findings = examine(stage(WORKSTATION, "kernels", note="compiled kernels cannot be saved in /cache"))
     assert [finding.verdict for finding in findings if finding.check == "kernels"] == ["note", "ok"]
 
 

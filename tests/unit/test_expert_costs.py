@@ -13,7 +13,7 @@ from tools.bench.replay import AlwaysDrafting, GivenCosts
 
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.timings import Identity, Timings
+from dflash_core.backends.cuda.timings import Timings
 from dflash_core.bench.synthetic_models import SIZE_27B, SIZE_35B_A3B, Model, target_types
 from dflash_core.knobs import Knobs
 from dflash_core.policy.arm import Arm, PairState
@@ -86,7 +86,7 @@ def test_auto_takes_them_by_what_was_measured() -> None:
     """A first load times a pass of every width, with experts as with dense layers; `auto` gets these times."""
     taken = []
     for model, name in ((SIZE_27B, "h200"), (SIZE_35B_A3B, "h200-35b-a3b")):
-        known = Timings(Identity("A card", 132, "580.1", "abc"), {"it": recorded(name)})
+        known = Timings("abc", {"it": recorded(name)})
         device = SimpleNamespace(runtime=SimpleNamespace(card=SimpleNamespace(name="A card")))
         machine = CudaMachine(device, footprint(model), SimpleNamespace(timings=known))  # type: ignore[arg-type]
         machine.recall("it")

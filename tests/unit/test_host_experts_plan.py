@@ -98,8 +98,8 @@ def test_auto_leaves_main_memory_to_other_programs(layers: float, expected: int)
     free = int(whole.host_experts(replace(whole.base, experts=1)).bytes * layers / 0.75)
     card = card_of(16 * GIB)
     made = CardMemoryEstimator(
-        Footprint(weights, spec, card.layout), spec, drafter, machine="a card", processors=76,
-        available=card.free, expert_layers=range(41), host_free=free,
+        Footprint(weights, spec, card.layout), drafter, machine="a card", available=card.free,
+        expert_layers=range(41), host_free=free,
     )  # fmt: skip
     setup = requested_setup(made, 32_768, "f16")
     assert setup.experts == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("torch")
-from dflash_core.backends.cuda.prompts import COMMIT, NEVER, WORTHWHILE, chunks_from
+from dflash_core.backends.cuda.timings import COMMIT, NEVER, WORTHWHILE, chunks_from
 
 # Milliseconds on an H100, by rows (docs/notes/products.md, "Chunks with the sums of whole parts").
 PASSES = {1: 6.93, 24: 8.71, 64: 15.11}

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+from tools.bench import share
 from tools.bench.predict import counted_products, predict
-from tools.bench.share import shared
 from tools.bench.step_bench import StepReport, Timed
 
-from dflash_core.backends.cuda import timings
 from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -35,7 +34,7 @@ def target_on(card: Card, pair: Any) -> DeviceTarget:
 
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(timings, "driver_version", lambda: "580.1")
+    monkeypatch.setattr(share, "driver_version", lambda: "580.1")
     pair = tiny()
     facts = SimpleNamespace(
         name="A card", capability=(8, 9), processors=128, arch="sm_89", total=24 << 30, bus="0000:1a:00.0"
@@ -55,7 +54,7 @@ def report() -> StepReport:
 
 
 def test_only_figures_are_shared(target: Any) -> None:
-    text = json.dumps(shared(target, report()))
+    text = json.dumps(share.shared(target, report()))
     for word in (SECRET, platform.node(), getpass.getuser(), "/", "0000:1a", "gguf"):
         if len(word) > 3 or word == "/":
             assert word not in text, word

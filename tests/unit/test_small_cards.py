@@ -60,8 +60,8 @@ def test_mtp_in_place_of_the_drafter_is_a_remedy() -> None:
     spec, target, drafter = headers(SIZE_27B, "Q8_0")
     card, head = card_of(18 * GIB), mtp_header(SIZE_27B)
     made = CardMemoryEstimator(
-        Footprint(target, spec, card.layout), spec, drafter, machine=card.name,
-        processors=card.layout.multiprocessors, available=card.free, mtp=(head.files[0], head.config),
+        Footprint(target, spec, card.layout), drafter, machine=card.name, available=card.free,
+        mtp=(head.files[0], head.config),
     )  # fmt: skip
     setup = Setup(8192)
     short = plan(made, setup)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.cuda.timings import Identity, Timings
+from dflash_core.backends.cuda.timings import Timings
 from dflash_core.policy.costs import H200
 from dflash_core.progress import silent
 from support.kernel_variants import Pair, tiny
@@ -26,7 +25,8 @@ from support.recording_device import NamedUpload, RecordingDevice
 
 CARD_DRAFTER = SimpleNamespace(on_device=True)
 CARD = Card(132, 227 << 10, overlaps=True)
-HERE = Identity("A card", 132, "580.1", "abc")
+HERE = "the hash of this card"
+NAME = "timings-6-A-card.json"
 
 
 class Event:
@@ -137,43 +137,39 @@ def some() -> Timings:
 
 
 def test_what_was_stored_comes_back(tmp_path: Path) -> None:
-    assert timings.store(tmp_path, some()) == ""
-    assert timings.load(tmp_path, HERE) == (some(), "")
-    assert [path.name for path in tmp_path.iterdir()] == ["timings-A-card.json"]
+    assert timings.store(tmp_path / NAME, some()) == ""
+    assert timings.load(tmp_path / NAME, HERE) == (some(), "")
     assert timings.load(tmp_path / "nowhere", HERE) == (Timings(HERE), "")
 
 
-@pytest.mark.parametrize(
-    ("changed", "why"),
-    [
-        ({"driver": "590.2"}, "passes were timed under driver 580.1, this is 590.2; they are timed again"),
-        ({"kernels": "def"}, "passes were timed before the kernels or the compiler changed; they are timed again"),
-        ({"multiprocessors": 66}, "passes were timed on A card with 132 multiprocessors; they are timed again"),
-    ],
-    ids=["driver", "kernels", "card"],
-)
-def test_stored_timings_are_for_this_card_driver_and_kernels(tmp_path: Path, changed: dict[str, Any], why: str) -> None:
-    timings.store(tmp_path, some())
-    now = replace(HERE, **changed)
-    assert timings.load(tmp_path, now) == (Timings(now), why)
+def test_stored_timings_are_for_this_card_driver_and_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = TimedDevice()
+    first = timings.Timer(device, tmp_path)  # type: ignore[arg-type]
+    assert timings.store(first.path, Timings(first.timings.identity, some().passes)) == ""
+    assert first.path.name == NAME
+    again = timings.Timer(device, tmp_path)  # type: ignore[arg-type]
+    assert (again.timings.passes, again.note) == (some().passes, "")
+    monkeypatch.setattr(timings, "driver_version", lambda: "590.2")
+    newer = timings.Timer(device, tmp_path)  # type: ignore[arg-type]
+    assert newer.timings.passes == {}
+    assert newer.note == "passes are timed again: the driver, the kernels or the compiler changed"
+    monkeypatch.setattr(timings, "driver_version", lambda: "580.1")
+    device.runtime.card.processors = 66
+    smaller = timings.Timer(device, tmp_path)  # type: ignore[arg-type]
+    assert smaller.timings.identity not in (first.timings.identity, newer.timings.identity)
 
 
-DAMAGED = ["", "{", "[]", "null", '{"format": 5}', '{"format": 5, "identity": 3}', "huge", "[" * 100_000, "\x00\xff"]
+DAMAGED = ["", "{", "[]", "null", '{"identity": 3}', "huge", "[" * 100_000, "\x00\xff"]
 
 
 @pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_file_is_measured_again(tmp_path: Path, text: str) -> None:
-    timings.store(tmp_path, some())
-    path = timings.path_of(tmp_path, HERE.card)
+    path = tmp_path / NAME
+    timings.store(path, some())
     path.write_text(path.read_text().replace("5.5", str(10**400)) if text == "huge" else text)
-    assert timings.load(tmp_path, HERE) == (Timings(HERE), "timings-A-card.json is damaged; passes are timed again")
-
-
-def test_a_file_of_another_format_is_passed_over(tmp_path: Path) -> None:
-    timings.path_of(tmp_path, HERE.card).write_text('{"format": 99}')
-    assert timings.load(tmp_path, HERE) == (Timings(HERE), "")
+    assert timings.load(path, HERE) == (Timings(HERE), f"{NAME} is damaged; passes are timed again")
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "timings of passes cannot be saved in " in timings.store(tmp_path / "file", some())
+    assert "timings of passes cannot be saved in " in timings.store(tmp_path / "file" / NAME, some())

@@ -30,7 +30,6 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import KVCache, defines
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
-from dflash_core.backends.cuda.layers.base import acts_for
 from dflash_core.backends.cuda.layers.cache_memory import slots_of
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder, Splits, WarpLayout
 from dflash_core.backends.cuda.products import Arena
@@ -41,6 +40,7 @@ from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.bench.family_models import MODELS
 from dflash_core.cache_types import RECENT_STEP, CachePair
 from dflash_core.errors import DFlashError
+from tools.bench.kernels import acts_for
 from tools.bench.tool import run_tool
 
 REPLAYS = 21
@@ -107,10 +107,12 @@ class Layers:
             tile=found.get("tile", order.tile),
             blocks=found.get("blocks", order.blocks),
         )
-        layout = None
+        limit = self.device.card.shared_bytes
         if row_warps := found.get("row_warps", 0):
             layout = WarpLayout(row_warps, found.get("warps", order.column_warps), bool(found.get("once", 0)))
-        launch = SplitLaunch.of(self.heads, order, rows, self.device.card.shared_bytes, layout)
+            launch = SplitLaunch.laid(self.heads, order, rows, layout, limit)
+        else:
+            launch = SplitLaunch.of(self.heads, order, rows, limit)
         return order, replace(launch, **parts)
 
 

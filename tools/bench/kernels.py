@@ -23,8 +23,8 @@ from dflash_core.backends.cuda import plan
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.launch import Launch, Run
-from dflash_core.backends.cuda.layers.base import acts_for
-from dflash_core.backends.cuda.projection import Matrix, Projection
+from dflash_core.backends.cuda.layers.base import acts_pieces
+from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
 from dflash_core.backends.cuda.repack import blocks_of, groups_of, packed_bytes, tile_type
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import WIDTHS
@@ -45,6 +45,11 @@ MAX_SPLIT_K = 16
 FULL = (("attn_q", "attn_k", "attn_v"), ("attn_output",))
 DELTA = (("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta"), ("ssm_out",))
 FEED_FORWARD = (("ffn_gate", "ffn_up"), ("ffn_down",))
+
+
+def acts_for(columns: int, device: torch.device) -> Acts:
+    """Activations of the widest pass of up to `columns` columns; zeros, so that padding rows hold finite numbers."""
+    return Acts(*(torch.zeros(size, dtype=dtype, device=device) for size, dtype in acts_pieces(columns, columns)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ class Recurrences:
     def launches(self, launch: DeltaLaunch) -> Iterator[Launch]:
         """The order once, then every layer."""
         self.layers.chosen = launch
-        scope = Pass(self.state, self.buffers, launch.nodes, 0, self.state.at("n"))
+        scope = Pass(self.state, self.buffers, launch.nodes, 0, self.state.at("n"), 1e-6)
         branches = [self.memory.layer(place) for place in range(len(self.layers.weights))]
         yield branches[0].order(scope)
         for branch in branches:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dflash_core import nvrtc
-from dflash_core.backends.cuda.timings import identity, products_of, target_name
+from dflash_core.backends.cuda.timings import products_of, target_name
+from dflash_core.nvml import driver_version
 from dflash_tui import __version__
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def shared(target: CudaTarget, report: StepReport) -> dict[str, Any]:
         "program": __version__,
         "torch": torch.__version__,
         "compiler": list(nvrtc.version()),
-        "driver": identity(device).driver,
+        "driver": driver_version(),
         "card": {
             "name": facts.name,
             "capability": list(facts.capability),

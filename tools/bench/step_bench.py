@@ -257,7 +257,9 @@ class StepBench:
         recurrent states there and back."""
         states, model = self.session.nbytes.get("states", 0), self.target.model
         # An embedding that is the head too is stored twice, once as rows to look up.
-        return int(self.target.weight_bytes - model.embedding.device_bytes - model.idle_bytes(1) + 2 * states)
+        rows = model.embedding.blocks
+        embedded = rows.nbytes if isinstance(rows, torch.Tensor) else 0
+        return int(self.target.weight_bytes - embedded - model.idle_bytes(1) + 2 * states)
 
 
 def _timed(case: StepCase, rounds: _Rounds) -> Timed:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from dflash_core.cache_types import AUTO, CachePair
 from dflash_core.config import read_target
 from dflash_core.drafters import registry
 from dflash_core.drafters.base import Draft, OpenedDraft, OpenedModel
-from dflash_core.drafters.mtp import KIND
-from dflash_core.errors import ContextError, MismatchError
+from dflash_core.errors import MismatchError
 from dflash_core.fits import PREFILL_ROWS, MemoryEstimator
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.ids import check_ids
@@ -30,14 +29,6 @@ if TYPE_CHECKING:
     from dflash_core.progress import Progress
     from dflash_core.text.template import ChatTemplate
     from dflash_core.text.tokenizer import Tokenizer
-
-
-@runtime_checkable
-class TeacherForced(Protocol):
-    """A loaded MTP head that gives its logits for a whole text."""
-
-    def teacher_forced(self, tokens: Sequence[int], outputs: Logits) -> Logits:
-        """Logits (n - 1, vocab) of n tokens with the outputs (n, hidden) of the target's last layer."""
 
 
 class Target(ABC):
@@ -126,17 +117,6 @@ class Target(ABC):
 
     @abstractmethod
     def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> Draft: ...
-
-    def mtp_logits(self, ids: Sequence[int]) -> Logits:
-        """Logits of the MTP head in its file, (n - 1, vocab) float32: row p is from token p + 1 and the hidden of
-        position p, and predicts token p + 2. Raises ContextError for ids that it does not have, or fewer than 2, and
-        UnsupportedError without a head."""
-        plain = check_ids(ids, self.config.vocab_size)
-        if len(plain) < 2:
-            raise ContextError(f"{len(plain)} tokens for an MTP head, expected at least 2")
-        head = registry.open_draft(KIND, self).load()
-        assert isinstance(head, TeacherForced), "a head that says what it drafts"
-        return head.teacher_forced(plain, self.hidden(plain, [self.config.block_count - 1]))
 
     def logits(self, ids: Sequence[int], kv: str | CachePair | None = None) -> Logits:
         """Next-token logits at every position, (n, vocab) float32. `kv`: types of keys and values meanwhile, a name

@@ -79,6 +79,5 @@ def card_estimator(
     footprint = Footprint(target, spec, found.layout, activations(card.activations), embedding_on_host=on_host)
     layers = possible_layers(card.experts, spec)
     return CardMemoryEstimator(
-        footprint, spec, drafter, machine=found.name, processors=found.layout.multiprocessors, available=found.free,
-        draft_type=card.draft_type, embedding=card.embedding, expert_layers=layers,
-    )  # fmt: skip
+        footprint, drafter, machine=found.name, available=found.free, draft_type=card.draft_type, expert_layers=layers
+    )

@@ -184,16 +184,6 @@ class CpuMtp(LoadedModel[MtpConfig]):
     def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
         raise MismatchError(mtp.NEEDS_TOKENS)
 
-    @torch.inference_mode()
-    def teacher_forced(self, tokens: Sequence[int], outputs: Logits) -> Logits:
-        """Logits (n - 1, vocab) of n tokens with the outputs (n, hidden) of the target's last layer."""
-        cache, parts = self.model.new_state(), list[Tensor]()
-        hidden = self.model.hidden(torch.from_numpy(outputs).to(self.model.enorm.dtype))
-        for at in range(0, len(tokens) - 1, PREFILL_CHUNK):
-            end = min(at + PREFILL_CHUNK, len(tokens) - 1)
-            parts.append(self.model.logits(self.model.forward(tokens[at + 1 : end + 1], hidden[at:end], at, cache)))
-        return torch.cat(parts).float().numpy()
-
 
 class CpuAssistant(LoadedModel[AssistantConfig]):
     """A loaded assistant: implements `drafters.base.Draft` and `HostDraft`."""

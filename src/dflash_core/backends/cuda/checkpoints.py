@@ -44,7 +44,8 @@ class Checkpoints:
     def make(self, length: int) -> CudaCheckpoint:
         """The checkpoint of a sequence of `length` positions, complete once the device is synchronized."""
         later = [state for state in self._memory.mixers if state.like(length) and state.reaches(length, length)]
-        saved = [None if state in later else state.checkpoint(length, self._empty) for state in self._memory.states]
+        empty, states = self._device.host.empty, self._memory.states
+        saved = [None if state in later else state.checkpoint(length, empty) for state in states]
         point = CudaCheckpoint(length, saved, self._copy)
         if later:
             self._open.add(point)
@@ -70,9 +71,5 @@ class Checkpoints:
         with self._device.stream():
             for at, memory in enumerate(self._memory.mixers):
                 if point.saved[at] is None:
-                    point.saved[at] = memory.checkpoint(point.length, self._empty)
+                    point.saved[at] = memory.checkpoint(point.length, self._device.host.empty)
             self._device.synchronize()
-
-    @property
-    def _empty(self) -> Callable[..., Tensor]:
-        return self._device.host.empty

@@ -51,9 +51,9 @@ class View:
     """What the layers of one kind see of a chunk: the positions `shown`, all up to its end, or if the `window` hides
     some of them (`masked`), those that some row sees. `slots`: of a ring; 0 where all positions have their own.
 
-    `fills` copy keys where not all are read in their place. With a recent window of `kv`, `slots` are those of its
-    halves: `fills` copy what the last stage reads packed, `newest` the halves that the first one reads, over those of
-    them in `border`. Other chunks have one stage.
+    `fills` copy what is not read in its place. With a recent window of `kv`, `slots` are those of its halves: `fills`
+    copy what the last stage reads packed, `newest` the halves that the first one reads, over those of them in `border`.
+    Other chunks have one stage.
     """
 
     def __init__(self, device: torch.device, window: AttentionWindow, slots: int, kv: CachePair = F16) -> None:
@@ -76,11 +76,11 @@ class View:
         if self.kv.recent:
             self.fills = list(self._fills(0, self.kv.border(groups[-1].start), 0, 0))
             self.newest = list(self._fills(self.kv.border(first), end, self.slots, len(self.fills)))
-        elif self.masked:
+        else:
             self.fills = list(self._fills(0, end, self.slots, 0))
-        if fills := self.fills + self.newest:
-            counts = [(fill.slots.stop - fill.slots.start, 0, fill.slots.start, fill.to) for fill in fills]
-            self.counts[: len(counts)] = torch.tensor(counts, dtype=torch.int32)
+        fills = self.fills + self.newest
+        counts = [(fill.slots.stop - fill.slots.start, 0, fill.slots.start, fill.to) for fill in fills]
+        self.counts[: len(counts)] = torch.tensor(counts, dtype=torch.int32)
 
     def _keys(self, end: int) -> int:
         """How many positions before `end` are shown."""

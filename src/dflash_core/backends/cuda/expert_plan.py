@@ -20,8 +20,7 @@ from dflash_core.errors import UnsupportedError
 COLUMNS = 8  # the most columns of a work list entry
 WARPS = 8  # warps of a thread block by default
 MAX_PARTS = 8  # the most parts of K: warps share a block of rows, so their number is a multiple of this
-MAX_PER_SM = 2
-MAX_WARPS = 16  # the most warps of a multiprocessor, which share its registers
+MAX_PER_SM = 2  # thread blocks of a multiprocessor, whose warps share its registers
 MATRICES, KINDS = 2, 2  # the most of each in a launch's struct
 MATRIX_BYTES = 32  # size of a matrix's entry in the launch's struct; the address comes first
 KIND_BYTES = MATRIX_BYTES * MATRICES + 16
@@ -104,8 +103,6 @@ class ExpertPlan(ReadsActs):
                 f" shared memory, expected at most {shared_limit:,}; run it on the CPU"
             )
         self.per_sm = MAX_PER_SM if MAX_PER_SM * self.shared_bytes <= shared_limit else 1
-        if self.warps * self.per_sm > MAX_WARPS:
-            self.per_sm = 1
         self.multiprocessors = card.multiprocessors
         self.grid = self.multiprocessors * self.per_sm
 
@@ -139,7 +136,4 @@ class ExpertPlan(ReadsActs):
 
 def _split(tiles: int) -> int:
     """Parts of K of a block of rows: a power of two, because warps may share the block."""
-    split = 1
-    while 2 * split <= min(tiles, MAX_PARTS):
-        split *= 2
-    return split
+    return 1 << min(tiles, MAX_PARTS).bit_length() - 1

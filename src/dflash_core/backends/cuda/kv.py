@@ -84,9 +84,9 @@ class KVCache:
         """One layer's cache from kv head `head` on, as arguments of kernels."""
         return self.k[place, head:], self.v[place, head:], np.int32(self.slots)
 
-    def recent(self, place: int, head: int = 0) -> Sequence[Argument]:
+    def recent(self, place: int) -> Sequence[Argument]:
         """The same of its halves, for kernels with RECENT_PARAMETER."""
-        return self.newest.layer(place, head) if self.newest else ()
+        return self.newest.layer(place) if self.newest else ()
 
     def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
         """Move the stored rows of the accepted path to directly after the committed ones; keys and values in one launch

@@ -116,6 +116,12 @@ class Device(Protocol):
         """Inside the context, torch uses the stream of the launches."""
 
 
+def optional(**given: Argument | None) -> Inputs:
+    """The defines and the arguments of a kernel's options, of those that are given."""
+    there = {name: one for name, one in given.items() if one is not None}
+    return dict.fromkeys(there, 1), [*there.values()]
+
+
 def pointer(tensor: Tensor | None) -> Argument:
     """A tensor as an argument, or a null pointer."""
     return NULL if tensor is None else At(tensor, 0)

@@ -12,9 +12,9 @@ import torch
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.memory_estimator import context_bytes
-from dflash_core.backends.cuda.prompts import NEVER, chunks_from
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH
+from dflash_core.backends.cuda.timings import NEVER, chunks_from
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import DeviceError
 from dflash_core.fits import PREFILL_ROWS

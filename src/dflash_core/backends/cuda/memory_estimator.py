@@ -72,25 +72,24 @@ class CardMemoryEstimator:
     def __init__(
         self,
         footprint: Footprint,
-        spec: ModelSpec,
         draft: OpenedDraft | Draft | None,
         *,
         machine: str,
-        processors: int,
         available: int,
         draft_type: str = "",
-        embedding: str = ON_CARD,
         expert_layers: Sequence[int] = (0,),
         cached: int | None = None,
         host_free: int | None = None,
         mtp: tuple[WeightFile, DraftModel] | None = None,
     ) -> None:
         self.machine, self.available = machine, available
-        self.longest_context = spec.context_length
-        self._footprint, self._spec, self._draft, self._draft_type = footprint, spec, on_card(draft), draft_type
+        self._spec = footprint.target.spec
+        self.longest_context = self._spec.context_length
+        self._footprint, self._draft, self._draft_type = footprint, on_card(draft), draft_type
         self.expert_layers, self._cached, self._host_free = expert_layers, cached, host_free
-        self._embedding, self._mtp = embedding, mtp if self._draft is not None else None
-        self._context = Component("CUDA context", context_bytes(processors), "driver, kernels, libraries")
+        self._embedding, self._mtp = ON_HOST if footprint.host_bytes else ON_CARD, mtp if self._draft else None
+        context = context_bytes(footprint.target.device.card.multiprocessors)
+        self._context = Component("CUDA context", context, "driver, kernels, libraries")
         self._footprints: dict[str, Footprint] = {}
         self._sequence = functools.cache(self._predict)
 

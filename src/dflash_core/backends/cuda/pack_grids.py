@@ -1,4 +1,4 @@
-"""Packers of IQ2 and IQ1 types, whose eight weights are an entry of a grid (kernels/formats/iq2.cuh, iq1.cuh).
+"""Packers of IQ2, IQ1 and IQ3_XXS, whose weights are entries of a grid (kernels/formats/iq2.cuh, iq1.cuh).
 
 Blocks have the shape (b, 16, groups, bytes of 256 weights); packers return (b, groups, tile bytes).
 """
@@ -9,14 +9,22 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.tile_parts import (
+    adjacent_nibbles,
     bits_of,
+    byte_of,
+    fields,
     lane_codes,
     lane_registers,
+    pairs_of,
     per_row,
     row_pairs,
-    unit_planes,
-    whole_tile,
+    tile,
 )
+
+
+def _indices(low: Tensor) -> Tensor:
+    """The low bytes of a unit's indices: (b, groups, 4, 128)."""
+    return lane_registers(low).flatten(3)
 
 
 def _sign_bits(signs: Tensor) -> Tensor:
@@ -27,31 +35,29 @@ def _sign_bits(signs: Tensor) -> Tensor:
 
 def _sign_words(bits: Tensor) -> Tensor:
     """A word per lane, of register r bit 4 value + r % 4 + 16 (r / 4): (b, groups, 4, 128) bytes."""
-    place = torch.arange(4, dtype=torch.uint8, device=bits.device)
-    low, high = ((bits[..., i] << (place[:, None] + 4 * i)).sum(6, dtype=torch.uint8) for i in (0, 1))
+    low, high = (byte_of(bits[..., i], range(4 * i, 4 * i + 4), -2) for i in (0, 1))
     return (low | high).flatten(3)
 
 
-def _seven_signs(sevens: Tensor, free: Tensor) -> Tensor:
-    """Sign words from seven bits per eight weights (b, 16, groups, 32). Their parity is the eighth; one of eight is
-    left out, and in its four places per lane is `free` (b, groups, unit, g, t, 4)."""
+def _eight_signs(sevens: Tensor) -> Tensor:
+    """Seven signs per eight weights (b, 16, groups, 32), of which the eighth is the parity: (b, 16, groups, 256)."""
     signs = bits_of(sevens)
     signs[..., 7] = signs[..., :7].sum(-1) & 1
-    bits = _sign_bits(signs.flatten(3))
+    return signs.flatten(3)
+
+
+def _seven_signs(sevens: Tensor, free: Tensor) -> Tensor:
+    """Sign words of `_eight_signs`. One of eight is left out, and in its four places per lane is `free` (b, groups,
+    unit, g, t, 4)."""
+    bits = _sign_bits(_eight_signs(sevens))
     bits[..., ::2, 1, :, 1, 1] = free[..., ::2, :]
     bits[..., 1::2, 0, :, 1, 1] = free[..., 1::2, :]
     return _sign_words(bits)
 
 
-def _indices(low: Tensor) -> Tensor:
-    """The low bytes of a unit's indices: (b, groups, 4, 128)."""
-    return lane_registers(low).flatten(3)
-
-
 def _fours(values: Tensor) -> Tensor:
     """One value per eight weights, of four registers each: (b, groups, unit, g, t / 2, register / 4, register % 4)."""
-    registers = lane_registers(values)
-    return registers.reshape(*registers.shape[:-1], 2, 4)
+    return torch.unflatten(lane_registers(values), -1, (2, 4))
 
 
 def _quads(values: Tensor) -> Tensor:
@@ -61,58 +67,50 @@ def _quads(values: Tensor) -> Tensor:
 
 
 def _packed_signs(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """Words (b, 16, groups, 8, 1) of four times seven signs and a scale: seven signs per eight weights (b, 16, groups,
-    32), and the bits of a scale per lane (b, groups, unit, g, t, 4), of sub t / 2, upper or lower row."""
+    """Eight words of a group, of four times seven signs and a scale: seven signs per eight weights (b, 16, groups, 32),
+    and the bits of a scale per lane (b, groups, unit, g, t, 4), of sub t / 2, upper or lower row."""
+    words = packed.reshape(*packed.shape[:3], 8, 4).contiguous().view(torch.int32)
     place = torch.arange(0, 28, 7, dtype=torch.int32, device=packed.device)
-    sevens = (packed >> place & 127).byte().flatten(3)
-    return sevens, bits_of(_quads((packed >> 28 & 15).byte()).flatten(4))[..., :4]
+    sevens = (words >> place & 127).byte().flatten(3)
+    return sevens, bits_of(_quads((words >> 28 & 15).byte()).flatten(4))[..., :4]
 
 
 def pack_iq2_xxs(blocks: Tensor) -> Tensor:
-    words = blocks[..., 2:].reshape(*blocks.shape[:3], 8, 8)
-    sevens, scales = _packed_signs(words[..., 4:].contiguous().view(torch.int32))
-    return whole_tile(
-        row_pairs(blocks[..., :2]), unit_planes(_indices(words[..., :4].flatten(3)), _seven_signs(sevens, scales))
-    )
+    d, words = fields(blocks, 2, 64)
+    index, packed = fields(words, 4, 4)
+    return tile([row_pairs(d)], _indices(index), _seven_signs(*_packed_signs(packed)))
 
 
 def pack_iq3_xxs(blocks: Tensor) -> Tensor:
-    packed = blocks[..., 66:].contiguous().view(torch.int32)[..., None]  # (.., 8, 1)
+    d, index, packed = fields(blocks, 2, 64, 32)
     sevens, scales = _packed_signs(packed)
-    signs = bits_of(sevens)
-    signs[..., 7] = signs[..., :7].sum(-1) & 1
-    codes = lane_codes(signs.flatten(3)).flatten(5, 7).contiguous()  # (b, groups, unit, g, t, register, value)
+    codes = lane_codes(_eight_signs(sevens)).flatten(5, 7).contiguous()  # (b, groups, unit, g, t, register, value)
     codes[..., ::2, 4:, 3] = scales[..., ::2, :]
     codes[..., 1::2, :4, 3] = scales[..., 1::2, :]
-    place = torch.arange(8, dtype=torch.uint8, device=blocks.device)
-    words = (codes << place[:, None]).sum(5, dtype=torch.uint8).flatten(3)
-    return whole_tile(row_pairs(blocks[..., :2]), unit_planes(_indices(blocks[..., 2:66]), words))
+    return tile([row_pairs(d)], _indices(index), byte_of(codes, range(8), -2).flatten(3))
 
 
 def pack_iq2_xs(blocks: Tensor) -> Tensor:
-    low, high = blocks[..., 2:66:2], blocks[..., 3:66:2]
+    d, index, scales = fields(blocks, 2, 64, 8)
+    low, high = index[..., ::2], index[..., 1::2]
     # Lane t of a pair of lanes has the ninth bits of registers 4..7, the other lane those of 0..3.
     ninth = _fours(high & 1).flip(-2).flatten(4, 5)
-    units = unit_planes(_indices(low), _seven_signs(high >> 1, ninth))
-    return whole_tile(row_pairs(blocks[..., :2]), per_row(blocks[..., 66:]), units)
+    return tile([row_pairs(d), per_row(scales)], _indices(low), _seven_signs((high >> 1).flatten(3), ninth))
 
 
 def pack_iq2_s(blocks: Tensor) -> Tensor:
-    place = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=blocks.device)
-    signs = _sign_words(_sign_bits(bits_of(blocks[..., 34:66]).flatten(3)))
-    pairs = _fours((blocks[..., 66:74, None] >> place & 3).flatten(3))
-    high = (pairs << place).sum(-1, dtype=torch.uint8).flatten(3)
-    units = unit_planes(_indices(blocks[..., 2:34]), signs, high)
-    return whole_tile(row_pairs(blocks[..., :2]), per_row(blocks[..., 74:]), units)
+    d, index, signs, high, scales = fields(blocks, 2, 32, 32, 8, 8)
+    words = _sign_words(_sign_bits(bits_of(signs).flatten(3)))
+    upper = byte_of(_fours(pairs_of(high)), (0, 2, 4, 6)).flatten(3)
+    return tile([row_pairs(d), per_row(scales)], _indices(index), words, upper)
 
 
 def pack_iq1_s(blocks: Tensor) -> Tensor:
-    high = _quads(blocks[..., 34:].reshape(*blocks.shape[:3], 8, 2)).flatten(3)
-    return whole_tile(row_pairs(blocks[..., :2]), unit_planes(_indices(blocks[..., 2:34]), high))
+    d, index, high = fields(blocks, 2, 32, 16)
+    return tile([row_pairs(d)], _indices(index), _quads(torch.unflatten(high, -1, (8, 2)).squeeze(3)).flatten(3))
 
 
 def pack_iq1_m(blocks: Tensor) -> Tensor:
-    packed = blocks[..., 32:48]
-    nibbles = lane_registers(torch.stack((packed & 15, packed >> 4), dim=-1).flatten(3))
-    high = (nibbles[..., ::2] | nibbles[..., 1::2] << 4).flatten(3)
-    return whole_tile(per_row(blocks[..., 48:]), unit_planes(_indices(blocks[..., :32]), high))
+    index, high, scales = fields(blocks, 32, 16, 8)
+    nibbles = lane_registers(adjacent_nibbles(high))
+    return tile([per_row(scales)], _indices(index), (nibbles[..., ::2] | nibbles[..., 1::2] << 4).flatten(3))

@@ -26,7 +26,7 @@ from dflash_core.backends.cuda.sequence import SequenceMemory
 from dflash_core.backends.cuda.target_model import Block, DeviceTarget
 
 # Shorter prompts are run in passes of 24 rows. On an H200 seven passes take 51 ms, and eight take 58 ms; converting all
-# weights to f16 and multiplying 192 rows by them takes 51 ms. Cards that were found to be otherwise: prompts.py.
+# weights to f16 and multiplying 192 rows by them takes 51 ms. Cards that were found to be otherwise: timings.py.
 MIN_ROWS = 169
 
 Cancelled = Callable[[], bool]

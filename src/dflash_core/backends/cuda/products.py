@@ -42,11 +42,11 @@ class Ops:
     """A list of launches, so that they can be compiled and bound together."""
 
     def __init__(self, device: Device) -> None:
-        self._device = device
+        self.device = device
         self.added: list[Op] = []
 
     def add(self, launch: Launch) -> Op:
-        self.added.append(Op(self._device, launch))
+        self.added.append(Op(self.device, launch))
         return self.added[-1]
 
 

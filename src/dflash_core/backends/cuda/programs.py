@@ -129,4 +129,4 @@ class CubinCache:
             write_whole(self._path(key), hashlib.sha256(code).digest() + code)
         except OSError as error:
             why = error.strerror or error
-            self.note = f"compiled kernels cannot be kept in {self.folder} ({why}); every start compiles them"
+            self.note = f"compiled kernels cannot be saved in {self.folder} ({why}); every start compiles them"

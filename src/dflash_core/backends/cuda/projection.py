@@ -11,7 +11,17 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.activations import INT8, Rounding
 from dflash_core.backends.cuda.expert_plan import ExpertPlan
-from dflash_core.backends.cuda.launch import WARP, Argument, Defines, Device, HasAddress, Launch, pointer
+from dflash_core.backends.cuda.launch import (
+    NO_INPUTS,
+    WARP,
+    Argument,
+    Defines,
+    Device,
+    HasAddress,
+    Inputs,
+    Launch,
+    pointer,
+)
 from dflash_core.backends.cuda.plan import Plan, Product, Shape, plan
 
 
@@ -108,26 +118,25 @@ class Projection(AnyProjection):
         """Whether a product of `rows` rows can compute its own activations, if there is a kernel for that."""
         return rows == 1 and not self.plan.chunked(1)
 
-    def own_launch(self, kernel: str, defines: Defines, args: Sequence[Argument], out: Tensor) -> Launch:
-        """The product of one row, which `kernel` computes from `args`, into `out`."""
-        defines, args = {**self.plan.defines(1), **defines}, [self._table, *args, out]
-        threads = self.plan.warps_at(1) * WARP
-        return Launch(f"{kernel}.cu", kernel, defines, self.plan.grid, threads, args, self.plan.shared_bytes(1))
+    def launch(self, file: str, kernel: str, columns: int, args: Sequence[Argument], defines: Defines) -> Launch:
+        """`kernel` over `columns` rows of activations; the launch's struct comes before `args`."""
+        plan = self.plan
+        defines, args = {**plan.defines(columns), **defines}, [self._table, *args]
+        return Launch(file, kernel, defines, plan.grid, plan.warps_at(columns) * WARP, args, plan.shared_bytes(columns))
 
-    def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:
-        """The product of `rows` rows of activations into `out`, in as few launches as shared memory allows."""
+    def launches_of(
+        self, file: str, kernel: str, rows: int, args: Sequence[Argument], more: Inputs = NO_INPUTS
+    ) -> list[Launch]:
+        """`kernel` over `rows` rows of activations, in as few launches as shared memory allows. `more`: more defines,
+        and arguments after the first block of eight rows."""
         return [
-            Launch(
-                "matmul.cu",
-                "matmul",
-                self.plan.defines(count),
-                self.plan.grid,
-                self.plan.warps_at(count) * WARP,
-                [self._table, *self.act_args(acts), out, np.int32(rows), np.int32(first // 8)],
-                self.plan.shared_bytes(count),
-            )
+            self.launch(file, kernel, count, [*args, np.int32(first // 8), *more[1]], more[0])
             for first, count in self.plan.passes(rows)
         ]
+
+    def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:
+        """The product of `rows` rows of activations into `out`."""
+        return self.launches_of("matmul.cu", "matmul", rows, [*self.act_args(acts), out, np.int32(rows)])
 
     @property
     def _table(self) -> bytes:

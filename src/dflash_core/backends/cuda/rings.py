@@ -179,22 +179,23 @@ def _plain(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 def copied(layers: Sequence[Layer], begin: int, end: int, empty: Empty = _plain) -> HostRows:
     """Copies of the positions begin..end, complete once the device is synchronized, or at once in pageable memory."""
-    found = []
-    for layer in layers:
-        for tensor in layer.tensors:
-            found.append(to := empty((tensor.shape[0], end - begin, tensor.shape[2]), tensor.dtype))
-            for place, slots in slot_runs(begin, end, layer.slots):
-                for head in range(len(to)):  # each is contiguous, so torch makes no copy on the card
-                    rows = to[head, place : place + len(slots)]
-                    rows.copy_(tensor[head, slots.start : slots.stop], non_blocking=True)
-    return HostRows(begin, end, tuple(found))
+    tensors = [tensor for layer in layers for tensor in layer.tensors]
+    rows = HostRows(begin, end, tuple(empty((one.shape[0], end - begin, one.shape[2]), one.dtype) for one in tensors))
+    for on_card, on_host in _parts(layers, rows):
+        on_host.copy_(on_card, non_blocking=True)
+    return rows
 
 
 def put(layers: Sequence[Layer], rows: HostRows, *, wait: bool = True) -> None:
     """Copy rows back to where their positions are."""
+    for on_card, on_host in _parts(layers, rows):
+        on_card.copy_(on_host, non_blocking=not wait)
+
+
+def _parts(layers: Sequence[Layer], rows: HostRows) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows of layers and their place in `rows`, in pieces that are contiguous: torch then makes no copy on the card."""
     tensors = [(layer, tensor) for layer in layers for tensor in layer.tensors]
-    for (layer, tensor), source in zip(tensors, rows.tensors, strict=True):
+    for (layer, tensor), on_host in zip(tensors, rows.tensors, strict=True):
         for place, slots in slot_runs(rows.begin, rows.end, layer.slots):
-            for head in range(len(source)):
-                part = source[head, place : place + len(slots)]
-                tensor[head, slots.start : slots.stop].copy_(part, non_blocking=not wait)
+            for head in range(len(tensor)):
+                yield tensor[head, slots.start : slots.stop], on_host[head, place : place + len(slots)]

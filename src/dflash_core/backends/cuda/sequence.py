@@ -18,12 +18,11 @@ from contextlib import contextmanager
 import torch
 
 from dflash_core.backends.cuda.allocator import MAX_SMALL
-from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk, ChunkNeeds
 from dflash_core.backends.cuda.device_ngrams import DeviceNgrams
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice, TargetSequence
-from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers, SequenceNeeds
+from dflash_core.backends.cuda.layers.base import CapturedLayers, MixerMemory, PassBuffers, SequenceNeeds
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.projection import Projection

@@ -12,6 +12,7 @@ from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.checkpoints import Checkpoints
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.launch import At, Launch, Run
+from dflash_core.backends.cuda.layers.base import Pass
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import norm_launch
 from dflash_core.backends.cuda.prefill import ChunkPass
@@ -111,9 +112,9 @@ class SequencePasses(ABC):
 
     def _last_launches(self) -> list[Launch]:
         memory, target = self.memory, self.target
-        (h, acts), eps, one = (memory.buffers.h, memory.buffers.acts), target.spec.rms_eps, At(memory.one, 0)
-        norm = norm_launch(h, target.output_norm, eps, 1, acts, self.head.full, one, 0)
-        return [norm, *self.head.launches(acts, 1)]
+        scope = Pass(self.state, memory.buffers, 1, 0, At(memory.one, 0), target.spec.rms_eps)
+        norm = norm_launch(scope, target.output_norm, self.head.full)
+        return [norm, *self.head.launches(memory.buffers.acts, 1)]
 
     def pass_launches(self, width: int, node0: int, *, windowed: bool = False) -> list[Launch]:
         """Launches of a target pass up to the head's activations."""

@@ -245,9 +245,8 @@ class CudaDecoder(AnswerDecoder):
         drafts = drafter is not None and self.decision.mode != "plain"
         passes = drafter.passes(self._drafting) if drafter is not None else 1
         kind = StepKind.holding(
-            drafted, self.knobs, self.session.head.vocab, drafts=drafts, forced=self.steps.trace is not None,
-            passes=passes, log_probs=self.log_probs,
-        )  # fmt: skip
+            drafted, self.knobs, self.session.head.vocab, drafts=drafts, passes=passes, log_probs=self.log_probs
+        )
         return replace(kind, windowed=bool(self.session.window.size), text=drafts and self._text is not None)
 
     @property

@@ -43,17 +43,15 @@ class StepKind:
     """The key of a graph.
 
     `widths`: rows of each target pass; `drafts`: whether the drafter proposes inside the step; `sampled`: sampling
-    instead of greedy decoding; `forced`: the accepted paths are given, see `Steps.force`; `passes`: passes of the
-    drafter; `vocabulary`: tokens that it chooses from, 0 for all; `windowed`: the target's full-attention layers see
-    only a window; `text`: the tree copies successors from the conversation's text; `listed`: of a sampled step, see
-    `draws.all_listed`; `top`: log-probabilities are reported, with those of so many of the likeliest tokens, one of
-    TOPS; None: they are not. Such a step samples.
+    instead of greedy decoding; `passes`: passes of the drafter; `vocabulary`: tokens that it chooses from, 0 for all;
+    `windowed`: the target's full-attention layers see only a window; `text`: the tree copies successors from the
+    conversation's text; `listed`: of a sampled step, see `draws.all_listed`; `top`: log-probabilities are reported,
+    with those of so many of the likeliest tokens, one of TOPS; None: they are not. Such a step samples.
     """
 
     widths: tuple[int, ...]
     drafts: bool
     sampled: bool
-    forced: bool = False
     passes: int = 1
     vocabulary: int = DRAFT_VOCABULARY
     windowed: bool = False
@@ -63,8 +61,7 @@ class StepKind:
 
     @staticmethod
     def holding(
-        drafted: int, knobs: Knobs, vocab: int, *,
-        drafts: bool, forced: bool = False, passes: int = 1, log_probs: LogProbs | None = None,
+        drafted: int, knobs: Knobs, vocab: int, *, drafts: bool, passes: int = 1, log_probs: LogProbs | None = None
     ) -> StepKind:  # fmt: skip
         """The smallest graph for trees of `drafted` nodes below the root, and for draws from `vocab` tokens by `knobs`;
         `passes`: passes of the drafter; `log_probs`: what records the log-probabilities, if anything does."""
@@ -73,7 +70,7 @@ class StepKind:
         sampled = top is not None or not Sampler(knobs).greedy
         listed = sampled and all_listed(knobs, vocab)
         passes = passes if drafts else 1
-        return StepKind(widths_of(1 + drafted), drafts, sampled, forced, passes, vocabulary, listed=listed, top=top)
+        return StepKind(widths_of(1 + drafted), drafts, sampled, passes, vocabulary, listed=listed, top=top)
 
     @property
     def nodes(self) -> int:
@@ -105,8 +102,7 @@ class Steps:
 
         For measurements: KV, states and features change as if the target had drawn these nodes. None ends it.
         """
-        for kind in [kind for kind in self._graphs if isinstance(kind, StepKind) and kind.forced]:
-            del self._graphs[kind]
+        self._graphs.clear()
         self.trace = None
         if paths is None:
             return
@@ -166,7 +162,7 @@ class Steps:
         return self._first_pass(kind), [
             *self._draws(kind, *first, masks),
             *(launch for one in further for launch in (*self._pass(kind, *one), *self._draws(kind, *one, masks))),
-            self._accept(kind),
+            self._accept(),
             *session.commit_launches(kind.nodes),
         ]
 
@@ -176,7 +172,7 @@ class Steps:
         return [
             *self._draft(kind),
             *(launch for one in passes for launch in (*self._pass(kind, *one), *self._draws(kind, *one))),
-            self._accept(kind),
+            self._accept(),
             *session.commit_launches(self.longest(kind)),
         ]
 
@@ -214,8 +210,8 @@ class Steps:
         reported = None if kind.top is None else Reported(self.log_probs, kind.top)
         return head.sample_launches(acts, width, node0, listed=kind.listed, masks=masks, reported=reported)
 
-    def _accept(self, kind: StepKind) -> Launch:
-        session, trace = self.session, self.trace if kind.forced else None
+    def _accept(self) -> Launch:
+        session, trace = self.session, self.trace
         args: list[Argument] = [
             session.state.pointer, np.uint64(self.ring.address), np.int32(STEP_SLOTS), np.uint64(self.cancel.address),
             NULL if trace is None else trace, np.int32(0 if trace is None else len(trace)), session.stamps,

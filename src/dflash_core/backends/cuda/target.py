@@ -12,24 +12,24 @@ from typing import Any
 import torch
 
 from dflash_core import memory
+from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
-from dflash_core.backends.cuda.drafters.base import on_device
-from dflash_core.backends.cuda.drafters.draft import CudaDraft
+from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, on_card, own_head
-from dflash_core.backends.cuda.prompts import NEVER, PASSES, READINGS
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.backends.cuda.supported import check_supported
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.cuda.timings import Timer, target_name
+from dflash_core.backends.cuda.timings import NEVER, PASSES, READINGS, Timer, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, F16, CachePair
-from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft, OpenedModel
+from dflash_core.drafters.base import Draft, DraftModel, HostDraft, LoadedModel, OpenedDraft, OpenedModel
+from dflash_core.drafters.dflash import checked_features
 from dflash_core.drafters.several import OpenedSeveral, not_on_a_card
 from dflash_core.errors import OutOfMemoryError, Shortage, UnsupportedError
 from dflash_core.expert_places import possible_layers, tensors_on_host
@@ -44,8 +44,32 @@ from dflash_core.fits import (
     requested_setup,
 )
 from dflash_core.formats.weights import WeightFile
+from dflash_core.ids import check_ids
 from dflash_core.memory import gib
 from dflash_core.progress import Progress
+
+
+class CudaDraft(LoadedModel[DraftModel]):
+    """Implements `drafters.base.Draft`: a drafter that proposes inside the step."""
+
+    def __init__(
+        self, opened: OpenedModel[DraftModel], model: OnDevice, device_target: DeviceTarget, weight_bytes: int
+    ) -> None:
+        super().__init__(opened, weight_bytes)
+        self.model, self._device_target = model, device_target
+        self.capabilities = model.capabilities
+
+    def logits(self, features: Logits, anchor: int) -> Logits:
+        return self._behind(features, anchor).draft(int(anchor), 0)
+
+    def _behind(self, features: Logits, anchor: int) -> CudaSession:
+        """A session that has seen a context."""
+        spec = self._device_target.spec
+        array = checked_features(features, len(self.capabilities.captured_layers) * spec.embedding_length)
+        check_ids([anchor], spec.vocab_size)
+        session = CudaSession(self._device_target, self.model, context=len(array))
+        session.observe(array)
+        return session
 
 
 @functools.cache
@@ -114,12 +138,10 @@ class CudaTarget(Target):
     def estimator(self, draft: OpenedDraft | Draft | None) -> CardMemoryEstimator:
         if isinstance(draft, OpenedSeveral):
             raise not_on_a_card(draft.capabilities)
-        processors = self.machine.processors
         return CardMemoryEstimator(
-            self.footprint, self.config, draft, machine=self.machine.name, processors=processors,
-            available=self.machine.available_with_context(), draft_type=self.draft_type, embedding=self.embedding,
-            expert_layers=self._expert_layers, cached=self._cached, host_free=memory.host_memory().free,
-            mtp=own_head(self.file, self.config, draft),
+            self.footprint, draft, machine=self.machine.name, available=self.machine.available_with_context(),
+            draft_type=self.draft_type, expert_layers=self._expert_layers, cached=self._cached,
+            host_free=memory.host_memory().free, mtp=own_head(self.file, self.config, draft),
         )  # fmt: skip
 
     def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:

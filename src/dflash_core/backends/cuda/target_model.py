@@ -180,15 +180,15 @@ class DeviceTarget:
     @property
     def chunked(self) -> bool:
         """Whether the card can process prompts in chunks."""
-        return all(mixer.chunked for mixer in self.mixers) and all(ffn.chunked for ffn in self.feed_forwards)
+        return all(mixer.chunked for mixer in self.mixers) and all(one.chunked for one in self.experts)
 
     def idle_bytes(self, rows: int) -> float:
         """Bytes on the card that a pass of `rows` rows does not read, on average: experts, if rows choose at random."""
-        return sum(ffn.idle_bytes(rows) for ffn in self.feed_forwards)
+        return sum(one.idle_bytes(rows) for one in self.experts)
 
     def bus_bytes(self, rows: int) -> float:
         """Bytes that such a pass reads from main memory."""
-        return sum(ffn.bus_bytes(rows) for ffn in self.feed_forwards)
+        return sum(one.bus_bytes(rows) for one in self.experts)
 
     def cache_experts(self, slots: int) -> None:
         """Cache `slots` experts on the card, of each layer whose experts are in main memory."""

@@ -18,30 +18,26 @@ def target_pass(
 ) -> Iterator[Launch]:
     """A pass of `rows` rows over nodes of the tree in the sequence's state, from node0 on: from the embedding of the
     tokens to the activations of `head`."""
-    buffers, captured, state, eps = memory.buffers, memory.captured, memory.state, target.spec.rms_eps
-    scope = Pass(state, buffers, rows, node0, state.at("n"), memory.window if windowed else None, memory.given)
+    captured, state, window = memory.captured, memory.state, memory.window if windowed else None
+    scope = Pass(state, memory.buffers, rows, node0, state.at("n"), target.spec.rms_eps, window, memory.given)
     scale = target.spec.embedding_scale
-    yield target.embedding.launch(buffers.h, state.at("token"), scope.count, rows, node0, scale=scale)
+    yield target.embedding.launch(memory.buffers.h, state.at("token"), scope.count, rows, node0, scale=scale)
     if target.per_layer is not None:
-        reader = target.per_layer.projection
-        yield norm_launch(buffers.h, None, eps, rows, buffers.acts, reader, scope.count, node0)
+        yield norm_launch(scope, None, target.per_layer.projection)
         yield from target.per_layer.launches(scope)
     before: Added | None = None
     for index, block in enumerate(target.blk):
         mixer = memory.mixers[block.group].layer(block.place)
         # The first norm adds the previous layer's result: the sum is that layer's output, which may be captured.
-        before = yield from block_launches(block, mixer, scope, eps, before, captured.at(index - 1), captured.width)
-    yield norm_launch(
-        buffers.h, target.output_norm, eps, rows, buffers.acts, head, scope.count, node0,
-        added=before, captured=captured.at(len(target.blk) - 1), captured_width=captured.width,
-    )  # fmt: skip
+        before = yield from block_launches(block, mixer, scope, before, captured.at(index - 1), captured.width)
+    last = captured.at(len(target.blk) - 1)
+    yield norm_launch(scope, target.output_norm, head, added=before, captured=last, captured_width=captured.width)
 
 
 def block_launches(
     block: Block,
     mixer: Branch,
     scope: Pass,
-    eps: float,
     before: Added | None,
     captured: At | None = None,
     captured_width: int = 0,
@@ -51,14 +47,13 @@ def block_launches(
 
     `captured`: where the first norm also writes the sum, in rows of `captured_width`.
     """
-    buffers, rows = scope.buffers, scope.rows
+    buffers = scope.buffers
     for residual in block.residuals:
         given: list[Added] = []
         for branch in residual.branches:
             part = branch.ffn or mixer
             yield norm_launch(
-                buffers.h, branch.norm, eps, rows, buffers.acts, part.inputs, scope.count, scope.node0,
-                added=before, captured=captured, captured_width=captured_width,
+                scope, branch.norm, part.inputs, added=before, captured=captured, captured_width=captured_width,
                 normed=part.normed(buffers), normed_by=part.normed_by,
             )  # fmt: skip
             before = captured = None
@@ -67,7 +62,7 @@ def block_launches(
             given.append(Added(part.out.split_k, own.buffers.narrow, part.out_bias, branch.post_norm))
         first, *others = given
         for other in others:
-            yield join_launch(first, other, rows, buffers.h.shape[1], eps, scope.count, scope.node0)
+            yield join_launch(scope, first, other)
             first = Added(1, first.partials)
         norm = first.norm if residual.post_norm is None else residual.post_norm
         before = replace(first, norm=norm, factor=residual.factor)

@@ -1,7 +1,9 @@
 """How long passes and prompts' chunks of a target take on this card: measured at its first load, then stored.
 
-The policy needs the times of passes. Whether prompts run in chunks or in passes follows from both (prompts.py). They
-are stored next to the compiled kernels, by card, driver and kernels.
+The policy needs the times of passes. Whether prompts run in chunks or in passes follows from both: a pass reads all
+weights as they are; a chunk first converts them to f16 for the library, a fixed cost, then little per row. Chunks win
+from some 200 tokens on, but on GeForce cards, which add products of halves at half the rate, the fixed cost may never
+be earned back. Times are stored next to the compiled kernels, by card, driver and kernels.
 """
 
 from __future__ import annotations
@@ -23,61 +25,50 @@ from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.layers.experts import ExpertProjection
 from dflash_core.backends.cuda.projection import Projection
-from dflash_core.backends.cuda.prompts import TIMED_CHUNKS
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.state import WIDTHS
+from dflash_core.backends.cuda.state import PASS_ROWS, WIDTHS
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.damaged import DAMAGED
 from dflash_core.files import write_whole
 from dflash_core.nvml import driver_version
 from dflash_core.progress import Progress
 
-FORMAT = 5
+FORMAT = 6  # part of a file's name, so other formats are passed over
 TIMED_FILES = ("matmul.cu", "head.cu", "logits.cu", "experts_in.cu", "experts_out.cu")
 PASS_DEPTH, PASS_ROUNDS = 32, 5
 CHUNK_ROUNDS = 2
 TOKEN_STEP = 7919  # difference between neighbouring token ids of a timed pass
 
+PASSES = "passes"
+READINGS = ("auto", PASSES)  # how prompts may be read: the fastest way, or always in passes
+TIMED_CHUNKS = (256, 1024)  # rows
+NEVER = 1 << 30
+COMMIT = 1.05  # time of a pass and its commit, where the pass alone takes 1
+# Passes of PASS_ROWS rows need memory that trees of the default settings do not: only if they win up to so many tokens.
+WORTHWHILE = 512
+
 ByTarget = Mapping[str, Mapping[int, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What a measurement is valid for. `kernels`: a hash of the kernel sources and of the compiler."""
-
-    card: str
-    multiprocessors: int
-    driver: str
-    kernels: str
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
     """All measurements of one card, by target name: milliseconds of a verify pass by width, of a prompt's chunk by
-    rows."""
+    rows. `identity`: a hash of what they are valid for."""
 
-    identity: Identity
+    identity: str
     passes: ByTarget = field(default_factory=dict)
     chunks: ByTarget = field(default_factory=dict)
-    format: int = FORMAT
 
 
-class _Format(msgspec.Struct):
-    """The part of a file that says which format the rest has."""
-
-    format: int
-
-
-def identity(device: CudaDevice) -> Identity:
-    """The identity of measurements on this card, with the present driver and kernels."""
+def identity(device: CudaDevice) -> str:
+    """A hash of the card, its driver, the kernel sources and the compiler."""
     folder = resources.kernels_dir()
     texts: dict[Path, str] = {}
     for file in TIMED_FILES:
         texts |= nvrtc.closure(folder / file, (folder,))
     facts = device.runtime.card
-    hashed = nvrtc.content_hash(texts, nvrtc.version(), facts.arch)[:32]
-    return Identity(facts.name, facts.processors, driver_version(), hashed)
+    return nvrtc.content_hash(texts, nvrtc.version(), facts.arch, facts.name, facts.processors, driver_version())[:32]
 
 
 def products_of(target: DeviceTarget) -> dict[Any, int]:
@@ -108,8 +99,8 @@ class Timer:
     """Measures what is not stored yet. `timings`: all measurements; `note`: what a user should know of them, or ""."""
 
     def __init__(self, device: CudaDevice, folder: Path) -> None:
-        self.folder = folder
-        self.timings, self.note = load(folder, identity(device))
+        self.path = folder / f"timings-{FORMAT}-{re.sub('[^A-Za-z0-9]+', '-', device.runtime.card.name)}.json"
+        self.timings, self.note = load(self.path, identity(device))
 
     def passes(self, session: CudaSession, progress: Progress) -> Mapping[int, float]:
         """Milliseconds of a verify pass of this target by width; measured once, with an empty sequence."""
@@ -131,7 +122,7 @@ class Timer:
         return self.timings.chunks[name]
 
     def _store(self, timings: Timings) -> None:
-        self.timings, self.note = timings, store(self.folder, timings)
+        self.timings, self.note = timings, store(self.path, timings)
 
 
 def timed_widths(session: CudaSession) -> list[int]:
@@ -185,42 +176,41 @@ def _recorded(session: CudaSession, width: int, progress: Progress) -> Run:
     return run
 
 
-def path_of(folder: Path, card: str) -> Path:
-    """The file with a card's timings, next to its compiled kernels."""
-    return folder / f"timings-{re.sub('[^A-Za-z0-9]+', '-', card).strip('-') or 'card'}.json"
-
-
-def load(folder: Path, identity: Identity) -> tuple[Timings, str]:
-    """The stored timings for `identity`, or empty ones; and why a stored file is not used, or "".
-
-    A file that is damaged, or that was measured with another driver or other kernels, is not used at all.
-    """
-    path, nothing = path_of(folder, identity.card), Timings(identity)
+def load(path: Path, identity: str) -> tuple[Timings, str]:
+    """The stored timings for `identity`, or empty ones; and why a stored file is not used, or ""."""
     try:
-        data = path.read_bytes()
-        if msgspec.json.decode(data, type=_Format).format != FORMAT:
-            return nothing, ""
-        timings = msgspec.json.decode(data, type=Timings)
+        timings = msgspec.json.decode(path.read_bytes(), type=Timings)
     except OSError:
-        return nothing, ""
+        return Timings(identity), ""
     except DAMAGED:
-        return nothing, f"{path.name} is damaged; passes are timed again"
-    found = timings.identity
-    if found == identity:
+        return Timings(identity), f"{path.name} is damaged; passes are timed again"
+    if timings.identity == identity:
         return timings, ""
-    if found.driver != identity.driver:
-        what = f"under driver {found.driver}, this is {identity.driver}"
-    elif found.kernels != identity.kernels:
-        what = "before the kernels or the compiler changed"
-    else:
-        what = f"on {found.card} with {found.multiprocessors} multiprocessors"
-    return nothing, f"passes were timed {what}; they are timed again"
+    return Timings(identity), "passes are timed again: the driver, the kernels or the compiler changed"
 
 
-def store(folder: Path, timings: Timings) -> str:
+def store(path: Path, timings: Timings) -> str:
     """Save the timings atomically. Returns why they could not be saved, or ""."""
     try:
-        write_whole(path_of(folder, timings.identity.card), msgspec.json.encode(timings))
+        write_whole(path, msgspec.json.encode(timings))
     except OSError as error:
-        return f"timings of passes cannot be saved in {folder} ({error.strerror or error}); every start repeats them"
+        return (
+            f"timings of passes cannot be saved in {path.parent} ({error.strerror or error}); every start repeats them"
+        )
     return ""
+
+
+def chunks_from(passes: Mapping[int, float], chunks: Mapping[int, float]) -> int | None:
+    """How many tokens a prompt must have so that chunks are faster than passes of PASS_ROWS rows; None if such passes
+    are not worth their memory.
+
+    `passes`: milliseconds of a pass by rows; `chunks`: of a chunk by rows. Either may be empty.
+    """
+    if PASS_ROWS not in passes or not chunks:
+        return None
+    few, many = TIMED_CHUNKS
+    row = (chunks[many] - chunks[few]) / (many - few)
+    fixed = chunks[few] - row * few
+    gained = COMMIT * passes[PASS_ROWS] / PASS_ROWS - row  # by a chunk, for each row
+    shortest = int(fixed / gained) + 1 if fixed < NEVER * gained else NEVER
+    return shortest if shortest > WORTHWHILE else None

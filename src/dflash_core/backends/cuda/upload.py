@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.launch import Device, PinnedMemory
-from dflash_core.backends.cuda.pack_nvfp4 import set_factors
+from dflash_core.backends.cuda.packers import set_factors
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import ROWS, blocks_of, groups_of, repack, tile_type
 from dflash_core.errors import UnsupportedError, cpu_only

@@ -18,14 +18,13 @@ from torch import Tensor
 
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.activations import Activations
-from dflash_core.backends.cuda.captured import CapturedLayers
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.caches import DraftCaches
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import NO_INPUTS, Device, Inputs, Launch
 from dflash_core.backends.cuda.layers.attention import AttentionBranch
-from dflash_core.backends.cuda.layers.base import MixerMemory, PassBuffers, Upload
+from dflash_core.backends.cuda.layers.base import CapturedLayers, MixerMemory, PassBuffers, Upload
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena, TensorSpec

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -112,7 +113,8 @@ class DFlash(DeviceDrafter):
         vocab = config.heads.draft_vocab or config.vocab_size or 0
         self.scored = draft.pairs.table(self.rows, draft.width, vocab, on) if draft.pairs else None
         counts = torch.tensor([self.rows, PASS_ROWS], dtype=torch.int32, device=on)
-        self.block_rows, self.all_rows = At(counts, 0), At(counts, 1)  # live rows, as kernels read them
+        self.all_rows = At(counts, 1)  # live rows, as kernels read them
+        self.scope = Pass(self.state, self.buffers, self.rows, 0, At(counts, 0), config.rms_eps)  # of the block
 
     # ---- Launches ------------------------------------------------------------------------------------------------
 
@@ -127,16 +129,14 @@ class DFlash(DeviceDrafter):
             [self.state.pointer, np.int32(row0), self.pending_rows, np.int32(fc.columns), *fc.act_args(buffers.acts)],
         )  # fmt: skip
         yield from fc.launches(buffers.acts, buffers.narrow, rows)
-        eps = draft.config.rms_eps
+        scope = replace(self.scope, rows=rows, count=self.all_rows)
         yield norm_launch(
-            buffers.h, draft.enc_output_norm, eps, rows, buffers.acts, draft.contexts[0].projection,
-            self.all_rows, 0, added=Added(fc.split_k, buffers.narrow, fresh=True), both=len(draft.contexts) > 1,
-            normed=fused,
+            scope, draft.enc_output_norm, draft.contexts[0].projection,
+            added=Added(fc.split_k, buffers.narrow, fresh=True), both=len(draft.contexts) > 1, normed=fused,
         )  # fmt: skip
         for part in draft.contexts:
             if fused is not None:
-                norm, projection = draft.layers[part.first].attn_norm, part.projection
-                yield norm_launch(fused, norm, eps, rows, buffers.acts, projection, self.all_rows, 0)
+                yield norm_launch(scope, draft.layers[part.first].attn_norm, part.projection, h=fused)
             yield from part.projection.launches(buffers.acts, buffers.wide, rows)
             yield from self._store(part, buffers.wide, rows, row0, split_k=part.projection.split_k)
 
@@ -165,37 +165,30 @@ class DFlash(DeviceDrafter):
     def _block(self, head: Projection) -> Iterator[Launch]:
         draft, buffers, pairs = self.draft, self.buffers, self.scored
         mask, scale = draft.config.mask_token, draft.config.heads.embedding_scale
-        root = self.state.at("root")
-        yield self.embedding.launch(buffers.h, root, self.block_rows, self.rows, mask_token=mask, scale=scale)
-        scope = Pass(self.state, buffers, self.rows, 0, self.block_rows)
+        root, count = self.state.at("root"), self.scope.count
+        yield self.embedding.launch(buffers.h, root, count, self.rows, mask_token=mask, scale=scale)
         before: Added | None = None
         for index, layer in enumerate(draft.layers):
             yield from self._input(layer.attn_norm, layer.mixer.inputs, before, layer.attn_conv)
             yield from self._attention(index, layer)
             before = yield from self._output(layer.mixer.out, layer.attn_conv)
             yield from self._input(layer.ffn_norm, layer.ffn.inputs, before, layer.ffn_conv)
-            yield from layer.ffn.launches(scope)
+            yield from layer.ffn.launches(self.scope)
             before = yield from self._output(layer.ffn.out, layer.ffn_conv)
         if pairs is not None and pairs.projection is not None:
-            yield self._norm(draft.output_norm, pairs.projection, before)
+            yield norm_launch(self.scope, draft.output_norm, pairs.projection, added=before)
             yield from pairs.projected_launches(buffers.acts)
             before = None
-        yield self._norm(draft.output_norm, head, before, pairs.normed if pairs is not None else None)
-
-    def _norm(self, weight: Tensor, read_by: Projection, added: Added | None, normed: Tensor | None = None) -> Launch:
-        buffers, eps = self.buffers, self.draft.config.rms_eps
-        return norm_launch(
-            buffers.h, weight, eps, self.rows, buffers.acts, read_by, self.block_rows, 0, added=added, normed=normed
-        )
+        yield norm_launch(self.scope, draft.output_norm, head, added=before, normed=pairs.normed if pairs else None)
 
     def _input(
         self, norm: Tensor, read_by: Projection, added: Added | None, conv: DeviceConvolution | None
     ) -> Iterator[Launch]:
         """A sub-layer's input, as activations for `read_by`."""
         if conv is None or self.convolved is None:
-            yield self._norm(norm, read_by, added)
+            yield norm_launch(self.scope, norm, read_by, added=added)
             return
-        yield self._norm(norm, conv.proj, added, self.convolved.normed)
+        yield norm_launch(self.scope, norm, conv.proj, added=added, normed=self.convolved.normed)
         yield from conv.before(self.buffers, self.convolved, read_by, self.rows)
 
     def _output(self, out: Projection, conv: DeviceConvolution | None) -> Generator[Launch, None, Added | None]:

@@ -8,6 +8,7 @@ Cache entries of drafted pairs are overwritten later: committed pairs have the t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -107,7 +108,9 @@ class Mtp(ChainDrafter):
         self.buffers = PassBuffers(draft.width, *draft.projections(), own, arena)
         self.splits = Splits(draft.split_order(context, kv), heads, self.buffers.inside)
         counts = torch.tensor([1, PASS_ROWS], dtype=torch.int32, device=on)
-        self.one_row, self.all_rows = At(counts, 0), At(counts, 1)
+        self.all_rows = At(counts, 1)
+        one_row, eps = At(counts, 0), draft.config.rms_eps
+        self.scope = Pass(self.state, self.buffers, 1, 0, one_row, eps)  # of the pair that drafts
         self.embedding: Embedding = draft.embedding or target.embedding
         self.output_norm = target.output_norm
         self.norm: Tensor = target.output_norm if draft.norm is None else draft.norm
@@ -132,10 +135,9 @@ class Mtp(ChainDrafter):
              norm, draft.hnorm, np.float32(eps), *eh_proj.act_args(buffers.acts)],
         )  # fmt: skip
         yield from eh_proj.launches(buffers.acts, buffers.narrow, rows)
-        yield norm_launch(
-            buffers.h, draft.attn_norm, eps, rows, buffers.acts, mixer.inputs, self.all_rows, 0,
-            added=Added(eh_proj.split_k, buffers.narrow, fresh=True),
-        )  # fmt: skip
+        scope = replace(self.scope, rows=rows, count=self.all_rows)
+        added = Added(eh_proj.split_k, buffers.narrow, fresh=True)
+        yield norm_launch(scope, draft.attn_norm, mixer.inputs, added=added)
         yield from mixer.inputs.launches(buffers.acts, buffers.wide, rows)
         yield Launch(
             "mtp.cu", "mtp_prepare", self._defines, (ceil_div(heads.heads + 2 * heads.kv_heads, PREPARE_WARPS), rows),
@@ -162,18 +164,11 @@ class Mtp(ChainDrafter):
              *mixer.out.act_args(buffers.acts)],
         )  # fmt: skip
         yield from mixer.out.launches(buffers.acts, buffers.narrow, 1)
-        yield self._norm(draft.ffn_norm, draft.ffn.inputs, mixer.out, draft.ffn.normed(buffers))
-        yield from draft.ffn.launches(Pass(self.state, buffers, 1, 0, self.one_row))
-        yield self._norm(self.norm, head, draft.ffn.out)
-
-    def _norm(
-        self, weight: Tensor, reader: AnyProjection, added: AnyProjection, normed: Tensor | None = None
-    ) -> Launch:
-        buffers, eps = self.buffers, self.draft.config.rms_eps
-        return norm_launch(
-            buffers.h, weight, eps, 1, buffers.acts, reader, self.one_row, 0,
-            added=Added(added.split_k, buffers.narrow), normed=normed,
-        )  # fmt: skip
+        mixed, fed = (Added(one.split_k, buffers.narrow) for one in (mixer.out, draft.ffn.out))
+        normed = draft.ffn.normed(buffers)
+        yield norm_launch(self.scope, draft.ffn_norm, draft.ffn.inputs, added=mixed, normed=normed)
+        yield from draft.ffn.launches(self.scope)
+        yield norm_launch(self.scope, self.norm, head, added=fed)
 
     @property
     def _split(self) -> SplitLaunch:
@@ -190,14 +185,6 @@ class Mtp(ChainDrafter):
         own = head if self.draft.head is None else head.of(self.draft.head)
         forward = self._draft(own.full, 1 if depth else STEP_ROWS, depth)
         return [*forward, *own.candidate_launches(self.buffers.acts, 1, position=depth)]
-
-    # ---- Driven from the host ------------------------------------------------------------------------------------
-
-    def follow(self, token: int, row: Tensor) -> None:
-        """Commit one position: its token, and the target's residual stream (hidden,) there."""
-        self.tokens[self.length % len(self.tokens)] = token
-        self.state.host["length"] += 1
-        self.store(row[None].to(self.hidden.device))
 
     def chunk(self, chunk: Chunk) -> MtpChunk:
         return MtpChunk(self, chunk)

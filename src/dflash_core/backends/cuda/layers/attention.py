@@ -15,7 +15,7 @@ from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk, Stage
 from dflash_core.backends.cuda.kv import KVCache
-from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, Device, Inputs, Launch, ceil_div
+from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, Device, Inputs, Launch, ceil_div, optional
 from dflash_core.backends.cuda.layers.attention_weights import (
     AttentionWeights,
     frequencies,
@@ -33,7 +33,7 @@ from dflash_core.backends.cuda.layers.base import (
 )
 from dflash_core.backends.cuda.layers.cache_memory import CacheMemory, slots_of
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, HeadShape, SplitLaunch, SplitOrder, Splits
-from dflash_core.backends.cuda.layers.visible_rows import VisibleRows
+from dflash_core.backends.cuda.layers.visible_rows import visible_rows
 from dflash_core.backends.cuda.layers.windowed_rows import SINK_DIMS, windowed_attention, windowed_results, with_sinks
 from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
@@ -267,8 +267,8 @@ class AttentionBranch(Branch):
         mixed_width = heads.group * dim
         out = products.parts(output, range(mixed_width * together.start, mixed_width * together.stop))
         sizes = {"HEAD_DIM": dim, "ROTARY": heads.rotary, "GROUP": heads.group, "SPLIT_K": 1}
-        bias = self._bias_of(together)
-        defines = {**sizes, **self._defines, **({} if bias is None else {"BIASED": 1})}
+        biased, bias = optional(BIASED=self._bias_of(together))
+        defines = {**sizes, **self._defines, **biased}
         sinks, newest = self.weights.sinks, kv.newest
         view = chunk.view(spec.window, newest.slots if newest else kv.slots if kv.ring else 0, kv.kv)
         # The library's own where it is the usual one.
@@ -281,13 +281,13 @@ class AttentionBranch(Branch):
         args: list[Argument] = [
             chunk.count, projected, np.int32(chunk.rows), np.int32(count), self.weights.q_norm,
             self.weights.k_norm, self.layers.frequencies, np.float32(spec.eps), np.float32(1), queries,
-            *caches, *(() if bias is None else (bias,)),
+            *caches, *bias,
         ]  # fmt: skip
         tasks = count * heads.group + self.layers.made * count // heads.kv_heads
         grid = (ceil_div(tasks, PREPARE_WARPS), chunk.rows)
         prepare = chunk.ops.add(Launch("attention_rows.cu", "attn_rows", defines, grid, WARP * PREPARE_WARPS, args))
 
-        visible = VisibleRows.pair(self.layers.device, chunk, together, kv, place, unpacked, defines)
+        visible = list(visible_rows(chunk, view, together, kv, place, unpacked, defines))
 
         def attend(q: Tensor, stage: Stage, length: int) -> Tensor:
             """The rows of one stage."""

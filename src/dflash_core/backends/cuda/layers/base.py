@@ -99,19 +99,40 @@ class PassBuffers:
         return [((size,), torch.float32) for size in (*sizes, *sizes[1:] * side_by_side)]
 
 
+class CapturedLayers:
+    """The residual stream after each of `layers`, concatenated: `rows` f32 (nodes of a tree, layers * hidden).
+
+    They are f32, although DFlash keeps accepted rows as f16, because an MTP head and `features` need f32. Another
+    variant of the norm with f16 rows would save only 1.2 MB for 24 nodes of the 27B model.
+    """
+
+    def __init__(self, layers: Sequence[int], hidden: int, capacity: int, own: Arena) -> None:
+        """`own`: an arena of zeros whose size includes `pieces`."""
+        self.layers, self._hidden = tuple(layers), hidden
+        (self.rows,) = own.carve(*self.pieces(layers, hidden, capacity))
+
+    @staticmethod
+    def pieces(layers: Sequence[int], hidden: int, capacity: int) -> Sequence[TensorSpec]:
+        """The memory of rows for trees of `capacity` nodes."""
+        return [((capacity, len(layers) * hidden), torch.float32)]
+
+    @property
+    def width(self) -> int:
+        return len(self.layers) * self._hidden
+
+    def at(self, layer: int) -> At | None:
+        """The place of a layer's output in the first row; None for a layer that is not captured."""
+        return At(self.rows, self.layers.index(layer) * self._hidden) if layer in self.layers else None
+
+
 def acts_pieces(columns: int, halves: int) -> Sequence[TensorSpec]:
     """Memory for activations of PASS_ROWS rows: of up to `columns` columns in int8, and up to `halves` in f16."""
     return [((groups_of(columns) * Q8_GROUP,), torch.uint8), ((groups_of(halves) * F16_GROUP,), torch.uint8)]
 
 
-def acts_for(columns: int, device: torch.device) -> Acts:
-    """Activations of PASS_ROWS rows of up to `columns` columns; zeros, so that padding rows hold finite numbers."""
-    return Acts(*(torch.zeros(size, dtype=dtype, device=device) for size, dtype in acts_pieces(columns, columns)))
-
-
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The rows of one pass: nodes of the tree in `state`, from node0 on; `count` of them are live.
+    """The rows of one pass: nodes of the tree in `state`, from node0 on; `count` of them are live. `eps`: of norms.
 
     `window`: two int32, how many of the last and of the first positions full-attention layers see; None: all. `given`:
     per-layer inputs, of a model that has them.
@@ -122,6 +143,7 @@ class Pass:
     rows: int
     node0: int
     count: At
+    eps: float
     window: Tensor | None = None
     given: Tensor | None = None
 
@@ -171,20 +193,6 @@ class FeedForward(Branch):
 
     @abstractmethod
     def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]: ...
-
-    @property
-    def chunked(self) -> bool:
-        """Whether the card can process prompts in chunks through this layer."""
-        return True
-
-    def idle_bytes(self, rows: int) -> float:
-        """Bytes of weights on the card that a pass of `rows` rows does not read, on average, if rows choose experts at
-        random."""
-        return 0.0
-
-    def bus_bytes(self, rows: int) -> float:
-        """Bytes of weights in main memory that a pass of `rows` rows reads, on the same average."""
-        return 0.0
 
 
 class MixerMemory(SequenceState, ABC):

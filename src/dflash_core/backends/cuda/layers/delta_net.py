@@ -23,9 +23,16 @@ from dflash_core.backends.cuda.layers.base import (
     SequenceNeeds,
     Upload,
 )
-from dflash_core.backends.cuda.layers.delta_shapes import DIM, ORDER_INTS, DeltaLaunch, DeltaShape, ScanLaunch
+from dflash_core.backends.cuda.layers.delta_shapes import (
+    DIM,
+    ORDER_INTS,
+    PREPARE_THREADS,
+    DeltaLaunch,
+    DeltaShape,
+    ScanLaunch,
+)
 from dflash_core.backends.cuda.layers.norm import chunk_rows
-from dflash_core.backends.cuda.products import Op, TensorSpec
+from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.rings import Empty, Tensors, copies
@@ -145,7 +152,7 @@ class DeltaMemory(MixerMemory):
         launch = self.layers.launch(1)
         return [
             Launch(
-                "gdn_flush.cu", "gdn_flush", launch.state_defines, launch.flush_grid(len(self.s)), launch.flush_block,
+                "gdn_flush.cu", "gdn_flush", launch.state_defines, launch.flush_grid(len(self.s)), launch.warps * WARP,
                 [state.pointer, self.s, self.k, self.u, self.decay, self.conv, self.inputs, np.int32(self.capacity)],
             )
         ]  # fmt: skip
@@ -230,8 +237,8 @@ class DeltaBranch(Branch):
             rest = projected
             if not launch.makers:
                 yield Launch(
-                    "gdn.cu", "gdn_prepare", {**launch.pass_defines, **split}, launch.prepare_grid,
-                    launch.prepare_block,
+                    "gdn.cu", "gdn_prepare", {**launch.pass_defines, **split}, launch.shape.chunks,
+                    PREPARE_THREADS,
                     [state, node0, *projected, memory.q, k, memory.v, memory.beta, decay, capacity],
                     per_sm=2,
                 )  # fmt: skip
@@ -255,29 +262,49 @@ class DeltaBranch(Branch):
             yield Launch("gdn.cu", "gdn_out", out_defines, (groups_of(self.out.columns), scope.rows), WARP, out)
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
-        layers, weights, products = self.memory.layers, self.weights, chunk.products
+        memory, weights, products, ops, count = self.memory, self.weights, chunk.products, chunk.ops, chunk.count
+        layers, launch = memory.layers, memory.layers.scan
+        assert launch is not None, "chunks need more shared memory than this card has"
         first, then = layers.chunk_buffers(chunk.rows)
         mixed, gate_rows, q, k, v, decay, beta = chunk.arena.carve(*first)
         w, p, out = chunk.arena.carve(*then)
         z = w.view(-1)[: chunk.rows * layers.spec.inner].view(chunk.rows, -1)  # overwrites W after the recurrence
-        conv = self.memory.conv[self.place]
+        conv = memory.conv[self.place]
         qkv, gate, alpha, beta_matrix = self.inputs.matrices
-        (output,) = self.out.matrices
-        gate_parts = products.parts(gate)
+        gate_parts, out_parts = products.parts(gate), products.parts(self.out.matrices[0])
         rate_parts = [products.part([alpha, beta_matrix], range(alpha.rows), range(alpha.columns))]
-        turns, solve, scan = self._kernels(chunk, (mixed, gate_rows, q, k, v, decay, beta, w, p, out))
-        qkv_parts = [products.parts(qkv, rows=channels) for channels, _, _ in turns]
-        width = layers.spec.inner
+        chunks = -(-chunk.rows // PASS_ROWS)
+        rows = np.int32(chunks * PASS_ROWS)
+        # Of each group of q, k and v: the channels, their product, its output, and the kernel that prepares it.
+        turns = []
+        for heads in launch.turns:
+            channels = range(DIM * heads.start, DIM * heads.stop)
+            made = mixed.view(-1)[: 4 * chunk.rows * len(channels)].view(torch.float32).view(chunk.rows, -1)
+            prepare = Launch(
+                "gdn_chunks.cu", "gdn_rows", launch.defines, (len(heads), chunks), 256,
+                [count, np.int32(heads.start), made, gate_rows, weights.conv1d, weights.a, weights.dt, conv, q, k, v,
+                 decay, beta, rows],
+            )  # fmt: skip
+            turns.append((channels, products.parts(qkv, rows=channels), made, ops.add(prepare)))
+        solve = ops.add(Launch(
+            "gdn_chunks.cu", "gdn_solve", launch.defines, launch.solve_grid(chunks), 128,
+            [count, q, k, v, decay, beta, w, p, rows],
+            launch.solve_shared,
+        ))  # fmt: skip
+        scan = ops.add(Launch(
+            "gdn_chunks.cu", "gdn_scan", launch.defines, launch.scan_grid, 256,
+            [count, q, k, v, w, p, decay, memory.s[self.place], out, rows],
+            launch.scan_shared,
+        ))  # fmt: skip
         args: list[Argument] = [out, z, weights.norm, np.float32(layers.spec.eps)]
-        norm = chunk_rows(chunk.ops, chunk.count, chunk.rows, "rows_gated_norm", width, args)
-        out_parts = products.parts(output)
+        norm = chunk_rows(ops, count, chunk.rows, "rows_gated_norm", layers.spec.inner, args)
 
         def run(n: int, length: int) -> None:
             x, fresh = chunk.x[:n], min(n, len(conv))
             products.multiply(x, rate_parts, gate_rows[:n])
-            for parts, (channels, made, rows) in zip(qkv_parts, turns):
+            for channels, parts, made, prepare in turns:
                 products.multiply(x, parts, made[:n])
-                rows()
+                prepare()
                 past = conv[:, channels.start : channels.stop]
                 past[: len(conv) - fresh] = past[fresh:].clone()
                 past[len(conv) - fresh :] = made[n - fresh : n]
@@ -288,34 +315,3 @@ class DeltaBranch(Branch):
             products.multiply(z[:n], out_parts, chunk.out[:n], add=True)
 
         return run
-
-    def _kernels(self, chunk: Chunk, buffers: tuple[Tensor, ...]) -> tuple[list[tuple[range, Tensor, Op]], Op, Op]:
-        """For each group of q, k and v channels: the channels, the output of their product, and the kernel that
-        prepares them. Then the kernels `solve` and `scan`."""
-        layers, weights = self.memory.layers, self.weights
-        launch = layers.scan
-        assert launch is not None, "chunks need more shared memory than this card has"
-        mixed, gate_rows, q, k, v, decay, beta, w, p, out = buffers
-        chunks = -(-chunk.rows // PASS_ROWS)
-        count, rows = chunk.count, np.int32(chunks * PASS_ROWS)
-        turns = []
-        for heads in launch.turns:
-            channels = range(DIM * heads.start, DIM * heads.stop)
-            made = mixed.view(-1)[: 4 * chunk.rows * len(channels)].view(torch.float32).view(chunk.rows, -1)
-            prepare = Launch(
-                "gdn_chunks.cu", "gdn_rows", launch.defines, (len(heads), chunks), 256,
-                [count, np.int32(heads.start), made, gate_rows, weights.conv1d, weights.a, weights.dt,
-                 self.memory.conv[self.place], q, k, v, decay, beta, rows],
-            )  # fmt: skip
-            turns.append((channels, made, chunk.ops.add(prepare)))
-        solve = Launch(
-            "gdn_chunks.cu", "gdn_solve", launch.defines, launch.solve_grid(chunks), 128,
-            [count, q, k, v, decay, beta, w, p, rows],
-            launch.solve_shared,
-        )  # fmt: skip
-        scan = Launch(
-            "gdn_chunks.cu", "gdn_scan", launch.defines, launch.scan_grid, 256,
-            [count, q, k, v, w, p, decay, self.memory.s[self.place], out, rows],
-            launch.scan_shared,
-        )  # fmt: skip
-        return turns, chunk.ops.add(solve), chunk.ops.add(scan)

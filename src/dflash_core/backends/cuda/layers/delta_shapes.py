@@ -15,6 +15,7 @@ from dflash_core.errors import cpu_only
 DIM = 128  # dimensions of a key head and of a value head
 PAST = 3  # previous inputs that the convolution reads
 SCAN_SLICE = 64  # columns of a head's state in one block of gdn_scan
+PREPARE_THREADS = 8 * WARP  # of gdn_prepare
 BATCH = 16  # rows of the pending path that gdn_recurrence stages at a time
 TURNS_AHEAD = 2  # visits that it reads before it knows that they exist
 MAX_WIDTH = 128  # the most state columns of a block
@@ -23,9 +24,8 @@ MAX_SHARED = 160 << 10
 MAX_PER_KEY = 16  # value heads of a key head: half a warp of gdn_alone has a lane for each
 ROW_WARPS = 4  # of gdn_alone, beside those with the state: they make q, k, v and the gates
 MAKERS = 8  # of gdn_recurrence in a first pass: at least so many warps beside those with the state make its rows
-MAX_MADE_ROWS = (
-    24  # rows of the widest pass that has makers: every block makes all rows, from 32 on gdn_prepare is quicker
-)
+# Rows of the widest pass that has makers: every block makes all rows, from 32 on gdn_prepare is quicker.
+MAX_MADE_ROWS = 24
 # The most warps of a block, makers included, that leave enough registers for lanes of so many columns.
 MAX_WARPS = {2: 16, 3: 16, 4: 8}
 INPUT_ROWS = 4  # rows of a head of q, k or v that a warp of gdn_out stores where it commits
@@ -177,14 +177,6 @@ class DeltaLaunch:
         return 4 * self.columns * self.warps
 
     @property
-    def prepare_grid(self) -> int:
-        return self.shape.chunks
-
-    @property
-    def prepare_block(self) -> int:
-        return 8 * WARP
-
-    @property
     def grid(self) -> int:
         """Grid of gdn_recurrence and of gdn_alone."""
         return self.shape.value_heads * DIM // self.width
@@ -193,10 +185,6 @@ class DeltaLaunch:
     def block(self) -> int:
         """Threads of a block of gdn_recurrence."""
         return (self.warps + self.makers) * WARP
-
-    @property
-    def flush_block(self) -> int:
-        return self.warps * WARP
 
     @property
     def single_row_block(self) -> int:

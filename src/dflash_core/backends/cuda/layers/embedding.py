@@ -19,12 +19,8 @@ class Embedding:
 
     def __init__(self, upload: Upload, width: int, name: str = TOKENS, *, on_host: bool = False) -> None:
         self.blocks: Tensor | HasAddress
-        self.width, self.device_bytes = width, 0
-        if on_host:
-            self.type, self.blocks = upload.on_host(name)
-        else:
-            self.type, blocks = upload.raw(name)
-            self.blocks, self.device_bytes = blocks, blocks.nbytes
+        self.width = width
+        self.type, self.blocks = upload.on_host(name) if on_host else upload.raw(name)
 
     def launch(
         self,

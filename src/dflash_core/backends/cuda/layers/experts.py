@@ -23,6 +23,7 @@ from dflash_core.backends.cuda.launch import (
     Inputs,
     Launch,
     ceil_div,
+    optional,
     pointer,
 )
 from dflash_core.backends.cuda.layers.base import ChunkRun, FeedForward, Pass, PassBuffers, Upload
@@ -95,15 +96,9 @@ class ExpertProjection(AnyProjection):
     def launch(self, rows: int, args: Sequence[Argument], more: Inputs = NO_INPUTS) -> Launch:
         """The launch for a pass of `rows` rows. `args`: arguments after the launch's struct; `more`: more defines, and
         the last arguments."""
-        plan, name = self.plan, self.kernel
-        biased, bias = self._biased
-        defines, chooses = {**plan.defines(rows), **biased, **more[0]}, more[1]
-        threads, args = plan.warps * WARP, [self._table, *args, *bias, *chooses]
-        return Launch(f"{name}.cu", name, defines, plan.grid, threads, args, plan.shared_bytes)
-
-    @property
-    def _biased(self) -> Inputs:
-        return NO_INPUTS if self.bias is None else ({"BIASED": 1}, [self.bias])
+        plan, name, (biased, bias) = self.plan, self.kernel, optional(BIASED=self.bias)
+        defines, args = {**plan.defines(rows), **biased, **more[0]}, [self._table, *args, *bias, *more[1]]
+        return Launch(f"{name}.cu", name, defines, plan.grid, plan.warps * WARP, args, plan.shared_bytes)
 
     def chunk_launch(
         self,
@@ -120,7 +115,7 @@ class ExpertProjection(AnyProjection):
         x: f16 rows; order: the row of x at each place, or None; out: f16 (places, rows of an expert). The upper half
         of `out` is multiplied by `scale`. factor: what x was multiplied by.
         """
-        biased, bias = self._biased
+        biased, bias = optional(BIASED=self.bias)
         return Launch(
             "experts_rows.cu", "experts_rows", {**self.plan.formats, **biased},
             self.plan.multiprocessors, CHUNK_THREADS,
@@ -215,11 +210,12 @@ class Experts(FeedForward):
         return self.inputs.product.idle_bytes(rows) + self.out.product.idle_bytes(rows)
 
     def idle_bytes(self, rows: int) -> float:
-        if not self.on_host:
-            return self._unused(rows)
-        return self._unused(rows) * self.slots / self.spec.count
+        """Bytes of weights on the card that a pass of `rows` rows does not read, on average, if rows choose experts at
+        random."""
+        return self._unused(rows) * (self.slots / self.spec.count if self.on_host else 1)
 
     def bus_bytes(self, rows: int) -> float:
+        """Bytes of weights in main memory that such a pass reads."""
         if not self.on_host:
             return 0.0
         return (self.routed_bytes - self._unused(rows)) * (1 - self.slots / self.spec.count)
@@ -269,18 +265,14 @@ class Experts(FeedForward):
     def _choice(self) -> Inputs:
         """Of kernels that choose experts: see Choosing in kernels/experts.cuh."""
         defines = {**self._experts, "USED": self.spec.used, "ALL": int(not self.spec.normalised)}
-        args: list[Argument] = []
         if self.spec.router == "sigmoid":
             defines["SIGMOID"] = 1
-        for name, given in (("CHOICE_BIAS", self.choice_bias), ("EXPERT_SCALES", self.expert_scales)):
-            if given is not None:
-                defines[name] = 1
-                args.append(given)
-        return defines, args
+        options, args = optional(CHOICE_BIAS=self.choice_bias, EXPERT_SCALES=self.expert_scales)
+        return defines | options, args
 
     def _score(self, x: Tensor, scores: Tensor, rows: int, count: Sequence[Argument], warps: int) -> Launch:
         turn = min(rows, ROUTER_TURN)
-        biased, bias = NO_INPUTS if self.bias is None else ({"BIASED": 1}, [self.bias])
+        biased, bias = optional(BIASED=self.bias)
         return Launch(
             "router.cu", "router", {"WIDTH": self.hidden, **self._experts, "TURN": turn, **biased},
             (ceil_div(self.scores, warps), ceil_div(rows, turn)), warps * WARP,
@@ -291,6 +283,7 @@ class Experts(FeedForward):
 
     @property
     def chunked(self) -> bool:
+        """Whether the card can process prompts in chunks through this layer."""
         return self.device.card.shared_bytes >= CHUNK_SHARED
 
     def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:

@@ -65,7 +65,8 @@ class SwiGLU(FeedForward):
         defines: dict[str, object] = {**sizes, **self.activation}
         width = np.int32(self.inputs.width)
         if self.out.makes_own(rows):
-            yield self.out.own_launch("swiglu_matmul", defines, [buffers.wide, width], buffers.narrow)
+            args = (buffers.wide, width, buffers.narrow)
+            yield self.out.launch("swiglu_matmul.cu", "swiglu_matmul", 1, args, defines)
             return
         warps, per_sm = swiglu_blocks(rows)
         yield Launch(

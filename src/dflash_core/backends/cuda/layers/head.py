@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, PinnedMemory, ceil_div
+from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, PinnedMemory, ceil_div, optional
 from dflash_core.backends.cuda.layers.draws import Draws, Reported
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Acts, Matrix, Projection
@@ -59,20 +59,11 @@ class Head:
 
     def argmax_launches(self, acts: Acts, rows: int, node0: int) -> list[Launch]:
         """Greedy sampling: the best token after each node becomes its draw."""
-        plan, (defines, more) = self.full.plan, self._allowed
-        argmax = [
-            Launch(
-                "head.cu", "head_argmax", {**plan.defines(count), **defines}, plan.grid, plan.warps_at(count) * WARP,
-                [self._table(), *self.full.act_args(acts), self.best, np.int32(first // 8), *more],
-                plan.shared_bytes(count),
-            )
-            for first, count in plan.passes(rows)
-        ]  # fmt: skip
-        merge = Launch(
-            "tree.cu", "merge_draws", {}, rows, WARP,
-            [self.state.pointer, self.best, np.int32(plan.grid), np.int32(node0)],
-        )  # fmt: skip
-        return [*argmax, merge]
+        args, sizes = [*self.full.act_args(acts), self.best], (np.int32(self.full.plan.grid), np.int32(node0))
+        return [
+            *self.full.launches_of("head.cu", "head_argmax", rows, args, self._allowed),
+            Launch("tree.cu", "merge_draws", {}, rows, WARP, [self.state.pointer, self.best, *sizes]),
+        ]
 
     def sample_launches(
         self,
@@ -133,25 +124,17 @@ class Head:
 
     def _logits_launches(self, acts: Acts, rows: int, sums: dict[str, object]) -> list[Launch]:
         """Logits with the maxima of their blocks; `sums`: defines for each block's part of a softmax denominator."""
-        plan = self.full.plan
         allowed, more = self._allowed
         extra = sums | allowed
         if self._scale != 1 or self._softcap > 0:
             extra |= {"LOGIT_SCALE": self._scale, "SOFTCAP": self._softcap}
-        return [
-            Launch(
-                "logits.cu", "head_logits", {**plan.defines(count), **extra}, plan.grid, plan.warps_at(count) * WARP,
-                [self._table(), self.state.pointer, *self.full.act_args(acts), self.rows, self.maxima, self.sums,
-                 np.int32(first // 8), *more],
-                plan.shared_bytes(count),
-            )
-            for first, count in plan.passes(rows)
-        ]  # fmt: skip
+        args = [self.state.pointer, *self.full.act_args(acts), self.rows, self.maxima, self.sums]
+        return self.full.launches_of("logits.cu", "head_logits", rows, args, (extra, more))
 
     @property
     def _allowed(self) -> Inputs:
         """More defines and arguments of kernels that leave tokens out."""
-        return NO_INPUTS if self._suppressed is None else ({"SUPPRESSED": 1}, [self._suppressed])
+        return optional(SUPPRESSED=self._suppressed)
 
     @property
     def matrix(self) -> Matrix:
@@ -185,9 +168,6 @@ class Head:
             for whole, width in zip(self._buffers, (ROWS * blocks, blocks, blocks), strict=True)
         )
         return other
-
-    def _table(self) -> bytes:
-        return self.full.plan.pack([matrix.tiles.data_ptr() for matrix in self.full.matrices])
 
     def on_host(self, rows: int) -> Tensor:
         """Logits (rows, vocab) of the last `launches`, copied to the host and cut there: torch would first make a copy

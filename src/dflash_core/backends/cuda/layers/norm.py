@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.launch import NULL, WARP, Argument, At, Defines, Launch, ceil_div, pointer
-from dflash_core.backends.cuda.projection import Acts, AnyProjection
+from dflash_core.backends.cuda.launch import NULL, WARP, Argument, At, Defines, Launch, ceil_div, optional, pointer
+from dflash_core.backends.cuda.layers.base import Pass
+from dflash_core.backends.cuda.projection import AnyProjection
 from dflash_core.backends.cuda.repack import groups_of
 
 if TYPE_CHECKING:
@@ -36,15 +37,11 @@ class Added:
 
 
 def norm_launch(
-    h: Tensor,
+    scope: Pass,
     weight: Tensor | None,
-    eps: float,
-    rows: int,
-    acts: Acts,
     reader: AnyProjection,
-    count: At,
-    node0: int,
     *,
+    h: Tensor | None = None,
     added: Added | None = None,
     both: bool = False,
     captured: At | None = None,
@@ -54,49 +51,45 @@ def norm_launch(
 ) -> Launch:
     """h += what the previous branch gave, then RMSNorm of h as the activations that `reader` reads.
 
-    `both`: write both forms of activations, for other projections too, int8 as `reader` reads it. `captured`: a second
-    destination of the sum, in rows of `captured_width`. `normed`: a second destination of normed rows, f32;
-    `normed_by`: their weight if it is another one. Without a `weight` activations are those of h.
+    `h`: rows in place of the residual stream. `both`: write both forms of activations, for other projections too, int8
+    as `reader` reads it. `captured`: a second destination of the sum, in rows of `captured_width`. `normed`: a second
+    destination of normed rows, f32; `normed_by`: their weight if it is another one. Without a `weight` activations are
+    those of h.
     """
+    rows, acts, h = scope.rows, scope.buffers.acts, scope.buffers.h if h is None else h
     width = h.shape[1]
     defines: dict[str, object] = {"WIDTH": width, "SPLIT_K": added.split_k if added else 0, **reader.forms}
     if added is not None and added.fresh:
         defines["FRESH"] = 1
     forms = (At(acts.q8, 0), At(acts.f16, 0)) if both else reader.act_args(acts)
     args = [
-        h, added.partials if added else NULL, np.int32(rows), pointer(weight), np.float32(eps), *forms,
-        captured if captured is not None else NULL, np.int32(captured_width), count, np.int32(node0),
+        h, added.partials if added else NULL, np.int32(rows), pointer(weight), np.float32(scope.eps), *forms,
+        captured if captured is not None else NULL, np.int32(captured_width), scope.count, np.int32(scope.node0),
     ]  # fmt: skip
     if weight is None:
         defines["UNNORMED"] = 1
-    if normed is not None:
-        defines["ROWS"] = 1
-        args.append(normed)
-    if normed_by is not None:
-        defines["ROWS_BY"] = 1
-        args.append(normed_by)
-    options = (("BIASED", added.bias), ("NORMED", added.norm), ("SCALED", added.factor)) if added else ()
-    for name, given in options:
-        if given is not None:
-            defines[name] = 1
-            args.append(given)
+    options = {"BIASED": added.bias, "NORMED": added.norm, "SCALED": added.factor} if added else {}
+    chosen, more = optional(ROWS=normed, ROWS_BY=normed_by, **options)
 
     def launch(blocks: int, clustered: Launch | None = None) -> Launch:
         threads = WARP * min(ceil_div(groups_of(width), blocks), 32)
-        shape = {**defines, "CLUSTER": blocks}
-        return Launch("norm.cu", "rms_norm", shape, rows * blocks, threads, args, per_sm=2, clustered=clustered)
+        shape = {**defines, **chosen, "CLUSTER": blocks}
+        return Launch(
+            "norm.cu", "rms_norm", shape, rows * blocks, threads, [*args, *more], per_sm=2, clustered=clustered
+        )
 
     return launch(1, launch(ROW_BLOCKS))
 
 
-def join_launch(first: Added, second: Added, rows: int, width: int, eps: float, count: At, node0: int) -> Launch:
+def join_launch(scope: Pass, first: Added, second: Added) -> Launch:
     """Two branches become one: their sum, each under its norm, is stored as a single partial in the first's memory."""
+    width = scope.buffers.h.shape[1]
     defines: dict[str, object] = {"WIDTH": width, "FIRST": first.split_k, "SECOND": second.split_k}
     defines |= {f"NORMED_{name}": 1 for name, of in (("FIRST", first), ("SECOND", second)) if of.norm is not None}
     return Launch(
-        "branches.cu", "join_branches", defines, rows, ROW_THREADS,
-        [first.partials, second.partials, np.int32(rows), pointer(first.norm), pointer(second.norm), np.float32(eps),
-         count, np.int32(node0)],
+        "branches.cu", "join_branches", defines, scope.rows, ROW_THREADS,
+        [first.partials, second.partials, np.int32(scope.rows), pointer(first.norm), pointer(second.norm),
+         np.float32(scope.eps), scope.count, np.int32(scope.node0)],
     )  # fmt: skip
 
 
@@ -110,19 +103,11 @@ def chunk_norm(
     floats: Tensor | None = None,
     floats_by: Tensor | None = None,
 ) -> Op:
-    """RMSNorm of a chunk's rows `h` (rows, width), f32 or f16, into f16 rows `out`; without a weight `h`
-    times HEADROOM. For
-    f32 rows `h`, `floats` is an optional second output in f32, with `floats_by` under that weight."""
-    args: list[Argument] = [count, h, pointer(weight), np.float32(eps), out]
-    defines: dict[str, object] = {"WIDTH": h.shape[1]}
-    if weight is None:
-        defines["UNNORMED"] = 1
-    if floats is not None:
-        defines["ROWS"] = 1
-        args.append(floats)
-    if floats_by is not None:
-        defines["ROWS_BY"] = 1
-        args.append(floats_by)
+    """RMSNorm of a chunk's rows `h` (rows, width), f32 or f16, into f16 rows `out`; without a weight `h` times
+    HEADROOM. For f32 rows `h`, `floats` is an optional second output in f32, with `floats_by` under that weight."""
+    options, more = optional(ROWS=floats, ROWS_BY=floats_by)
+    defines = {"WIDTH": h.shape[1], **({"UNNORMED": 1} if weight is None else {}), **options}
+    args: list[Argument] = [count, h, pointer(weight), np.float32(eps), out, *more]
     name = "rows_norm" if h.dtype == torch.float32 else "rows_norm_f16"
     return ops.add(Launch("rows.cu", name, defines, len(h), ROW_THREADS, args))
 
@@ -132,13 +117,9 @@ def chunk_add(
 ) -> Op:
     """h += a chunk's rows of `branch`, under an RMSNorm where there is a weight, and then times `factor` where there is
     one; the rows of `branch` become zeros again."""
-    defines: dict[str, object] = {"WIDTH": h.shape[1]}
-    args: list[Argument] = [count, h, branch, np.float32(eps)]
-    for name, given in (("NORMED", weight), ("SCALED", factor)):
-        if given is not None:
-            defines[name] = 1
-            args.append(given)
-    return ops.add(Launch("rows.cu", "rows_add", defines, len(h), ROW_THREADS, args))
+    options, more = optional(NORMED=weight, SCALED=factor)
+    args: list[Argument] = [count, h, branch, np.float32(eps), *more]
+    return ops.add(Launch("rows.cu", "rows_add", {"WIDTH": h.shape[1], **options}, len(h), ROW_THREADS, args))
 
 
 def chunk_rows(

@@ -177,26 +177,16 @@ class SplitLaunch:
     recent_stages: int = 0  # tiles of a recent window's halves in flight
 
     @staticmethod
-    def of(
-        heads: HeadShape,
-        order: SplitOrder,
-        rows: int,
-        shared_limit: int,
-        layout: WarpLayout | None = None,
-    ) -> SplitLaunch:
-        """For passes of `rows` rows: the largest blocks that fit, then as many tiles in flight as fit.
-
-        `layout`: used instead of those of WarpLayout.of.
-        """
-        tiles = ceil_div(heads.packed_rows(rows), 16)
-        layouts = [layout] if layout else WarpLayout.of(order, tiles, heads.head_dim)
-        found = [SplitLaunch._laid(heads, order, rows, one, shared_limit) for one in layouts]
+    def of(heads: HeadShape, order: SplitOrder, rows: int, shared_limit: int) -> SplitLaunch:
+        """For passes of `rows` rows: the largest blocks that fit, then as many tiles in flight as fit."""
+        layouts = WarpLayout.of(order, ceil_div(heads.packed_rows(rows), 16), heads.head_dim)
+        found = [SplitLaunch.laid(heads, order, rows, one, shared_limit) for one in layouts]
         fitting = [one for one in found if one.shared <= shared_limit]
         return max(fitting, key=lambda one: one.block_rows, default=found[-1])
 
     @staticmethod
-    def _laid(heads: HeadShape, order: SplitOrder, rows: int, layout: WarpLayout, shared_limit: int) -> SplitLaunch:
-        """The largest blocks of a layout that fit; the smallest if none fits."""
+    def laid(heads: HeadShape, order: SplitOrder, rows: int, layout: WarpLayout, shared_limit: int) -> SplitLaunch:
+        """The largest blocks of a layout that fit; the smallest if none fits, which may take more than the limit."""
         limit = min(shared_limit, MAX_SHARED)
         tiles, row_warps = ceil_div(heads.packed_rows(rows), 16), layout.row_warps
         dim_tiles = heads.head_dim // layout.column_warps // 8
