@@ -56,6 +56,8 @@ TREES: list[dict[str, Value]] = [
     {"mode": "tree", "budget": 100, "tree_width": 8},
     {"mode": "auto"},
 ]
+# Each drafter meets two of them; with `full` all.
+DEALT = {"greedy-dflash": (1, 3, 4), "greedy-mtp": (0, 3), "greedy-ngram": (2, 4), "front-dflash": (0, 2)}
 
 
 @functools.cache
@@ -117,19 +119,24 @@ def test_the_text_is_the_reference_decoders(device_name: str, settings: str, gra
 
 @pytest.mark.emulator
 @pytest.mark.parametrize(
-    ("settings", "drafter"),
+    ("settings", "drafter", "trees"),
     [
-        *(("greedy", drafter) for drafter in ("dflash", "mtp", "ngram", "none")),
-        ("front", "dflash"),
-        *(full("front", drafter) for drafter in ("mtp", "ngram", "none")),
+        *(("greedy", drafter, DEALT.get(f"greedy-{drafter}", ())) for drafter in ("dflash", "mtp", "ngram", "none")),
+        ("front", "dflash", DEALT["front-dflash"]),
+        *(
+            full(settings, drafter, range(5 * (drafter != "none")))
+            for settings in ("greedy", "front")
+            for drafter in ("dflash", "mtp", "ngram", "none")
+        ),
     ],
+    ids=lambda value: value if isinstance(value, str) else "all" if isinstance(value, range) else "dealt",
 )
-def test_every_mode_of_every_drafter(device_name: str, settings: str, drafter: str) -> None:
+def test_every_mode_of_every_drafter(device_name: str, settings: str, drafter: str, trees: Sequence[int]) -> None:
     one, knobs = runner(device_name, drafter), SETTINGS[settings]
     freely = {**knobs, "max_tokens": 8}
     free = answer(one, None, mode="plain", **freely)[0]
     expected, slow = answer(one, mode="plain", **knobs)
-    for tree in TREES if drafter != "none" else ():
+    for tree in (TREES[at] for at in trees):
         found, steps = answer(one, **tree, **knobs)
         assert found == expected, tree
         assert len(steps) < len(slow), "what is forced is drafted"
