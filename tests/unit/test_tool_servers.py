@@ -370,7 +370,7 @@ while True:
 
 
 def test_tools_that_are_turned_off_are_not_offered(start: Start) -> None:
-    servers = start(THINGS)
+    servers = start(by_hand('serve([{"name": "add", "inputSchema": OBJECT}], None)'))
     [add] = [one for one in servers.tools if one.own == "add"]
     servers.toggle_tool(add)
     assert "add" not in [one.own for one in servers.tools]
@@ -379,8 +379,8 @@ def test_tools_that_are_turned_off_are_not_offered(start: Start) -> None:
 
 
 def test_an_unknown_server(start: Start) -> None:
-    servers = start(THINGS)
-    with pytest.raises(DFlashError, match="no server 'thing' in the settings; there are: things"):
+    servers = start(by_hand("serve([], None)"))
+    with pytest.raises(DFlashError, match="no server 'thing' in the settings; there are: hand"):
         servers.start("thing")
 
 
