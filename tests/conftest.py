@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import re
 import sys
@@ -30,6 +31,7 @@ settings.register_profile("the same", settings.get_profile("unhurried"), derando
 
 pytest_plugins = ["support.failures"]
 
+EXAMPLES = 0.4  # of those of a long run
 MAX_WORKERS = 4  # each loads torch
 MANY_MODULES = 100  # a tenth of torch
 _FROZEN = pytest.StashKey[int]()  # number of modules when existing objects were last frozen for the collector
@@ -151,8 +153,20 @@ def _freeze(config: pytest.Config) -> None:
     config.stash[_FROZEN] = len(sys.modules)
 
 
+def _draw_fewer(item: pytest.Item) -> None:
+    """Examples that are the same in each run find nothing new: here every test draws a part of those of a long run."""
+    function = getattr(item, "function", None)
+    if (given := getattr(function, "_hypothesis_internal_use_settings", None)) is not None:
+        few = math.ceil(given.max_examples * EXAMPLES)
+        function._hypothesis_internal_use_settings = settings(given, max_examples=few)  # type: ignore[union-attr]
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not seeds.fresh(config):
+        drawn = {id(getattr(item, "function", None)): item for item in items}  # cases of one test share its function
+        for item in drawn.values():
+            _draw_fewer(item)
     for item in items:
         if item.path.parent.name in QUICK and item.path.stem not in NOT_QUICK and not item.get_closest_marker("full"):
             item.add_marker(pytest.mark.quick)

@@ -202,7 +202,7 @@ def test_reasoning_is_free_and_the_answer_is_not(sampled: bool) -> None:
     assert _person(json.loads(text(plain[end + 1 :])))
     ids = build_prompt(Prompting(target.tokenizer, target.template, True), [Message("user", "What is 37 + 48?")]).ids
     inside = 0
-    for seed, mode in itertools.product(range(2), ("chain", "tree")):
+    for seed, mode in enumerate(("chain", "tree")):
         backend = PlantedBackend(target, ids, plain, seed, block=12)
         knobs = Knobs(**sampling).replace(mode=mode, budget=24)
         found, taken = decode(

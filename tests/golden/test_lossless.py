@@ -227,15 +227,17 @@ def test_other_models_are_lossless(name: str) -> None:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_other_architectures_are_lossless(name: str) -> None:
-    """Attention alone, and experts: a node's own experts are those of decoding its path one by one."""
+    """Attention alone, and experts: a node's own experts are those of decoding its path one by one. Half of the ways
+    each."""
     depths = Counter[int]()
-    for budget, mode, p_min, sampled in (
-        (1, "tree", 0.0, False), (7, "tree", 0.3, True), (16, "tree", 0.0, False), (22, "tree", 0.0, True),
-        (63, "tree", 0.3, False), (255, "tree", 0.0, False), (15, "chain", 0.0, False), (5, "chain", 0.3, True),
-    ):  # fmt: skip
+    ways = (
+        ((1, "tree", 0.0, False), (7, "tree", 0.3, True), (255, "tree", 0.0, False), (15, "chain", 0.0, False)),
+        ((16, "tree", 0.0, False), (22, "tree", 0.0, True), (63, "tree", 0.3, False), (5, "chain", 0.3, True)),
+    )
+    for budget, mode, p_min, sampled in ways[ARCHITECTURES.index(name) % 2]:
         knobs = Knobs(p_min=p_min, **SAMPLED if sampled else {}).replace(mode=mode, budget=budget)
         depths.update(step.accepted_depth for step in check(name, knobs, seed=budget, sampled=sampled))
-    assert len(depths) >= 8, depths
+    assert len(depths) >= 6, depths
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

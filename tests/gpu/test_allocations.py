@@ -118,7 +118,7 @@ def test_turns_take_no_more_than_was_there(
 
 def turns(more: int, whole: bool) -> Iterator[tuple[dict[str, Any], int]]:
     """What is set for a turn, and the tokens of its prompt; `more` in the longest. `whole`: lengths in all modes."""
-    for budget, mode in ((22, "tree"), (255, "tree"), (64, "chain"), (22, "chain")):
+    for budget, mode in ((22, "tree"), (255 if whole else 130, "tree"), (64, "chain"), (22, "chain")):
         yield {"mode": mode, "budget": budget, "temperature": 0.9 * (budget > 22)}, 8
     lengths = ((0, PROMPT + more), (WINDOW, PROMPT + more), (3 * WINDOW, 130), (0, 30))
     draws = (("plain", 40), ("auto", 0))

@@ -30,7 +30,7 @@ from support.emulated_device import EmulatedCard
 from support.golden import golden, goldens, other_targets, target_path
 from support.grids import full
 
-KEPT, ALL, TOKENS = 60, 110, 24
+KEPT, ALL, TOKENS = 40, 80, 12
 TINY, ATTENTION, EXPERTS, DEMO = "tiny-Q4_K_M.gguf", "q3-Q8_0.gguf", "q35moe-mtp-Q8_0.gguf", "demo"
 emulated = pytest.mark.skipif(engines.missing("emulated") is not None, reason=engines.missing("emulated") or "")
 

@@ -45,7 +45,7 @@ MODES: list[dict[str, Value]] = [
     {"mode": "plain"},
     {"mode": "chain", "budget": 5},
     {"mode": "tree", "budget": 30, "tree_width": 4},
-    {"mode": "tree", "budget": 100, "tree_width": 8},
+    {"mode": "tree", "budget": 70, "tree_width": 8},  # two passes
     {"mode": "auto"},
 ]
 ROUNDED = 2e-6  # what sums in float32 differ by from those in float64, of log-probabilities of a few tens
@@ -132,7 +132,7 @@ def answer(
     one: Runner, record: LogProbs | None, grammar: Grammar | None = None, **knobs: Value
 ) -> tuple[list[int], list[StepEvent]]:
     constraint = None if grammar is None else grammars().constraint(grammar)
-    asked = Knobs(max_tokens=12 if grammar is None else 20).replace(**knobs)
+    asked = Knobs(max_tokens=8 if grammar is None else 14).replace(**knobs)
     events = list(one.generate(IDS, asked, constraint=constraint, log_probs=record))
     return [token for event in events for token in event.tokens], [it for it in events if isinstance(it, StepEvent)]
 
@@ -196,7 +196,7 @@ def test_along_walks_that_leave_the_spine(settings: str) -> None:
     expected = reference("emulated", settings)
     session = planted(FILE, [it.token for it in expected], AROUND)[0]
     learned = QueuedPolicy(Arm(session.capabilities, PairState(), GivenCosts(H200)))
-    trees: list[dict[str, Value]] = [{"mode": "tree", "budget": budget} for budget in (15, 100)]
+    trees: list[dict[str, Value]] = [{"mode": "tree", "budget": budget} for budget in (15, 70)]
     for tree, policy in (*((tree, None) for tree in trees[: 1 + (settings == "greedy")]), ({}, learned)):
         record = LogProbs(2)
         _, steps = answer(runner_on(session, policy), record, **SETTINGS[settings], **tree)

@@ -192,15 +192,15 @@ def test_a_seed_repeats_an_answer(server: Running) -> None:
 
     def drawn(seed: int | None, mode: str = "plain") -> tuple[str, int]:
         answer = client.chat.completions.create(
-            model="demo", messages=[{"role": "user", "content": "Tell me a story."}], max_tokens=24, temperature=1.5,
+            model="demo", messages=[{"role": "user", "content": "Tell me a story."}], max_tokens=12, temperature=1.5,
             seed=seed, extra_body={"dflash": {"mode": mode}},
         )  # fmt: skip
         return answer.choices[0].message.content or "", answer.model_extra["dflash"]["seed"]
 
-    texts = {drawn(seed) for seed in (1, 2, 3, 4)}
+    texts = [drawn(seed) for seed in (1, 2, 3)]
     assert len({text for text, _ in texts}) > 1
-    assert {seed for _, seed in texts} == {1, 2, 3, 4}
-    assert drawn(3) == drawn(3)
+    assert [seed for _, seed in texts] == [1, 2, 3]
+    assert drawn(3) == texts[-1]
     text, seed = drawn(None)
     assert drawn(seed)[0] == text
 

@@ -12,6 +12,7 @@ from dflash_core.text.prompt import Prompt
 from dflash_tui.server import anthropic
 from dflash_tui.server.body import decode
 from support import demo_pair
+from support.grids import full
 from support.serving import Running, running
 
 TOOL = {
@@ -27,8 +28,10 @@ def read(usage: Any) -> int:
     return int(usage.input_tokens)
 
 
-@pytest.mark.parametrize("thinking", ["disabled", "adaptive"])
-@pytest.mark.parametrize("tools", [[], [TOOL]])
+@pytest.mark.parametrize(
+    ("tools", "thinking"),
+    [([], "adaptive"), ([TOOL], "disabled"), full([], "disabled"), full([TOOL], "adaptive")],
+)
 def test_an_agent_s_second_turn_reads_what_is_new(tools: list[Any], thinking: str) -> None:
     with running(demo_pair.new_engine()) as server:
         client = server.anthropic()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dflash_core.constraints import grammar as compiling
+from support.grids import full
 from support.serving import Running
 
 SCHEMA: dict[str, Any] = {
@@ -28,8 +29,7 @@ def follows(text: str) -> None:
     assert found["word"] in ("one", "two")
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize(("thinking", "temperature"), [(False, 1.0), (True, 0.0), full(False, 0.0), full(True, 1.0)])
 def test_a_chat_follows_a_schema_in_every_mode(server: Running, thinking: bool, temperature: float) -> None:
     texts = set()
     for mode in ("plain", "chain", "tree"):

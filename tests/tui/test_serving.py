@@ -13,11 +13,14 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_core.knobs import Knobs
+from dflash_core.lab import candidates
+from dflash_core.lab.grid import Arm
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import load_session
 from dflash_tui.application.requests import ServedRequest
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import load_config
+from dflash_tui.screens import experiment
 from dflash_tui.screens.experiments import RequestsTuneScreen
 from dflash_tui.screens.requests import RequestsScreen
 from dflash_tui.screens.steps import StepsScreen
@@ -207,7 +210,10 @@ async def test_a_program_has_a_preset_of_its_own(app: DFlashApp) -> None:
         assert load_config().settings.clients == {}
 
 
-async def test_prompts_of_programs_are_kept_only_with_consent(app: DFlashApp) -> None:
+async def test_prompts_of_programs_are_kept_only_with_consent(app: DFlashApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few settings are tried: how they are chosen has other tests."""
+    monkeypatch.setattr(experiment, "REDRAW_S", 0)  # the first run is shown at once
+    monkeypatch.setattr(candidates, "arms", lambda now, limits: [Arm("now", now, "now"), Arm("plain", now, "plain")])
     async with app.run_test(size=(120, 40)) as pilot:
         address = await serving(pilot, app)
         await post(address, SHORT)

@@ -357,7 +357,8 @@ async def test_the_plain_screen_says_what_it_lacks(make_app: MakeApp) -> None:
 
 
 async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> None:
-    app = make_app(load=partial(load_session, LoadRequest()))
+    knobs = Knobs(max_tokens=16)
+    app = make_app(load=partial(load_session, LoadRequest(knobs=knobs)), knobs=knobs)
     async with app.run_test(size=(120, 40)) as pilot:
         await wait_until(pilot, lambda: app.chat.state.session is not None)
         await send(pilot, "What is p_min?")

@@ -1,4 +1,4 @@
-"""Tools in the chat, over a real server of tools and the demo pair with given answers: calls are parsed from text."""
+"""Tools in the chat, over a server of tools and the demo pair with given answers: calls are parsed from text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dflash_tui.application.settings.tool_servers import ToolServer
 from dflash_tui.application.tools.rounds import DENIED
 from dflash_tui.screens.tools import ToolsScreen
 from dflash_tui.widgets.calls import CallsBlock, CallScreen
+from support.light_tool_server import COMMAND
 from support.scripted import ScriptedEngine
-from support.tool_server import COMMAND
 
 from .fake import FakeSession
 from .support import ask, idle, loaded, screen_text, settled, shows, wait_until

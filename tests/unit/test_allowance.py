@@ -26,11 +26,19 @@ SHAPES = {
 cases = pytest.mark.parametrize("name", SHAPES)
 ways = pytest.mark.parametrize("late", [False, True], ids=["in lock-step", "queued"])
 kinds = pytest.mark.parametrize("kind", ["dflash", "mtp"])
+# Each machine in lock-step with one kind of drafter and queued with the other; with `full` all of them.
+dealt = pytest.mark.parametrize(
+    ("name", "late", "kind"),
+    [
+        pytest.param(name, late, kind, id=f"{name}-{way}-{kind}", marks=[pytest.mark.full] * ((at + late + turn) % 2))
+        for at, name in enumerate(SHAPES)
+        for late, way in enumerate(("in lock-step", "queued"))
+        for turn, kind in enumerate(("dflash", "mtp"))
+    ],
+)
 
 
-@kinds
-@ways
-@cases
+@dealt
 def test_a_drafter_that_is_never_right_costs_little(name: str, late: bool, kind: str) -> None:
     shape = SHAPES[name]
     ran = run(policy_for(late, kind), shape, lambda position: 0)
@@ -101,9 +109,7 @@ def test_so_it_does_after_reasoning_and_in_short_answers(name: str, late: bool) 
     assert short.lost(2000) <= 0.02
 
 
-@kinds
-@ways
-@cases
+@dealt
 def test_one_that_becomes_useful_late_is_found(name: str, late: bool, kind: str) -> None:
     """It gives four tokens a step from the middle of the text on, which pays where a step takes less than four plain
     ones."""

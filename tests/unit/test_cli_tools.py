@@ -1,4 +1,4 @@
-"""Tools on the command line: which are there, and the calls of `ask`, over a real server and given answers."""
+"""Tools on the command line: which are there, and the calls of `ask`, over a server and given answers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.tools import offered, rounds
 from dflash_tui.cli import loading
 from dflash_tui.cli.command_line import main
+from support.light_tool_server import COMMAND
 from support.scripted import ScriptedEngine
-from support.tool_server import COMMAND
 
 Answers = Callable[..., list[str]]
 

@@ -10,6 +10,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.pair_scores import Factors, PairScores
 from dflash_core.sampling import Sampler, gumbel
 from dflash_core.tree import Candidates
+from support.grids import full
 
 SAMPLED = Knobs(temperature=0.8, seed=11)
 POSITION, VOCAB = 40, 300
@@ -76,7 +77,7 @@ def test_scores_by_the_token_above_get_the_noise_too(rng: np.random.Generator) -
         np.testing.assert_allclose(np.diff(after - before), np.diff(noise[depth]))
 
 
-@pytest.mark.parametrize(("temperature", "top_p"), [(0.7, 1.0), (0.7, 0.9), (1.0, 1.0), (1.0, 0.9)])
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.7, 1.0), full(0.7, 0.9), full(1.0, 1.0), (1.0, 0.9)])
 def test_more_drafts_are_drawn(temperature: float, top_p: float, rng: np.random.Generator) -> None:
     """A drafter whose logits are the target's with an error of its own, over 3,000 draws."""
     knobs = Knobs(temperature=temperature, top_p=top_p, seed=2)

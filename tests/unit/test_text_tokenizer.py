@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from text_data import DATA, END_THINK, IM_END, IM_START, THINK, TOKENIZER_JSON, metadata, tiny
 
 from dflash_core.errors import ContextError, DFlashError, FormatError, UnsupportedError
+from dflash_core.text import pieces
 from dflash_core.text.pieces import KINDS, LONGEST_RUN
 from dflash_core.text.pre_tokenizers import PRE_TOKENIZERS
 from dflash_core.text.tokenizer import Tokenizer
 from support.golden import goldens
+from support.grids import full
 
 ORACLE = tokenizers.Tokenizer.from_file(str(TOKENIZER_JSON))
 ORACLE.normalizer = tokenizers.normalizers.NFC()  # as in the files that Qwen publishes
@@ -194,9 +196,12 @@ def test_a_run_that_the_expressions_cannot_take_is_refused(pre: str, letter: str
         tokenizer.encode("b" + (LONGEST_RUN + 1) * letter + "c")
 
 
-def test_a_long_text_of_short_runs_is_taken() -> None:
-    text = "AAAAAAA 1 " * (LONGEST_RUN // 10 + 1)
-    assert len(text) > LONGEST_RUN
+@pytest.mark.parametrize("longest", [4000, full(LONGEST_RUN)])
+def test_a_long_text_of_short_runs_is_taken(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than the longest run that is let through."""
+    monkeypatch.setattr(pieces, "LONGEST_RUN", longest)
+    text = "AAAAAAA 1 " * (longest // 10 + 1)
+    assert len(text) > longest
     assert Tokenizer.from_metadata(metadata(pre="qwen35")).encode(text)
 
 

@@ -25,11 +25,13 @@ from dflash_tui.application.tools.connection import Connection
 from dflash_tui.application.tools.rounds import Planned
 from dflash_tui.application.tools.servers import ToolServers
 from dflash_tui.application.tools.stdio import MAX_LINE
+from support import light_tool_server
 from support.tool_server import COMMAND
 
 Start = Callable[..., ToolServers]
 LIMIT_S = 120.0  # as long as only a hang takes
-THINGS = ToolServer("things", COMMAND[0], tuple(COMMAND[1:]))
+LIGHT = light_tool_server.COMMAND
+THINGS = ToolServer("things", LIGHT[0], tuple(LIGHT[1:]))
 # What a program that answers by hand begins with: `answer(result)` replies to the request that was read last.
 BY_HAND = """
 import json, os, sys, time
@@ -125,7 +127,7 @@ def address() -> Iterator[str]:
 
 def both(address: str, **more: Any) -> list[ToolServer]:
     return [
-        ToolServer("things", COMMAND[0], tuple(COMMAND[1:]), **more),
+        ToolServer("things", LIGHT[0], tuple(LIGHT[1:]), **more),
         ToolServer("far", url=address, headers={"x-key": "${HOME}"}, **more),
     ]
 
@@ -140,7 +142,7 @@ def test_a_header_that_cannot_be_sent_is_not_quoted(start: Start, monkeypatch: p
 
 
 def test_tools_over_stdio_and_http(start: Start, address: str) -> None:
-    for server in both(address):
+    for server in (ToolServer("things", COMMAND[0], tuple(COMMAND[1:])), *both(address)):
         servers = start(server)
         assert state(servers, server.name) == ("on", "")
         [add] = [one for one in servers.tools if one.own == "add"]
@@ -319,7 +321,7 @@ def test_a_process_gets_a_small_environment_and_the_variables_of_its_table(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_SECRET", "1234")
-    server = ToolServer("things", COMMAND[0], tuple(COMMAND[1:]), env={"MINE": "a ${A_SECRET}"})
+    server = ToolServer("things", LIGHT[0], tuple(LIGHT[1:]), env={"MINE": "a ${A_SECRET}"})
     servers = start(server)
     assert call(servers, "variable", name="A_SECRET").text == "not set"
     assert call(servers, "variable", name="MINE").text == "a 1234"
@@ -370,7 +372,7 @@ while True:
 
 
 def test_tools_that_are_turned_off_are_not_offered(start: Start) -> None:
-    servers = start(THINGS)
+    servers = start(by_hand('serve([{"name": "add", "inputSchema": OBJECT}], None)'))
     [add] = [one for one in servers.tools if one.own == "add"]
     servers.toggle_tool(add)
     assert "add" not in [one.own for one in servers.tools]
@@ -379,8 +381,8 @@ def test_tools_that_are_turned_off_are_not_offered(start: Start) -> None:
 
 
 def test_an_unknown_server(start: Start) -> None:
-    servers = start(THINGS)
-    with pytest.raises(DFlashError, match="no server 'thing' in the settings; there are: things"):
+    servers = start(by_hand("serve([], None)"))
+    with pytest.raises(DFlashError, match="no server 'thing' in the settings; there are: hand"):
         servers.start("thing")
 
 
