@@ -10,7 +10,7 @@ from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
-from dflash_core.errors import ContextError, DFlashError, FormatError, KnobError
+from dflash_core.errors import ContextError, DFlashError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.background import UNDER_WAY
@@ -29,7 +29,7 @@ from dflash_tui.chat.tuning import Tuning
 from dflash_tui.widgets.calls import CallsBlock
 from dflash_tui.widgets.dialogs import ConfirmScreen
 from dflash_tui.widgets.find_bar import FindBar
-from dflash_tui.widgets.flash import Note
+from dflash_tui.widgets.flash import Note, reported
 from dflash_tui.widgets.transcript import SHOWN, TurnBlock
 
 if TYPE_CHECKING:
@@ -333,11 +333,10 @@ class ConversationController(Controller):
         card, leaf = self._current.card, self._current.branches.leaf
         if card is None or leaf is None or card.model != self.state.model:
             return None
-        try:
-            return self._current.store.record(leaf)
-        except FormatError as error:
-            self.say(error)
-            return None
+        record = None
+        with reported(self.say):
+            record = self._current.store.record(leaf)
+        return record
 
     async def _restore(self, question: Node, ids: Set[str]) -> None:
         """An earlier turn, with every answer; the one in `ids`, the ids of the path, is open."""

@@ -16,6 +16,7 @@ from dflash_tui.application.new_file import new_path, unwritable, why
 from dflash_tui.chat.controller import Controller
 from dflash_tui.text.pages import KINDS, render
 from dflash_tui.widgets.dialogs import LineScreen
+from dflash_tui.widgets.flash import reported
 from dflash_tui.widgets.strip import TitleRow
 
 Say = Callable[[str | Exception], None]
@@ -55,11 +56,9 @@ class ConversationFiles(Controller):
         card, then = card or self.state.conversation.card, then or self.say
 
         def typed(title: str | None) -> None:
-            try:
+            with reported(then):
                 if title is not None:
                     then(self.rename(title, card))
-            except DFlashError as error:
-                then(error)
 
         self.screen.app.push_screen(LineScreen("A new title", card.title if card is not None else ""), typed)
 
@@ -69,13 +68,11 @@ class ConversationFiles(Controller):
 
         def typed(name: str | None) -> None:
             kind = (name or "").rpartition(".")[2]
-            try:
+            with reported(then):
                 if name and kind not in KINDS:
                     raise DFlashError(f"{name}: expected a name that ends in .md, .json or .svg")
                 if name:
                     self.export(kind, name if name != kind else "", card, then)
-            except DFlashError as error:
-                then(error)
 
         self.screen.app.push_screen(LineScreen("A file .md, .json or .svg, or just the format", "md"), typed)
 
@@ -91,10 +88,8 @@ class ConversationFiles(Controller):
         file = _new(name, card, kind)
 
         async def write() -> None:
-            try:
+            with reported(then):
                 then(await asyncio.to_thread(self._fill, file, card, kind))
-            except DFlashError as error:
-                then(error)
 
         self.screen.run_worker(write(), group="export")
 

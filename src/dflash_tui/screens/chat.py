@@ -27,7 +27,7 @@ from dflash_tui.terminal.editor import edited
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.dialogs import TextScreen
 from dflash_tui.widgets.find_bar import FindBar
-from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.knob_row import KnobRow, PresetRow
@@ -242,13 +242,8 @@ class ChatScreen(Screen[None]):
 
     def action_editor(self) -> None:
         """The prompt's text in the user's editor; if that fails, the text stays as it was."""
-        whole = self.prompt.whole
-        try:
-            text = edited(whole, self.app.suspend)
-        except DFlashError as error:
-            self.say(error)
-        else:
-            if text != whole:
+        with reported(self.say):
+            if (text := edited(whole := self.prompt.whole, self.app.suspend)) != whole:
                 self.prompt.rewrite(text)
         self.prompt.focus()
 

@@ -16,7 +16,6 @@ from textual.events import Key, Paste
 from textual.screen import Screen
 from textual.widgets import Input
 
-from dflash_core.errors import DFlashError
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.finding import Finding
 from dflash_tui.application.hub.catalogue import Catalogue, Pair, load_catalogue
@@ -31,7 +30,7 @@ from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.page import Page
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.terminal.key_order import is_text
-from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import OptionList, Static
 from dflash_tui.widgets.model_list import (
@@ -222,10 +221,8 @@ class ModelsScreen(Page):
         if (pair := self._offered.pair(row)) is not None:
             self._open(pair)
         elif row.startswith(PROFILE):
-            try:
+            with reported(self.say):
                 self.chat.profiles.load(row.removeprefix(PROFILE), self.say, self._leave)
-            except DFlashError as error:
-                self.say(error)
         elif (here := self._now(row)) is not None:
             self.dismiss()
             self.chat.program.change_model(*here, same=self._first and row == DEMO)
@@ -260,11 +257,10 @@ class ModelsScreen(Page):
     def _now(self, row: str) -> tuple[Path | None, Path | None] | None:
         """The typed pair, or that of a row; None, after a notice that says why, if there is none."""
         if self._path:
-            try:
-                return typed_pair(self._path, self.query_one(DraftField).value.strip())
-            except DFlashError as error:
-                self.say(error)
-                return None
+            pair = None
+            with reported(self.say):
+                pair = typed_pair(self._path, self.query_one(DraftField).value.strip())
+            return pair
         if row == DEMO:
             return None, None
         if self._offered.found(row) is not None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from dflash_core.errors import DFlashError
 from dflash_core.lab.export import ROWS, check_path, write_rows
 from dflash_tui.application.new_file import new_path
 from dflash_tui.chat.parts import ChatParts
@@ -18,7 +19,7 @@ from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import bindings
 from dflash_tui.widgets.dialogs import LineScreen
-from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.literal import DataTable
 
 NARROW, WIDE, TALL = 110, 160, 30  # below these columns, from these columns and rows on, a page has another layout
@@ -59,31 +60,26 @@ class Page(Passing, Screen[None]):
     def action_back(self) -> None:
         self.dismiss()
 
-    def ask_file(self, endings: Sequence[str], name: str, write: Callable[[Path], None]) -> None:
-        """Ask for a file with one of these endings and hand its path to `write`. Offered is `name`, or what was typed
-        instead of it before, which may have been refused."""
+    def ask_file(self, endings: Sequence[str], name: str, write: Callable[[Path], object]) -> None:
+        """Ask for a file with one of these endings, and let `write` fill it, on a thread: a picture takes seconds.
+        Offered is `name`, or what was typed instead of it before, which may have been refused."""
 
-        def named(answer: str | None) -> None:
+        async def named(answer: str | None) -> None:
             if not answer:
                 return
             self._file_names[name] = answer
-            try:
-                write(check_path(new_path(answer), endings))
-            except DFlashError as error:
-                self.say(error)
+            with reported(self.say):
+                path = check_path(new_path(answer), endings)
+                await asyncio.to_thread(write, path)
+                self.say(f"written: {path}")
 
         question = f"Write to which file? Its ending decides: {' '.join(endings)}"
         self.app.push_screen(LineScreen(question, self._file_names.get(name, name)), named)
 
     def export_rows(self, rows: Sequence[Mapping[str, Any]], name: str) -> None:
         """Write rows of figures to a file that the user names."""
-
-        def write(path: Path) -> None:
-            write_rows(rows, path)
-            self.say(f"written: {path}")
-
         if rows:
-            self.ask_file(ROWS, name, write)
+            self.ask_file(ROWS, name, partial(write_rows, rows))
         else:
             self.say("nothing to write yet")
 

@@ -249,20 +249,17 @@ class WhatIfScreen(LabScreen):
         self.query_one("#whatif-length", CurveView).show(lengths, f"tokens per step, {name}", span)
 
     def _fill(self, table: Rows, it: Curve) -> None:
-        """Fill the table again; the cursor stays on its budget."""
-        key, best, exact = table.cursor_key, it.best, it.kind == "exact"
-        table.clear(columns=True)
-        table.add_headings(["budget", "tok/step", *(["estimate"] if exact else []), "ms", "tok/s"])
+        best, exact = it.best, it.kind == "exact"
+        rows: dict[str, list[str]] = {}
         if self.auto is not None:
             length, *rest = lab_text.auto_cells(self.auto)
-            table.add_texts([AUTO, length, *(["–"] if exact else []), *rest], key=AUTO)
+            rows[AUTO] = [AUTO, length, *(["–"] if exact else []), *rest]
         shown = [p for p in it.points if p.budget in SHOWN or p is best or p.budget == it.current]
         before = {one.budget: f"{one.length:.2f}" for one in self._estimate}
         for point, (budget, length, *rest) in zip(shown, lab_text.whatif_table(shown, it.current, best)):
-            extra = [before.get(point.budget, "–")] if exact else []
-            table.add_texts([budget, length, *extra, *rest], key=str(point.budget))
-        chosen = key if key in {str(p.budget) for p in shown} else str(it.current)
-        table.move_cursor(row=table.get_row_index(chosen))
+            rows[str(point.budget)] = [budget, length, *([before.get(point.budget, "–")] if exact else []), *rest]
+        headings = ["budget", "tok/step", *(["estimate"] if exact else []), "ms", "tok/s"]
+        table.fill(headings, rows, None if table.cursor_key in rows.keys() - {AUTO} else str(it.current))
 
     def _finding(self, it: Curve) -> Iterator[str]:
         steps = self.record.steps if self.record is not None else ()
