@@ -15,7 +15,7 @@ from dflash_core.errors import UnsupportedError
 from dflash_core.memory import HostMemory
 from dflash_core.user_folders import KINDS, user_folder
 from dflash_tui.cli import command_line as cli
-from dflash_tui.cli import doctor, machine
+from dflash_tui.cli import doctor, machine, probe
 from dflash_tui.cli.doctor import Finding, examine, report, worst
 from dflash_tui.cli.machine import Computer, Folder, Terminal
 
@@ -223,8 +223,8 @@ class TestProbe:
         assert stages["torch"] == {"error": "the check ended with code 3: last words"}
 
     def test_noise_on_stdout_is_passed_over(self) -> None:
-        lines = "\\n".join(["a banner", *(json.dumps({name: {}}) for name in machine.PROBE_STAGES)])
-        assert run_script(f"print('''{lines}''')") == {name: {} for name in machine.PROBE_STAGES}
+        lines = "\\n".join(["a banner", *(json.dumps({name: {}}) for name in probe.STAGES)])
+        assert run_script(f"print('''{lines}''')") == {name: {} for name in probe.STAGES}
 
 
 def test_folders_are_tried_without_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import dropwhile
-from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
 from dflash_core.errors import ContextError, DFlashError, KnobError
 from dflash_core.knobs import Knobs
+from dflash_core.record import TurnRecord
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.background import UNDER_WAY
 from dflash_tui.application.conversations.branches import Node
@@ -26,15 +26,12 @@ from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.files import ConversationFiles
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.tuning import Tuning
+from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.calls import CallsBlock
 from dflash_tui.widgets.dialogs import ConfirmScreen
 from dflash_tui.widgets.find_bar import FindBar
-from dflash_tui.widgets.flash import Note, reported
+from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.transcript import SHOWN, TurnBlock
-
-if TYPE_CHECKING:
-    from dflash_core.record import TurnRecord
-    from dflash_tui.widgets.answer import Answer
 
 LOOK_S = 5.0  # seconds between checks that the file of conversations still exists
 
@@ -333,10 +330,11 @@ class ConversationController(Controller):
         card, leaf = self._current.card, self._current.branches.leaf
         if card is None or leaf is None or card.model != self.state.model:
             return None
-        record = None
-        with reported(self.say):
-            record = self._current.store.record(leaf)
-        return record
+        try:
+            return self._current.store.record(leaf)
+        except DFlashError as error:
+            self.say(error)
+            return None
 
     async def _restore(self, question: Node, ids: Set[str]) -> None:
         """An earlier turn, with every answer; the one in `ids`, the ids of the path, is open."""

@@ -22,7 +22,7 @@ from dflash_core.files import check_regular
 from dflash_core.knobs import SPECS, parse_settings
 from dflash_core.trace import TraceWriter
 from dflash_tui import __version__
-from dflash_tui.application import log
+from dflash_tui.application import advice, log
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Config, load_config
 from dflash_tui.application.settings.presets import Presets, Profile
@@ -81,8 +81,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except DFlashError as error:
-        from dflash_tui.application import advice
-
         return _fail(advice.on_command_line(error))
     except BrokenPipeError:
         # The reader has ended early (`| head`). The buffered rest cannot be written.
@@ -194,14 +192,13 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
         gc.enable()
         return BY_NAME[args.command].run(Invocation(args, request, config, parser.error))
     if args.attach is not None:
-        from dflash_tui.application.attach.local import find, lines
-        from dflash_tui.application.attach.server import AttachedServer
+        from dflash_tui.application.attach import local, server
 
         if not args.attach:  # which servers answer on the usual ports of this machine
-            found = find()
-            write_out("".join(f"{line}\n" for line in lines(found)))
+            found = local.find()
+            write_out("".join(f"{line}\n" for line in local.lines(found)))
             return DONE if found else FAILED
-        AttachedServer(args.attach)  # refuses what is no address
+        server.AttachedServer(args.attach)  # refuses what is no address
         key = args.attach_key or next(iter(keys_given()), "")
         request = dataclasses.replace(request, attach=args.attach, attach_key=key, attach_model=args.attach_model)
     if not on_a_terminal():

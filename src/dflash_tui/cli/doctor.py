@@ -83,12 +83,12 @@ def report(findings: list[Finding]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def judged(check: str, found: str, *cases: tuple[object, Verdict, str, str]) -> Finding:
-    """The first case that holds: its verdict, what it adds to `found`, its remedy. Without one all is well."""
-    for holds, verdict, more, remedy in cases:
-        if holds:
-            return Finding(check, verdict, f"{found}{more}", remedy)
-    return Finding(check, "ok", found)
+def judged(check: str, found: str, *cases: tuple[object, Verdict, str, str], fine: str = "") -> Finding:
+    """The first case that holds: its verdict, what it adds to `found`, its remedy. Without one all is well, and `fine`
+    is added."""
+    right = Finding(check, "ok", f"{found}{fine}")
+    wrong = (Finding(check, verdict, f"{found}{more}", remedy) for holds, verdict, more, remedy in cases if holds)
+    return next(wrong, right)
 
 
 def check_python(machine: Computer) -> Iterator[Finding]:
@@ -169,7 +169,7 @@ def check_cards(machine: Computer) -> Iterator[Finding]:
          "the card computes wrong numbers: undo overclocking, then test it with other programs"),
         (card["total"] < USUAL_SHARE * size, "note", f"; the card has {gib(size)}",
          "a vGPU limit or a MIG slice is in force"),
-        (True, "ok", "; probe.cu runs", ""),
+        fine="; probe.cu runs",
     )  # fmt: skip
     if users := next((one["holders"] for one in managed if one.get("holders")), ""):
         yield Finding("card memory", "note", f"used by {users}", "close them for longer contexts and larger trees")

@@ -12,8 +12,9 @@ import json
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from importlib import import_module
 from typing import Any
 
 from dflash_core import nvrtc, resources
@@ -26,10 +27,9 @@ KERNEL = "probe.cu"
 LANES = 32
 
 
-def torch_build() -> Facts:
-    import torch
-
-    return {"version": torch.__version__, "cuda": torch.version.cuda, "threads": torch.get_num_threads()}
+def torch() -> Facts:
+    build = import_module("torch")
+    return {"version": build.__version__, "cuda": build.version.cuda, "threads": build.get_num_threads()}
 
 
 def compiler() -> Facts:
@@ -104,34 +104,24 @@ def driver() -> Facts:
 
 def kernels() -> Facts:
     """Run a small pair on the first card, and compare with the CPU."""
-    from dflash_core.backends.cuda import device as cuda_device
-    from dflash_core.backends.cuda import selftest
+    from dflash_core.backends.cuda import device, selftest
 
-    started = time.perf_counter()
-    device = cuda_device.CudaDevice()
-    selftest.run(device, demo_target_path(), demo_draft_path())
-    return {"seconds": time.perf_counter() - started, "note": device.programs.cache.note}
+    started, card = time.perf_counter(), device.CudaDevice()
+    selftest.run(card, demo_target_path(), demo_draft_path())
+    return {"seconds": time.perf_counter() - started, "note": card.programs.cache.note}
 
 
 def torch_cuda() -> Facts:
-    import torch
-
-    return {"available": torch.cuda.is_available()}
+    return {"available": import_module("torch").cuda.is_available()}
 
 
-STAGES: tuple[tuple[str, Callable[[], Facts]], ...] = (
-    ("torch", torch_build),
-    ("compiler", compiler),
-    ("demo", demo),
-    ("management", management),
-    ("driver", driver),
-    ("torch_cuda", torch_cuda),
-    ("kernels", kernels),
-)
+STAGES: Mapping[str, Callable[[], Facts]] = {
+    stage.__name__: stage for stage in (torch, compiler, demo, management, driver, torch_cuda, kernels)
+}
 
 
 def main() -> None:
-    for name, stage in STAGES:
+    for name, stage in STAGES.items():
         try:
             facts = stage()
         except Exception as error:  # any exception of a broken installation is a finding

@@ -39,8 +39,7 @@ from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.page import Rows
 from dflash_tui.text import lab as lab_text
 from dflash_tui.widgets.curve import HIGHEST, CurveView
-from dflash_tui.widgets.dialogs import LineScreen
-from dflash_tui.widgets.flash import reported
+from dflash_tui.widgets.dialogs import ask_line
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 REDRAW_S = 0.5
@@ -273,16 +272,13 @@ class ExperimentScreen(LabScreen):
             return
         arm = self.result.arms[int(key)]
 
-        def named(name: str | None) -> None:
-            if name is None:
-                return
-            with reported(self.say):
-                changes = changed(self._knobs(arm), self.chat.state.recommended)
-                self.chat.tuning.presets.save(Preset(name, f"measured: {arm.label}", changes, self.chat.state.model))
-                self.chat.tuning.show()
-                self.say(f"preset {name} is saved: F9 in the chat, or /preset {name}")
+        def save(name: str) -> str:
+            changes = changed(self._knobs(arm), self.chat.state.recommended)
+            self.chat.tuning.presets.save(Preset(name, f"measured: {arm.label}", changes, self.chat.state.model))
+            self.chat.tuning.show()
+            return f"preset {name} is saved: F9 in the chat, or /preset {name}"
 
-        self.app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, dots, - and _", "tuned"), named)
+        ask_line(self.app, "A name for the preset: a to z, 0 to 9, dots, - and _", "tuned", save, self.say)
 
     def action_view(self, page: str) -> None:
         if self.running:

@@ -18,7 +18,7 @@ from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import bindings
-from dflash_tui.widgets.dialogs import LineScreen
+from dflash_tui.widgets.dialogs import ask_line
 from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.literal import DataTable
 
@@ -64,17 +64,18 @@ class Page(Passing, Screen[None]):
         """Ask for a file with one of these endings, and let `write` fill it, on a thread: a picture takes seconds.
         Offered is `name`, or what was typed instead of it before, which may have been refused."""
 
-        async def named(answer: str | None) -> None:
-            if not answer:
-                return
-            self._file_names[name] = answer
+        async def fill(path: Path) -> None:
             with reported(self.say):
-                path = check_path(new_path(answer), endings)
                 await asyncio.to_thread(write, path)
                 self.say(f"written: {path}")
 
+        def named(answer: str) -> None:
+            if answer:
+                self._file_names[name] = answer
+                self.run_worker(fill(check_path(new_path(answer), endings)))
+
         question = f"Write to which file? Its ending decides: {' '.join(endings)}"
-        self.app.push_screen(LineScreen(question, self._file_names.get(name, name)), named)
+        ask_line(self.app, question, self._file_names.get(name, name), named, self.say)
 
     def export_rows(self, rows: Sequence[Mapping[str, Any]], name: str) -> None:
         """Write rows of figures to a file that the user names."""

@@ -127,8 +127,7 @@ class CallScreen(ModalScreen[Reply]):
 
     def __init__(self, call: ToolCall, tool: OfferedTool) -> None:
         super().__init__()
-        self._call, self._tool = call, tool
-        self._since = time.monotonic()
+        self._call, self._tool, self._since = call, tool, time.monotonic()
 
     def compose(self) -> ComposeResult:
         tool = self._tool

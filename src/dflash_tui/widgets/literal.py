@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from rich.segment import Segment
 from rich.text import Text
@@ -19,12 +18,10 @@ from textual.coordinate import Coordinate
 from textual.filter import LineFilter
 from textual.visual import VisualType
 from textual.widget import Widget
+from textual.widgets._option_list import OptionListContent
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import clean, marked, stripped
-
-if TYPE_CHECKING:
-    from textual.widgets._option_list import OptionListContent
 
 
 def literal(content: VisualType) -> VisualType:
