@@ -38,9 +38,7 @@ MANAGEMENT = {
     "cuda": [13, 0],
     "cards": [{"name": "A card", "total": 24 * GIB, "free": 20 * GIB}],
 }
-CARD = {
-    "count": 1, "name": "A card", "capability": [8, 9], "free": 20 * GIB, "total": 24 * GIB, "correct": True,
-}  # fmt: skip
+CARD = {"count": 1, "name": "A card", "capability": [8, 9], "free": 20 * GIB, "total": 24 * GIB}
 WITH_CARD = NO_DRIVER | {
     "torch": CUDA_BUILD,
     "management": MANAGEMENT,
@@ -134,8 +132,8 @@ WRONG: list[tuple[str, Computer, str, str, str, str]] = [
     ("old card", stage(WORKSTATION, "driver", capability=[7, 0]), "card", "problem", "7.0", "7.5"),
     ("small card", stage(WORKSTATION, "driver", capability=[7, 5]), "card", "problem", "shared memory", "--device cpu"),
     ("no memory", stage(WORKSTATION, "driver", total=0, free=0), "card", "problem", "0 B of 0 B", "vGPU"),
-    ("no launch", stage(WORKSTATION, "driver", launch_error="cuModuleLoad"), "card", "problem", "cuMod", "driver"),
-    ("wrong numbers", stage(WORKSTATION, "driver", correct=False), "card", "problem", "wrong", "overclocking"),
+    ("no launch", stage(WORKSTATION, "kernels", error="cuModuleLoad"), "kernels", "problem", "cuMod", "restart"),
+    ("wrong numbers", stage(WORKSTATION, "kernels", error="they differ"), "kernels", "problem", "differ", "clock"),
     ("held", stage(WORKSTATION, "management", cards=[{**MANAGEMENT["cards"][0], "holders": "Xorg (9) 1.0 GiB"}]),
      "card memory", "note", "used by Xorg (9) 1.0 GiB", "close them"),
     ("WSL", env(WORKSTATION, WSL_DISTRO_NAME="Ubuntu"), "card memory", "note", "on WSL", "Sysmem"),

@@ -138,30 +138,30 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
         parser.error(f"--set: {error}")
     profile = _profile(parser, args)
     named = args.draft is not None and (is_named(args.draft) or (args.demo and _is_demos(args.draft)))
-    if args.demo and not args.target and args.draft and (unknown := _unknown_kind(args.draft)):
-        parser.error(f"--draft: no drafter '{unknown}'; the demo pair has {', '.join(DEMO_KINDS)}")
-    if args.demo and (args.target or (args.draft and not named)):
-        parser.error("--demo brings its own target and drafter; leave out --target and --draft FILE, or --demo")
+    unknown = _unknown_kind(args.draft) if args.demo and args.draft and not args.target else None
+    target = args.target or args.smollm2 or args.profile or (args.demo and named) or args.command == "inspect"
+    for wrong, message in (
+        (unknown, f"--draft: no drafter '{unknown}'; the demo pair has {', '.join(DEMO_KINDS)}"),
+        (args.demo and (args.target or (args.draft and not named)),
+         "--demo brings its own target and drafter; leave out --target and --draft FILE, or --demo"),
+        (args.smollm2 and (args.demo or args.target),
+         "--smollm2 brings its own target; leave out --target and --demo, or --smollm2"),
+        (args.draft and not target, "--draft needs the --target that it was made for, or that it is to draft for"),
+        (args.trace and args.command not in (None, "ask"),
+         f"--trace goes with the app and with ask, not with {args.command}"),
+        (args.resume and args.command, f"--resume and --continue go with the app, not with {args.command}"),
+        (args.attach is not None and args.command, f"--attach goes with the app, not with {args.command}"),
+        (args.json and args.command is None, f"--json needs a command: {', '.join(BY_NAME)}"),
+    ):  # fmt: skip
+        if wrong:
+            parser.error(message)
     if args.smollm2:
-        if args.demo or args.target:
-            parser.error("--smollm2 brings its own target; leave out --target and --demo, or --smollm2")
         from dflash_tui.application.smollm2 import smollm2  # few starts need it
 
         try:
             args.target, args.draft = smollm2(), args.draft or smollm2_draft_path()
         except DFlashError as error:
             raise SystemExit(_fail(str(error))) from None
-    if args.draft and not (args.target or args.profile or (args.demo and named)) and args.command != "inspect":
-        parser.error("--draft needs the --target that it was made for, or that it is to draft for")
-    for given_here, what, commands in (
-        (args.trace, "--trace goes with the app and with ask", (None, "ask")),
-        (args.resume, "--resume and --continue go with the app", (None,)),
-        (args.attach is not None, "--attach goes with the app", (None,)),
-    ):
-        if given_here and args.command not in commands:
-            parser.error(f"{what}, not with {args.command}")
-    if args.json and args.command is None:
-        parser.error(f"--json needs a command: {', '.join(BY_NAME)}")
     if args.demo or args.target:
         given |= {"target": args.target, "draft": args.draft}
     elif args.draft:

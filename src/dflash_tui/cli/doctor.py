@@ -83,12 +83,10 @@ def report(findings: list[Finding]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def judged(check: str, found: str, *cases: tuple[object, Verdict, str, str], fine: str = "") -> Finding:
-    """The first case that holds: its verdict, what it adds to `found`, its remedy. Without one all is well, and `fine`
-    is added."""
-    right = Finding(check, "ok", f"{found}{fine}")
+def judged(check: str, found: str, *cases: tuple[object, Verdict, str, str]) -> Finding:
+    """The first case that holds: its verdict, what it adds to `found`, its remedy. Without one all is well."""
     wrong = (Finding(check, verdict, f"{found}{more}", remedy) for holds, verdict, more, remedy in cases if holds)
-    return next(wrong, right)
+    return next(wrong, Finding(check, "ok", found))
 
 
 def check_python(machine: Computer) -> Iterator[Finding]:
@@ -164,12 +162,8 @@ def check_cards(machine: Computer) -> Iterator[Finding]:
         (version < ENOUGH_SHARED, "problem", "; its shared memory is too small for passes of 64 rows",
          "use a card of 8.0 (Ampere) or later, or --device cpu"),
         (card["total"] == 0, "problem", "", "no memory is visible: unset the vGPU limit, or restart the machine"),
-        ("launch_error" in card, "problem", f"; {card.get('launch_error')}", "restart the machine; then the driver"),
-        (not card.get("correct"), "problem", "; probe.cu ran and its result is wrong",
-         "the card computes wrong numbers: undo overclocking, then test it with other programs"),
         (card["total"] < USUAL_SHARE * size, "note", f"; the card has {gib(size)}",
          "a vGPU limit or a MIG slice is in force"),
-        fine="; probe.cu runs",
     )  # fmt: skip
     if users := next((one["holders"] for one in managed if one.get("holders")), ""):
         yield Finding("card memory", "note", f"used by {users}", "close them for longer contexts and larger trees")
@@ -183,10 +177,11 @@ def check_cards(machine: Computer) -> Iterator[Finding]:
 def check_kernels(machine: Computer) -> Iterator[Finding]:
     """The self-test, if there is a usable card."""
     kernels = machine.stage("kernels")
-    if not machine.stage("driver").get("correct") or not machine.stage("torch").get("cuda"):
+    if "capability" not in machine.stage("driver") or not machine.stage("torch").get("cuda"):
         return
     if "error" in kernels:
-        yield Finding("kernels", "problem", kernels["error"], "decode with --device cpu, and report this output")
+        remedy = "restart the machine, and undo overclocking; else decode with --device cpu, and report this output"
+        yield Finding("kernels", "problem", kernels["error"], remedy)
         return
     if kernels.get("note"):
         yield Finding("kernels", "note", kernels["note"], "make the folder writable")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import struct
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -24,7 +23,6 @@ from dflash_core.nvml import Management
 
 Facts = dict[str, Any]
 KERNEL = "probe.cu"
-LANES = 32
 
 
 def torch() -> Facts:
@@ -60,7 +58,7 @@ def management() -> Facts:
 
 
 def driver() -> Facts:
-    """Compile the probe kernel for the first card and run it there."""
+    """What the driver says of the first card."""
     library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         # Do not call the bindings without a driver: their second call would hang.
@@ -84,22 +82,9 @@ def driver() -> Facts:
     major = call(cuda.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, card)
     minor = call(cuda.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, card)
     name = call(cuda.cuDeviceGetName, 128, card).split(b"\0")[0].decode(errors="replace")
-    facts: Facts = {"count": count, "name": name, "capability": [major, minor]}
     call(cuda.cuCtxSetCurrent, call(cuda.cuDevicePrimaryCtxRetain, card))
-    facts["free"], facts["total"] = call(cuda.cuMemGetInfo)
-    try:
-        source = (resources.kernels_dir() / KERNEL).read_text(encoding="utf-8")
-        code = nvrtc.compile_cubin(source, KERNEL, nvrtc.architecture(major, minor))
-        kernel = call(cuda.cuModuleGetFunction, call(cuda.cuModuleLoadData, code), b"probe")
-        out = call(cuda.cuMemAlloc, 4 * LANES)
-        argument = ((int(out),), (ctypes.c_void_p,))
-        call(cuda.cuLaunchKernel, kernel, 1, 1, 1, LANES, 1, 1, 0, 0, argument, 0)
-        host = bytearray(4 * LANES)
-        call(cuda.cuMemcpyDtoH, host, out, len(host))
-        facts["correct"] = struct.unpack(f"{LANES}f", host) == tuple((lane + 1) ** 2 for lane in range(LANES))
-    except DFlashError as error:
-        facts["launch_error"] = str(error)
-    return facts
+    free, total = call(cuda.cuMemGetInfo)
+    return {"count": count, "name": name, "capability": [major, minor], "free": free, "total": total}
 
 
 def kernels() -> Facts:
