@@ -1,7 +1,5 @@
 """`serve`: other programs use the loaded pair over HTTP, by the APIs of OpenAI and Anthropic."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import sys
