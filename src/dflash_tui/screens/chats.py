@@ -162,6 +162,9 @@ class ChatsScreen(Page):
             self.dismiss()
             await self._conversation.open(entry.card.id, find=words)
 
+    def action_to_list(self) -> None:
+        self._options.focus()
+
     def action_search(self) -> None:
         self.query_one(_Search).focus()
 
@@ -228,6 +231,6 @@ class _Search(Input):
 
     HELP = "The list shows conversations that contain all these words. Enter and ↓ go to the list, Esc shows all again."
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "app.focus('chats-list')", show=False),
+        Binding("down", "screen.to_list", show=False),
         Binding("enter", "submit", "To the list"),
     ]
