@@ -129,9 +129,8 @@ WRONG: list[tuple[str, Computer, str, str, str, str]] = [
     ("card, no driver", replace(LAPTOP, nvidia_card=True), "driver", "problem", "though", "--gpus all"),
     ("old driver", stage(WORKSTATION, "management", driver="535.1", cuda=[12, 2]), "driver", "problem", "12.2", "580"),
     ("driver broken", stage(WORKSTATION, "driver", error="cuInit: 999"), "driver", "problem", "999", "restart"),
-    ("old card", stage(WORKSTATION, "driver", capability=[7, 0]), "card", "problem", "7.0", "7.5"),
+    ("old card", stage(WORKSTATION, "driver", error="capability 7.0"), "driver", "problem", "7.0", "--device cpu"),
     ("small card", stage(WORKSTATION, "driver", capability=[7, 5]), "card", "problem", "shared memory", "--device cpu"),
-    ("no memory", stage(WORKSTATION, "driver", total=0, free=0), "card", "problem", "0 B of 0 B", "vGPU"),
     ("no launch", stage(WORKSTATION, "kernels", error="cuModuleLoad"), "kernels", "problem", "cuMod", "restart"),
     ("wrong numbers", stage(WORKSTATION, "kernels", error="they differ"), "kernels", "problem", "differ", "clock"),
     ("held", stage(WORKSTATION, "management", cards=[{**MANAGEMENT["cards"][0], "holders": "Xorg (9) 1.0 GiB"}]),
@@ -237,6 +236,21 @@ def test_folders_are_tried_without_being_made(tmp_path: Path, monkeypatch: pytes
     assert [kind for kind, folder in found.items() if not folder.error] == ["cache", "state"]
     assert not found["cache"].path.exists()
     assert "Not a directory" in found["data"].error
+
+
+def test_the_driver_is_asked_for_its_first_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.bindings")
+    from support.fake_cuda import FakeDriver
+
+    monkeypatch.setattr(nvrtc, "version", lambda: (13, 0))
+    monkeypatch.setattr("dflash_core.backends.cuda.driver.find_driver", FakeDriver)
+    facts = probe.driver()
+    assert (facts["name"], facts["capability"], facts["total"]) == ("A card", (9, 0), 80 << 30)
+    found = only(examine(replace(WORKSTATION, probe=WITH_CARD | {"driver": facts})), "card")
+    assert found.found.startswith("A card, compute capability 9.0, ")
+    monkeypatch.setattr("dflash_core.backends.cuda.driver.find_driver", lambda: FakeDriver(capability=(7, 0)))
+    with pytest.raises(UnsupportedError, match=r"7\.0"):
+        probe.driver()
 
 
 def test_the_probe_kernel_compiles_for_every_architecture() -> None:

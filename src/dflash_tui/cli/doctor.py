@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dflash_core.memory import gib
-from dflash_core.nvrtc import OLDEST
 from dflash_tui.cli.machine import Computer, look
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_json, write_out
@@ -137,7 +136,7 @@ def check_driver(machine: Computer) -> Iterator[Finding]:
         return
     cuda = driver_cuda(machine)
     needed = machine.stage("torch").get("cuda") or "13.0"
-    again = "see the line on CUDA_VISIBLE_DEVICES; else restart the machine or install the driver again"
+    again = "see the line on CUDA_VISIBLE_DEVICES; else restart the machine, install the driver again, or --device cpu"
     yield judged(
         "driver", f"{management.get('driver', 'version unknown')}, for CUDA up to {'.'.join(map(str, cuda))}",
         (cuda[0] < int(needed.split(".")[0]), "problem", f"; {needed} is needed", f"install driver {DRIVER} or later"),
@@ -151,15 +150,13 @@ def check_cards(machine: Computer) -> Iterator[Finding]:
         return
     version = tuple(card["capability"])
     managed = [one for one in machine.stage("management").get("cards", ()) if one["name"] == card["name"]]
-    size, oldest = max((one["total"] for one in managed), default=0), ".".join(map(str, OLDEST))
+    size = max((one["total"] for one in managed), default=0)
     yield judged(
         "card",
         f"{card['name']}, compute capability {'.'.join(map(str, version))}, "
         f"{gib(card['free'])} of {gib(card['total'])} free",
-        (version < OLDEST, "problem", "; too old", f"use a card of {oldest} or later, or --device cpu"),
         (version < ENOUGH_SHARED, "problem", "; its shared memory is too small for passes of 64 rows",
          "use a card of 8.0 (Ampere) or later, or --device cpu"),
-        (card["total"] == 0, "problem", "", "no memory is visible: unset the vGPU limit, or restart the machine"),
         (card["total"] < USUAL_SHARE * size, "note", f"; the card has {gib(size)}",
          "a vGPU limit or a MIG slice is in force"),
     )  # fmt: skip

@@ -5,7 +5,6 @@ known: the stages before a crash are not lost, and the first missing one is the 
 come first, the driver last.
 """
 
-import ctypes
 import json
 import sys
 import time
@@ -57,32 +56,11 @@ def management() -> Facts:
 
 def driver() -> Facts:
     """What the driver says of the first card."""
-    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        # Do not call the bindings without a driver: their second call would hang.
-        ctypes.CDLL(library)
-    except OSError:
-        return {"error": f"no {library}"}
-    from cuda.bindings import driver as cuda
+    from dflash_core.backends.cuda.driver import Driver, describe_card, find_driver
 
-    def call(function: Callable[..., tuple[Any, ...]], *args: Any) -> Any:
-        status, *values = function(*args)
-        if int(status) != 0:
-            raise DFlashError(f"{function.__name__}: {status.name}")
-        return values[0] if len(values) == 1 else values
-
-    call(cuda.cuInit, 0)
-    count = call(cuda.cuDeviceGetCount)
-    if not count:
-        raise DFlashError("the driver shows no card")
-    card = call(cuda.cuDeviceGet, 0)
-    attribute = cuda.CUdevice_attribute
-    major = call(cuda.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, card)
-    minor = call(cuda.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, card)
-    name = call(cuda.cuDeviceGetName, 128, card).split(b"\0")[0].decode(errors="replace")
-    call(cuda.cuCtxSetCurrent, call(cuda.cuDevicePrimaryCtxRetain, card))
-    free, total = call(cuda.cuMemGetInfo)
-    return {"count": count, "name": name, "capability": [major, minor], "free": free, "total": total}
+    calls = Driver(find_driver())
+    card, count = describe_card(calls), calls.call("the cards", calls.api.cuDeviceGetCount)
+    return {"count": count, "name": card.name, "capability": card.capability, "free": card.free, "total": card.total}
 
 
 def kernels() -> Facts:
