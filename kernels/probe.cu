@@ -1,7 +1,7 @@
-// probe.cu: is there a working compiler, and does the card run what it made?
+// probe.cu: is there a working compiler?
 //
-// `dflash-tui doctor` compiles this file for the card's architecture (without a card: for every architecture that
-// the project supports) and, where a driver and a card are found, runs one warp of it and checks all 32 results.
+// `dflash-tui doctor` compiles this file for every architecture that the project supports; whether a card computes
+// correctly is tested with a whole pair.
 //
 // What it tests on purpose:
 //   - cuda_fp16.h, so that a missing or mismatched header package shows here and not in the first real kernel;

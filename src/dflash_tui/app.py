@@ -1,13 +1,11 @@
 """The app: one screen, themes, and the keys that work everywhere. Imports no torch; the loader's thread does."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual._context import active_message_pump
@@ -40,6 +38,7 @@ from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.explain import ExplainScreen, figures, parameter
 from dflash_tui.screens.pages import of_screens
+from dflash_tui.server.settings import ServerSettings
 from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, spelled, with_keys
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
 from dflash_tui.terminal.clipboard import copied
@@ -54,9 +53,6 @@ from dflash_tui.widgets.knob_row import KnobRow
 from dflash_tui.widgets.literal import ControlCodeFilter
 from dflash_tui.widgets.panels import Panel
 from dflash_tui.widgets.prompt import Prompt
-
-if TYPE_CHECKING:
-    from dflash_tui.server.settings import ServerSettings
 
 JOIN_S = 2.0  # how long quitting waits for a running step
 FETCH_S = 0.5  # and for a download thread, which writes out what it has received

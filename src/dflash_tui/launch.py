@@ -1,10 +1,7 @@
 """Opens the app in this terminal; a pair is loaded on a thread of its own."""
 
-from __future__ import annotations
-
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from dflash_core.progress import Progress
 from dflash_tui.app import DFlashApp
@@ -12,12 +9,10 @@ from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Config, user_file
 from dflash_tui.application.starting import resume_line
+from dflash_tui.server.settings import ServerSettings
 from dflash_tui.terminal.hangup import watched
 from dflash_tui.terminal.output import write_err
 from dflash_tui.terminal.pasting import take_pastes
-
-if TYPE_CHECKING:
-    from dflash_tui.server.settings import ServerSettings
 
 
 def share_the_interpreter() -> None:

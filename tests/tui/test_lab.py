@@ -380,7 +380,7 @@ class TestSweep:
             (tmp_path / "mine.csv").write_text("kept")
             last = "sweep.csv"
             for name, message in (
-                ("out.json", "written"), ("out.png", "written"), ("out.doc", "ends in .json"),
+                ("out.json", "out.json"), ("out.png", "out.png"), ("out.doc", "ends in .json"),
                 ("mine.csv", "exists already; give another name"), ("~no-such-user/out.csv", "cannot be written"),
             ):  # fmt: skip
                 await pilot.press("x")
@@ -390,8 +390,7 @@ class TestSweep:
                 field.value = last = name if name.startswith("~") else str(tmp_path / name)
                 await pilot.press("enter")
                 await wait_until(pilot, lambda: app.screen is screen)
-                await finished(pilot)
-                assert message in said(screen)
+                await wait_until(pilot, lambda message=message: message in said(screen))
             assert len(json.loads((tmp_path / "out.json").read_text())["trials"]) == 2
             assert (tmp_path / "mine.csv").read_text() == "kept"
             assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
@@ -412,8 +411,7 @@ class TestSweep:
                 app.screen.query_one(Input).value = str(tmp_path / name)
                 await pilot.press("enter")
                 await wait_until(pilot, lambda: app.screen is screen)
-                await finished(pilot)
-                assert message in said(screen)
+                await wait_until(pilot, lambda message=message: message in said(screen))
             assert [one.name for one in tmp_path.glob("out.*")] == ["out.csv"]
 
     async def test_refused_at_the_prompt(self, app: DFlashApp) -> None:

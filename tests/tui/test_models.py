@@ -150,7 +150,7 @@ async def test_rows_come_while_others_are_still_read(
         slow.set()
         await it.found(pilot)
         await shows(pilot, "Other-4B.gguf")
-        assert it.screen._row == f"{FILE}{home}/near/{TARGET}", "the cursor stays on its row"
+        assert it.screen._list.row == f"{FILE}{home}/near/{TARGET}", "the cursor stays on its row"
         assert "looking" not in screen_text(it.app)
 
 

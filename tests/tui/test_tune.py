@@ -249,6 +249,5 @@ async def test_a_refilled_table_is_as_wide_as_its_cells_at_once(make_app: MakeAp
         await app.chat.mount(table)
         for _ in range(2):
             table.clear(columns=True)
-            table.add_headings(("", "setting"))
-            table.add_texts(("★", LONG_LABEL), key="0")
+            table.fill(("", "setting"), {"0": ("★", LONG_LABEL)})
             assert [column.content_width for column in table.ordered_columns] == [1, len(LONG_LABEL)]

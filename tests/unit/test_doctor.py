@@ -15,7 +15,7 @@ from dflash_core.errors import UnsupportedError
 from dflash_core.memory import HostMemory
 from dflash_core.user_folders import KINDS, user_folder
 from dflash_tui.cli import command_line as cli
-from dflash_tui.cli import doctor, machine
+from dflash_tui.cli import doctor, machine, probe
 from dflash_tui.cli.doctor import Finding, examine, report, worst
 from dflash_tui.cli.machine import Computer, Folder, Terminal
 
@@ -38,9 +38,7 @@ MANAGEMENT = {
     "cuda": [13, 0],
     "cards": [{"name": "A card", "total": 24 * GIB, "free": 20 * GIB}],
 }
-CARD = {
-    "count": 1, "name": "A card", "capability": [8, 9], "free": 20 * GIB, "total": 24 * GIB, "correct": True,
-}  # fmt: skip
+CARD = {"count": 1, "name": "A card", "capability": [8, 9], "free": 20 * GIB, "total": 24 * GIB}
 WITH_CARD = NO_DRIVER | {
     "torch": CUDA_BUILD,
     "management": MANAGEMENT,
@@ -131,11 +129,10 @@ WRONG: list[tuple[str, Computer, str, str, str, str]] = [
     ("card, no driver", replace(LAPTOP, nvidia_card=True), "driver", "problem", "though", "--gpus all"),
     ("old driver", stage(WORKSTATION, "management", driver="535.1", cuda=[12, 2]), "driver", "problem", "12.2", "580"),
     ("driver broken", stage(WORKSTATION, "driver", error="cuInit: 999"), "driver", "problem", "999", "restart"),
-    ("old card", stage(WORKSTATION, "driver", capability=[7, 0]), "card", "problem", "7.0", "7.5"),
+    ("old card", stage(WORKSTATION, "driver", error="capability 7.0"), "driver", "problem", "7.0", "--device cpu"),
     ("small card", stage(WORKSTATION, "driver", capability=[7, 5]), "card", "problem", "shared memory", "--device cpu"),
-    ("no memory", stage(WORKSTATION, "driver", total=0, free=0), "card", "problem", "0 B of 0 B", "vGPU"),
-    ("no launch", stage(WORKSTATION, "driver", launch_error="cuModuleLoad"), "card", "problem", "cuMod", "driver"),
-    ("wrong numbers", stage(WORKSTATION, "driver", correct=False), "card", "problem", "wrong", "overclocking"),
+    ("no launch", stage(WORKSTATION, "kernels", error="cuModuleLoad"), "kernels", "problem", "cuMod", "restart"),
+    ("wrong numbers", stage(WORKSTATION, "kernels", error="they differ"), "kernels", "problem", "differ", "clock"),
     ("held", stage(WORKSTATION, "management", cards=[{**MANAGEMENT["cards"][0], "holders": "Xorg (9) 1.0 GiB"}]),
      "card memory", "note", "used by Xorg (9) 1.0 GiB", "close them"),
     ("WSL", env(WORKSTATION, WSL_DISTRO_NAME="Ubuntu"), "card memory", "note", "on WSL", "Sysmem"),
@@ -223,8 +220,8 @@ class TestProbe:
         assert stages["torch"] == {"error": "the check ended with code 3: last words"}
 
     def test_noise_on_stdout_is_passed_over(self) -> None:
-        lines = "\\n".join(["a banner", *(json.dumps({name: {}}) for name in machine.PROBE_STAGES)])
-        assert run_script(f"print('''{lines}''')") == {name: {} for name in machine.PROBE_STAGES}
+        lines = "\\n".join(["a banner", *(json.dumps({name: {}}) for name in probe.STAGES)])
+        assert run_script(f"print('''{lines}''')") == {name: {} for name in probe.STAGES}
 
 
 def test_folders_are_tried_without_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +236,21 @@ def test_folders_are_tried_without_being_made(tmp_path: Path, monkeypatch: pytes
     assert [kind for kind, folder in found.items() if not folder.error] == ["cache", "state"]
     assert not found["cache"].path.exists()
     assert "Not a directory" in found["data"].error
+
+
+def test_the_driver_is_asked_for_its_first_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.bindings")
+    from support.fake_cuda import FakeDriver
+
+    monkeypatch.setattr(nvrtc, "version", lambda: (13, 0))
+    monkeypatch.setattr("dflash_core.backends.cuda.driver.find_driver", FakeDriver)
+    facts = probe.driver()
+    assert (facts["name"], facts["capability"], facts["total"]) == ("A card", (9, 0), 80 << 30)
+    found = only(examine(replace(WORKSTATION, probe=WITH_CARD | {"driver": facts})), "card")
+    assert found.found.startswith("A card, compute capability 9.0, ")
+    monkeypatch.setattr("dflash_core.backends.cuda.driver.find_driver", lambda: FakeDriver(capability=(7, 0)))
+    with pytest.raises(UnsupportedError, match=r"7\.0"):
+        probe.driver()
 
 
 def test_the_probe_kernel_compiles_for_every_architecture() -> None:

@@ -18,9 +18,9 @@ from dflash_tui.application.hub.files import HubError
 from dflash_tui.application.hub.fitting import fit_check
 from dflash_tui.application.hub.quantisations import Quantisation, chosen, folder, grouped, quantisations
 from dflash_tui.application.session import LoadRequest
+from dflash_tui.chat.offered import fitting, row, takes
 from dflash_tui.cli import get
 from dflash_tui.cli.command_line import main
-from dflash_tui.widgets.model_list import option, takes
 from support.hub_server import serving
 
 GIB = 1 << 30
@@ -50,8 +50,8 @@ def test_every_pair_of_the_program_has_a_size_before_it_is_fetched(capsys: pytes
     assert 90 << 20 < found.weights < 1 << 30
     # Its weights are larger in the memory of a CPU than in the file, and its drafter comes with the program.
     assert 0.96 * smollm2.SIZE < found.files[0] <= smollm2.SIZE
-    row = option("pair smollm2", "smollm2", "", fit=found, size=found.files[0])
-    assert "about 92.1 MiB, fits" in str(row.prompt)
+    there = row("pair smollm2", "smollm2", fitting(found, found.files[0]))
+    assert "about 92.1 MiB, fits" in str(there.prompt)
     assert "to fetch: about 92.1 MiB" in str(takes(found, found.files[0]))
     assert main(["plan", "--target", "smollm2", "--memory", "24GiB"]) == 0
     assert "weights as Q4_1, of the published shapes" in capsys.readouterr().out

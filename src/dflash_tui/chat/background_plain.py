@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
+from dflash_core.lab.plain import of_result
 from dflash_tui.application.background import Experiment
 from dflash_tui.application.log import LOG
 from dflash_tui.chat.controller import Controller
@@ -28,7 +29,6 @@ class BackgroundPlain(Controller):
 
     _gauges: Gauges
     _experiment: Experiment | None = None
-    _run: LabExperiment | None = None
     _typed = ""
 
     @property
@@ -44,7 +44,7 @@ class BackgroundPlain(Controller):
     def yield_to_turn(self) -> Callable[[], None]:
         """Something else needs the decoder: stop the measurement. Returns a function that waits for its end, which is
         not for the app's thread: a part of a prompt takes a while."""
-        experiment, self._experiment, self._run = self._experiment, None, None
+        experiment, self._experiment = self._experiment, None
         if experiment is None:
             return lambda: None
         experiment.stop()
@@ -80,7 +80,7 @@ class BackgroundPlain(Controller):
         if not cases:
             return
         try:
-            self._run = run = session.experiment(plain_design(cases[0], record.knobs))
+            run = session.experiment(plain_design(cases[0], record.knobs))
         except DFlashError:  # a replay has nothing to measure with
             return
 
@@ -90,22 +90,20 @@ class BackgroundPlain(Controller):
 
         self._experiment = Experiment(state.decoder, iter(run), stop)
         self._experiment.start()
-        self.screen.set_timer(LOOK_S, self._look)
+        self.screen.set_timer(LOOK_S, lambda: self._look(run))
 
-    def _look(self) -> None:
-        experiment, run = self._experiment, self._run
-        if experiment is None or run is None:
+    def _look(self, run: LabExperiment) -> None:
+        experiment = self._experiment
+        if experiment is None:
             return
         if not experiment.over:
             if self.prompt.text != self._typed:  # the next message is being sent
                 experiment.stop()
-            self.screen.set_timer(LOOK_S, self._look)
+            self.screen.set_timer(LOOK_S, lambda: self._look(run))
             return
-        self._experiment, self._run = None, None
+        self._experiment = None
         if experiment.error is not None:
             LOG.warning("plain decoding was not measured: %s", experiment.error)
         else:
-            from dflash_core.lab.plain import of_result
-
             if (speed := of_result(run.result, "timed separately")) is not None and run.result.complete:
                 self._gauges.took_plain_speed(speed)

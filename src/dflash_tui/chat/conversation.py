@@ -1,17 +1,15 @@
 """Conversations in the chat screen: store, open, resume, and recover those of a killed app."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import dropwhile
-from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
-from dflash_core.errors import ContextError, DFlashError, FormatError, KnobError
+from dflash_core.errors import ContextError, DFlashError, KnobError
 from dflash_core.knobs import Knobs
+from dflash_core.record import TurnRecord
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.background import UNDER_WAY
 from dflash_tui.application.conversations.branches import Node
@@ -26,15 +24,12 @@ from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.files import ConversationFiles
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.tuning import Tuning
+from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.calls import CallsBlock
 from dflash_tui.widgets.dialogs import ConfirmScreen
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.transcript import SHOWN, TurnBlock
-
-if TYPE_CHECKING:
-    from dflash_core.record import TurnRecord
-    from dflash_tui.widgets.answer import Answer
 
 LOOK_S = 5.0  # seconds between checks that the file of conversations still exists
 
@@ -335,7 +330,7 @@ class ConversationController(Controller):
             return None
         try:
             return self._current.store.record(leaf)
-        except FormatError as error:
+        except DFlashError as error:
             self.say(error)
             return None
 

@@ -1,16 +1,14 @@
 """The downloads of one chat. Downloads continue under any screen; how one ended is shown until the user has seen it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from dflash_tui.application.fetching import Fetching
 from dflash_tui.application.hub.catalogue import Pair, load_catalogue
+from dflash_tui.application.hub.files import FileRequest
 from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.json_store import JsonFile
 from dflash_tui.application.log import LOG
@@ -18,9 +16,6 @@ from dflash_tui.chat.controller import Controller, LongTaskEnded
 from dflash_tui.settings.keys import retold
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.strip import TitleRow
-
-if TYPE_CHECKING:
-    from dflash_tui.application.hub.files import FileRequest
 
 AT_ONCE = 2
 LOOK_S = 0.25

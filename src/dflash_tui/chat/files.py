@@ -1,7 +1,5 @@
 """Rename, export and import of conversations, shared by the chat and the list of conversations."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable
@@ -15,7 +13,8 @@ from dflash_tui.application.conversations.store import Card
 from dflash_tui.application.new_file import new_path, unwritable, why
 from dflash_tui.chat.controller import Controller
 from dflash_tui.text.pages import KINDS, render
-from dflash_tui.widgets.dialogs import LineScreen
+from dflash_tui.widgets.dialogs import ask_line
+from dflash_tui.widgets.flash import reported
 from dflash_tui.widgets.strip import TitleRow
 
 Say = Callable[[str | Exception], None]
@@ -52,32 +51,22 @@ class ConversationFiles(Controller):
 
     def ask_title(self, card: Card | None = None, then: Say | None = None) -> None:
         """Let the user type another title. `then` gets the message to show."""
-        card, then = card or self.state.conversation.card, then or self.say
-
-        def typed(title: str | None) -> None:
-            try:
-                if title is not None:
-                    then(self.rename(title, card))
-            except DFlashError as error:
-                then(error)
-
-        self.screen.app.push_screen(LineScreen("A new title", card.title if card is not None else ""), typed)
+        card = card or self.state.conversation.card
+        title = card.title if card is not None else ""
+        ask_line(self.screen.app, "A new title", title, lambda title: self.rename(title, card), then or self.say)
 
     def ask_file(self, card: Card | None = None, then: Say | None = None) -> None:
         """Let the user type where to export to. `then` gets the message to show."""
-        then = then or self.say
+        say = then or self.say
 
-        def typed(name: str | None) -> None:
-            kind = (name or "").rpartition(".")[2]
-            try:
-                if name and kind not in KINDS:
-                    raise DFlashError(f"{name}: expected a name that ends in .md, .json or .svg")
-                if name:
-                    self.export(kind, name if name != kind else "", card, then)
-            except DFlashError as error:
-                then(error)
+        def export(name: str) -> None:
+            kind = name.rpartition(".")[2]
+            if name and kind not in KINDS:
+                raise DFlashError(f"{name}: expected a name that ends in .md, .json or .svg")
+            if name:
+                self.export(kind, name if name != kind else "", card, say)
 
-        self.screen.app.push_screen(LineScreen("A file .md, .json or .svg, or just the format", "md"), typed)
+        ask_line(self.screen.app, "A file .md, .json or .svg, or just the format", "md", export, say)
 
     def export(self, kind: str, name: str, card: Card | None, then: Say) -> None:
         """Write a conversation, the present one if none is given, to a new file, on a worker. `then` gets the message:
@@ -91,10 +80,8 @@ class ConversationFiles(Controller):
         file = _new(name, card, kind)
 
         async def write() -> None:
-            try:
+            with reported(then):
                 then(await asyncio.to_thread(self._fill, file, card, kind))
-            except DFlashError as error:
-                then(error)
 
         self.screen.run_worker(write(), group="export")
 

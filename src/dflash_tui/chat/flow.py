@@ -1,26 +1,21 @@
 """The one path of a turn: a message or a retry starts it, a timer drains it; decoder, user or error end it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from dflash_core.clean import one_line
 from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
+from dflash_core.record import TurnRecord
 from dflash_tui.application.amounts import seconds, short
 from dflash_tui.application.background import Running
 from dflash_tui.application.faults import explain, needs_restart
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.chat.controller import Controller
-
-if TYPE_CHECKING:
-    from dflash_core.record import TurnRecord
-    from dflash_tui.widgets.answer import Answer
-    from dflash_tui.widgets.transcript import TurnBlock
+from dflash_tui.widgets.answer import Answer
+from dflash_tui.widgets.transcript import TurnBlock
 
 FIRST_S = 0.25  # seconds before the first text is drawn: a shorter answer is drawn once, at its end
 SLOWEST_S = 0.5  # the maximum of seconds before later text is drawn

@@ -1,8 +1,6 @@
 """The rows of the list of models: profiles, models on this machine, pairs to fetch; and the drafter of each."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,33 +8,114 @@ from textual.content import Content
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import one_line
+from dflash_core.memory import gib
 from dflash_tui.application import smollm2
+from dflash_tui.application.amounts import short
 from dflash_tui.application.finding import Finding, Question
 from dflash_tui.application.hub.catalogue import Catalogue, Pair
 from dflash_tui.application.hub.files import begun_words
-from dflash_tui.application.hub.found import Found
+from dflash_tui.application.hub.fitting import FitCheck
+from dflash_tui.application.hub.found import Found, PassedOver, counted_others
 from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.widgets.model_list import (
-    DEMO,
-    FILE,
-    PAIR,
-    PROFILE,
-    ModelChoice,
-    beside,
-    choices,
-    option,
-    passed_over,
-    takes,
-)
+from dflash_tui.widgets.model_list import DEMO, FILE, PAIR, PROFILE, TYPED
 
 ABOUT_DEMO = """A small pair that comes with the program.
 
 The pair writes whole sentences, and serves to look around and to see how drafting works.
 
 The program fetches nothing for this pair, and any machine runs it."""
+
+
+DIM = "$foreground 75%"
+Part = tuple[str, str]  # a text and its style
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """A drafter that a target may get: in words, and as it is loaded."""
+
+    words: str
+    draft: Path | None
+
+
+def at_home(path: Path) -> str:
+    home = Path.home()
+    return one_line(f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path))
+
+
+def choices(one: Found) -> list[ModelChoice]:
+    """What a target can draft with, the best guess first."""
+    drafters = one.drafters or ()
+    belongs = [ModelChoice(drafter.name, drafter.path) for drafter in drafters if drafter.belongs]
+    others = [ModelChoice(f"{drafter.name} (of another?)", drafter.path) for drafter in drafters if not drafter.belongs]
+    own = ModelChoice("its own MTP head" if one.header.own_head else "no drafter", None)
+    return [*belongs, own, ModelChoice("n-grams", Path("ngram")), *others]
+
+
+def row(id: str, name: str, parts: Iterable[Part], *, beside: str = "", present: bool = False) -> Option:
+    """A row: the name and what is `beside` it; the parts below."""
+    summary = Content.styled(" · ", DIM).join(Content.styled(*part) for part in parts)
+    about = (f"   {one_line(beside)}" if beside else "", DIM)
+    return Option(Content.assemble("● " if present else "  ", (one_line(name), "bold"), about, "\n  ", summary), id=id)
+
+
+def typed(path: str) -> Option:
+    """The row of a path that is being typed."""
+    about = "loads the file of this path with the drafter below; → completes a path, Tab goes on"
+    return row(TYPED, path, [(about, DIM)])
+
+
+def fitting(fit: FitCheck | None, size: int = 0) -> list[Part]:
+    """Whether it fits. Of a pair that can be fetched, `size` is about how many bytes it has."""
+    return [(f"about {gib(size)}, {fit.words}" if size else fit.words, colour(fit))] if fit is not None else []
+
+
+def colour(fit: FitCheck) -> str:
+    return DIM if fit.why else "$success" if not fit.short else "$warning" if fit.context else "$error"
+
+
+def beside(one: Found, drafters: Sequence[ModelChoice], chosen: ModelChoice | None, fit: FitCheck | None) -> Content:
+    """The details of a model; Enter takes the drafter `chosen`."""
+    header = one.header
+    parts: list[tuple[str, str] | str] = [(f"{one_line(header.title)}\n", "bold"), (f"{at_home(one.path)}\n\n", DIM)]
+    facts = {
+        "found in": (one.where, ""),
+        "architecture": (header.architecture, ""),
+        "weights": (f"{short(header.parameters)}, most {header.types}", ""),
+        "size": (gib(one.size), ""),
+        "made for": (f"{header.context:,} positions", ""),
+        "memory": (fit.words, colour(fit)) if fit is not None else ("being computed", DIM),
+    }
+    for name, (value, style) in facts.items():
+        parts += [(f"{name:<14}", DIM), (f"{value}\n", style)]
+    if fit is not None:
+        parts.append((f"{fit.why or f'takes {gib(fit.taken)}; computed for {fit.machine}'}\n", DIM))
+    parts.append(("\ndrafter, ← → change it\n" if drafters else "", DIM))
+    for choice in drafters:
+        mark, style = ("●", "bold") if choice == chosen else (" ", "")
+        parts.append((f"{mark} {choice.words}\n", style))
+    return Content.assemble(*parts)
+
+
+def takes(fit: FitCheck | None, size: int) -> list[tuple[str, str]]:
+    """Of a pair that is not here yet, from its shapes: the download and the memory."""
+    if fit is None or fit.why:
+        return []
+    download = f"\n\nto fetch: about {gib(size)}\n" if size else "\n\n"
+    memory = f"\nmemory: {gib(fit.taken)}, of it about {gib(fit.weights)} for weights; computed for {fit.machine}"
+    return [(download, DIM), (fit.words, colour(fit)), (memory, DIM)]
+
+
+def passed_over(others: Iterable[PassedOver]) -> list[Content]:
+    """A line for what is no model to chat with, and one for each file that should have been one."""
+    counted_text, broken = counted_others(others)
+    lines = [Content.styled(f"  {counted_text}", DIM)] if counted_text else []
+    # A row is cut off at the right: with its folder, a file's name would hide what is wrong.
+    reasons = [one.why.replace(str(one.path), one.path.name) for one in broken]
+    return [*lines, *(Content.assemble(("  ! ", "$warning"), (why, DIM)) for why in reasons)]
 
 
 @dataclass(eq=False)
@@ -72,31 +151,35 @@ class Offered:
                 id, fit = PROFILE + one.name, self._finding.fits.get(PROFILE + one.name)
                 # The fit comes first, so the same number of positions is not repeated.
                 shown = replace(one, context=0) if fit is not None and not fit.short and not fit.why else one
-                yield option(id, one.name, shown.words, gone=one.gone(), fit=fit)
+                gone = one.gone()
+                where = [(f"{at_home(gone)} is not there", "$error")] if gone is not None else fitting(fit)
+                yield row(id, one.name, [*where, (one_line(shown.words), DIM)])
 
     def _files(self, words: tuple[str, ...]) -> Iterator[Option]:
         present = self._program.state.present
         here = present is not None and not present.attach  # a server's model is no file
         target = present.target if present is not None and here else None
         if _has(words, "demo pair"):
-            yield option(DEMO, "demo pair", "small, comes with the program", present=here and target is None)
+            small = [("small, comes with the program", DIM)]
+            yield row(DEMO, "demo pair", small, present=here and target is None)
         for path, one in list(self._finding.models.items()):
             if _has(words, one.name, one.where, one.header.architecture, one.header.title):
                 about = smollm2.ABOUT if Path(path).name == Path(smollm2.FILE).name else one.where
-                yield option(
-                    FILE + path, one.name, about, one, choice=self._choice(path, one),
-                    fit=self._finding.fits.get(self._key(path, one)),
-                    present=target is not None and str(target) == path,
-                )  # fmt: skip
+                choice, drafter = self._choice(path, one), "looking for its drafter"
+                if choice is not None:
+                    drafter = choice.words if choice.draft is None else f"+ {choice.words}"
+                facts = f"{gib(one.size)} · {drafter} · {one.header.architecture}, {one.header.types}"
+                parts = [*fitting(self._finding.fits.get(self._key(path, one))), (facts, DIM)]
+                yield row(FILE + path, one.name, parts, beside=about, present=str(target) == path)
 
     def _pairs(self, words: tuple[str, ...]) -> Iterator[Option]:
         # Those being fetched come first: the user is probably looking for them.
         for one in sorted(self._catalogue.pairs.values(), key=lambda one: self._downloads.of(one.name) is None):
             if _has(words, one.name, one.about, "get fetch"):
                 about = " · ".join(filter(None, (one.about, f"licence: {one.licence or 'not stated'}")))
-                fit = self._finding.fits.get(PAIR + one.name)
-                fetched, size = self._fetched(one), self._size(one)
-                yield option(PAIR + one.name, one.name, about, fetched=fetched, fit=fit, size=size)
+                fetched = [(one_line(self._fetched(one)), "bold $primary")]
+                fit = fitting(self._finding.fits.get(PAIR + one.name), self._size(one))
+                yield row(PAIR + one.name, one.name, [*fit, *filter(all, fetched), (one_line(about), DIM)])
 
     def _size(self, pair: Pair) -> int:
         """About how many bytes are fetched; 0 where that is not known yet."""

@@ -19,11 +19,11 @@ from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.flow import FIGURES_S
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.state import ShownTurn
+from dflash_tui.server.settings import ServerSettings, needs
 
 if TYPE_CHECKING:
     from dflash_tui.server.beside import ServerBeside
     from dflash_tui.server.sampling import ClientDefaults, Defaults
-    from dflash_tui.server.settings import ServerSettings
 
 LOOK_S = 0.1
 CLOSE_S = 10.0  # for connections and the running step
@@ -57,8 +57,6 @@ class Serving(Controller):
 
     async def begin(self, settings: ServerSettings) -> None:
         """Accept requests from now on. Raises DFlashError."""
-        from dflash_tui.server.settings import needs
-
         session = self.state.session
         if self._server is not None or self._busy:
             raise DFlashError(f"other programs can use the model already, at {self.state.serving}; /serve off ends it")
@@ -70,11 +68,10 @@ class Serving(Controller):
             self.say(line)
 
         def opened() -> ServerBeside:
-            from dflash_tui.server.beside import ServerBeside
-            from dflash_tui.server.service import served
+            from dflash_tui.server import beside, service
 
-            service = served(self.state.present or self.state.request, *defaults)
-            return ServerBeside(engine, service, settings, self.state.requests, self.state.decoder)
+            served = service.served(self.state.present or self.state.request, *defaults)
+            return beside.ServerBeside(engine, served, settings, self.state.requests, self.state.decoder)
 
         self._busy = True
         try:

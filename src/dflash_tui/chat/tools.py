@@ -32,6 +32,7 @@ from dflash_tui.application.tools.rounds import (
 )
 from dflash_tui.chat.controller import Controller, LongTaskEnded
 from dflash_tui.widgets.calls import CallFold, CallsBlock, CallScreen
+from dflash_tui.widgets.flash import reported
 from dflash_tui.widgets.transcript import TurnBlock
 
 if TYPE_CHECKING:
@@ -77,10 +78,8 @@ class ToolCalls(Controller):
     async def begin(self) -> None:
         at_start = [one.name for one in self.state.settings.servers if one.start]
         if at_start and not self.state.no_model:
-            try:
+            with reported(self.say):
                 await self.start(at_start)
-            except DFlashError as error:
-                self.say(error)
 
     async def start(self, names: Sequence[str]) -> None:
         """Start servers, and say how that went once it has. Raises DFlashError for an unknown one."""

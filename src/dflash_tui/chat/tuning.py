@@ -1,7 +1,5 @@
 """Parameter changes: checked against the loaded pair, staged for the next turn or applied to the running one."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +14,7 @@ from dflash_tui.application.settings.presets import Preset, Presets, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.state import UNKNOWN
-from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.slider import DraftingRow
 
 ANNOUNCED_FROM = 64  # tokens: fewer are read again at once
@@ -159,10 +157,8 @@ class Tuning(Controller):
 
     def chosen(self, name: str) -> None:
         """A preset was chosen in the panel: stage it, or say why that is not possible."""
-        try:
+        with reported(self.say):
             self.use(name)
-        except KnobError as error:
-            self.say(error)
 
     def cycle(self) -> None:
         """Stage the preset after the present one, skipping those that the loaded pair does not support."""

@@ -1,7 +1,5 @@
 """The command line: options in, an exit code out. Nothing heavy is imported before a command needs it."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses
@@ -23,7 +21,7 @@ from dflash_core.files import check_regular
 from dflash_core.knobs import SPECS, parse_settings
 from dflash_core.trace import TraceWriter
 from dflash_tui import __version__
-from dflash_tui.application import log
+from dflash_tui.application import advice, log
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Config, load_config
 from dflash_tui.application.settings.presets import Presets, Profile
@@ -82,8 +80,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except DFlashError as error:
-        from dflash_tui.application import advice
-
         return _fail(advice.on_command_line(error))
     except BrokenPipeError:
         # The reader has ended early (`| head`). The buffered rest cannot be written.
@@ -143,30 +139,30 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
         parser.error(f"--set: {error}")
     profile = _profile(parser, args)
     named = args.draft is not None and (is_named(args.draft) or (args.demo and _is_demos(args.draft)))
-    if args.demo and not args.target and args.draft and (unknown := _unknown_kind(args.draft)):
-        parser.error(f"--draft: no drafter '{unknown}'; the demo pair has {', '.join(DEMO_KINDS)}")
-    if args.demo and (args.target or (args.draft and not named)):
-        parser.error("--demo brings its own target and drafter; leave out --target and --draft FILE, or --demo")
+    unknown = _unknown_kind(args.draft) if args.demo and args.draft and not args.target else None
+    target = args.target or args.smollm2 or args.profile or (args.demo and named) or args.command == "inspect"
+    for wrong, message in (
+        (unknown, f"--draft: no drafter '{unknown}'; the demo pair has {', '.join(DEMO_KINDS)}"),
+        (args.demo and (args.target or (args.draft and not named)),
+         "--demo brings its own target and drafter; leave out --target and --draft FILE, or --demo"),
+        (args.smollm2 and (args.demo or args.target),
+         "--smollm2 brings its own target; leave out --target and --demo, or --smollm2"),
+        (args.draft and not target, "--draft needs the --target that it was made for, or that it is to draft for"),
+        (args.trace and args.command not in (None, "ask"),
+         f"--trace goes with the app and with ask, not with {args.command}"),
+        (args.resume and args.command, f"--resume and --continue go with the app, not with {args.command}"),
+        (args.attach is not None and args.command, f"--attach goes with the app, not with {args.command}"),
+        (args.json and args.command is None, f"--json needs a command: {', '.join(BY_NAME)}"),
+    ):  # fmt: skip
+        if wrong:
+            parser.error(message)
     if args.smollm2:
-        if args.demo or args.target:
-            parser.error("--smollm2 brings its own target; leave out --target and --demo, or --smollm2")
         from dflash_tui.application.smollm2 import smollm2  # few starts need it
 
         try:
             args.target, args.draft = smollm2(), args.draft or smollm2_draft_path()
         except DFlashError as error:
             raise SystemExit(_fail(str(error))) from None
-    if args.draft and not (args.target or args.profile or (args.demo and named)) and args.command != "inspect":
-        parser.error("--draft needs the --target that it was made for, or that it is to draft for")
-    for given_here, what, commands in (
-        (args.trace, "--trace goes with the app and with ask", (None, "ask")),
-        (args.resume, "--resume and --continue go with the app", (None,)),
-        (args.attach is not None, "--attach goes with the app", (None,)),
-    ):
-        if given_here and args.command not in commands:
-            parser.error(f"{what}, not with {args.command}")
-    if args.json and args.command is None:
-        parser.error(f"--json needs a command: {', '.join(BY_NAME)}")
     if args.demo or args.target:
         given |= {"target": args.target, "draft": args.draft}
     elif args.draft:
@@ -197,14 +193,13 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
         gc.enable()
         return BY_NAME[args.command].run(Invocation(args, request, config, parser.error))
     if args.attach is not None:
-        from dflash_tui.application.attach.local import find, lines
-        from dflash_tui.application.attach.server import AttachedServer
+        from dflash_tui.application.attach import local, server
 
         if not args.attach:  # which servers answer on the usual ports of this machine
-            found = find()
-            write_out("".join(f"{line}\n" for line in lines(found)))
+            found = local.find()
+            write_out("".join(f"{line}\n" for line in local.lines(found)))
             return DONE if found else FAILED
-        AttachedServer(args.attach)  # refuses what is no address
+        server.AttachedServer(args.attach)  # refuses what is no address
         key = args.attach_key or next(iter(keys_given()), "")
         request = dataclasses.replace(request, attach=args.attach, attach_key=key, attach_model=args.attach_model)
     check_terminal("the app", "use: dflash-tui ask")

@@ -3,8 +3,6 @@
 Of a target the header is read, of a drafter some numbers too.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections import Counter
@@ -12,22 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dflash_core import config as configs
 from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.facts import has_experts, sizes
 from dflash_core.arch.folders.opening import is_target, open_model
 from dflash_core.arch.recommended import Recommended, recommended
 from dflash_core.arch.spec import EMBEDDING, ModelSpec
 from dflash_core.clean import one_line
-from dflash_core.config import (
-    DRAFT_ARCHITECTURES,
-    DraftConfig,
-    MtpConfig,
-    check_pair,
-    generation,
-    mask_token,
-    read_target,
-    unusual,
-)
 from dflash_core.drafters.assistant import KIND as ASSISTANT
 from dflash_core.drafters.assistant import holds_assistant, open_assistant
 from dflash_core.drafters.base import TargetHeader
@@ -68,13 +57,13 @@ def describe(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
     """
     gguf = open_model(model) if is_target(model) else None
     misfit = None
-    if gguf is None or gguf.metadata.get("general.architecture") in DRAFT_ARCHITECTURES:
+    if gguf is None or gguf.metadata.get("general.architecture") in configs.DRAFT_ARCHITECTURES:
         if draft is not None or holds_assistant(model):
             raise UnsupportedError(f"{model} is a drafter itself; name its target first: inspect TARGET --draft DRAFT")
         facts, rows = _draft(*open_drafter(model))
         described, sections = {"draft": facts}, [(model, rows)]
     else:
-        gguf, target = read_target(gguf)
+        gguf, target = configs.read_target(gguf)
         facts, rows = _target(target, gguf)
         described, sections = {"model": facts}, [(model, rows)]
         if draft is not None:
@@ -113,7 +102,7 @@ def _pair(draft: Path, header: TargetHeader) -> tuple[Facts, Rows, MismatchError
         config, file = open_drafter(draft)
         facts, rows = _draft(config, file)
         try:
-            notes = check_pair(header.config, config, mask_token(header.file))
+            notes = configs.check_pair(header.config, config, configs.mask_token(header.file))
         except MismatchError as error:
             misfit, fits = error, "no"
     facts |= {"fits": misfit is None, "reason": str(misfit or ""), "notes": list(notes)}
@@ -143,7 +132,7 @@ def _target(config: ModelSpec, gguf: GGUFFile) -> tuple[Facts, Rows]:
     own = f"blk.{config.block_count}."  # the MTP head in a target's own file
     head = [name for name in gguf.tensors if name.startswith(own)] if has_head(gguf, config) else []
     facts, size, types, suspect = _file(gguf, head)
-    sampling, odd, drafts = recommended(gguf.metadata), unusual(gguf, config), drafters(gguf, config)
+    sampling, odd, drafts = recommended(gguf.metadata), configs.unusual(gguf, config), drafters(gguf, config)
     facts |= {"path": str(gguf.path), "format": gguf.container, "unusual": list(odd), "drafters": drafts}
     facts |= {"config": sizes(config), "sampling": dataclasses.asdict(sampling)}
     counts = Counter(layer.mixer.title for layer in config.layers)
@@ -175,7 +164,7 @@ def _sampling(found: Recommended) -> list[str]:
     return [f"{both} ({found.by})", *found.problems]
 
 
-def _draft(config: DraftConfig, file: WeightFile) -> tuple[Facts, Rows]:
+def _draft(config: configs.DraftConfig, file: WeightFile) -> tuple[Facts, Rows]:
     facts, size, types, suspect = _file(file)
     facts |= {"kind": config.kind, "path": str(file.path), "format": config.flavour}
     facts["config"] = dataclasses.asdict(config)
@@ -184,7 +173,7 @@ def _draft(config: DraftConfig, file: WeightFile) -> tuple[Facts, Rows]:
     window = f", {sliding} of them over a window of {config.sliding_window:,}" if sliding else ""
     layers = ", ".join(str(layer) for layer in config.target_layers if layer != EMBEDDING)
     read = ["embedding"] * (EMBEDDING in config.target_layers) + [f"layers {layers}"] * bool(layers)
-    made_for = generation(config.name)
+    made_for = configs.generation(config.name)
     vocabulary = f", vocabulary of {config.vocab_size:,}" if config.vocab_size else ""
     of_layers = f", {config.target_block_count} layers" if config.target_block_count else ""
     target = f"{f'Qwen{made_for}' if made_for else 'a target'} of hidden size {config.embedding_length:,}"
@@ -202,7 +191,7 @@ def _draft(config: DraftConfig, file: WeightFile) -> tuple[Facts, Rows]:
     ]
 
 
-def _draft_heads(config: DraftConfig) -> list[str]:
+def _draft_heads(config: configs.DraftConfig) -> list[str]:
     """What it has in addition to a plain DFlash network."""
     heads, lines = config.heads, list[str]()
     if heads.conv:
@@ -218,7 +207,7 @@ def _draft_heads(config: DraftConfig) -> list[str]:
     return lines
 
 
-def _head(config: MtpConfig, file: WeightFile) -> tuple[Facts, Rows]:
+def _head(config: configs.MtpConfig, file: WeightFile) -> tuple[Facts, Rows]:
     facts, size, types, suspect = _file(file)
     facts |= {"kind": MTP, "path": str(file.path), "config": dataclasses.asdict(config)}
     own = (("embedding", config.nextn.own_embedding), ("head", config.nextn.own_head))

@@ -1,7 +1,5 @@
 """What `doctor` knows about a machine, as plain data, and how it is collected. The verdicts are in doctor.py."""
 
-from __future__ import annotations
-
 import json
 import locale
 import os
@@ -17,10 +15,9 @@ from typing import Any
 
 from dflash_core.memory import HostMemory, host_memory
 from dflash_core.user_folders import KINDS, user_folder
+from dflash_tui.cli import probe
 
 Facts = Mapping[str, Any]
-PROBE = "dflash_tui.cli.probe"
-PROBE_STAGES = ("torch", "compiler", "demo", "management", "driver", "torch_cuda", "kernels")
 PROBE_LIMIT_S = 300
 
 
@@ -71,7 +68,7 @@ def look() -> Computer:
         memory=host_memory(),
         folders=folders(),
         terminal=_terminal(),
-        probe=run_probe([sys.executable, "-m", PROBE], PROBE_LIMIT_S),
+        probe=run_probe([sys.executable, "-m", probe.__name__], PROBE_LIMIT_S),
     )
 
 
@@ -92,7 +89,7 @@ def run_probe(command: list[str], limit_s: float) -> dict[str, Facts]:
     for line in output.splitlines():
         if line.startswith('{"') and line.endswith("}"):
             stages |= json.loads(line)
-    missing = [name for name in PROBE_STAGES if name not in stages]
+    missing = [name for name in probe.STAGES if name not in stages]
     if missing:
         stages[missing[0]] = {"error": trouble}
     return stages

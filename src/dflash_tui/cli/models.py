@@ -1,7 +1,5 @@
 """`models`: the models on this machine, and those that can be fetched."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

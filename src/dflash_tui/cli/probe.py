@@ -5,15 +5,12 @@ known: the stages before a crash are not lost, and the first missing one is the 
 come first, the driver last.
 """
 
-from __future__ import annotations
-
-import ctypes
 import json
-import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from importlib import import_module
 from typing import Any
 
 from dflash_core import nvrtc, resources
@@ -23,13 +20,11 @@ from dflash_core.nvml import Management
 
 Facts = dict[str, Any]
 KERNEL = "probe.cu"
-LANES = 32
 
 
-def torch_build() -> Facts:
-    import torch
-
-    return {"version": torch.__version__, "cuda": torch.version.cuda, "threads": torch.get_num_threads()}
+def torch() -> Facts:
+    build = import_module("torch")
+    return {"version": build.__version__, "cuda": build.version.cuda, "threads": build.get_num_threads()}
 
 
 def compiler() -> Facts:
@@ -60,78 +55,34 @@ def management() -> Facts:
 
 
 def driver() -> Facts:
-    """Compile the probe kernel for the first card and run it there."""
-    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        # Do not call the bindings without a driver: their second call would hang.
-        ctypes.CDLL(library)
-    except OSError:
-        return {"error": f"no {library}"}
-    from cuda.bindings import driver as cuda
+    """What the driver says of the first card."""
+    from dflash_core.backends.cuda.driver import Driver, describe_card, find_driver
 
-    def call(function: Callable[..., tuple[Any, ...]], *args: Any) -> Any:
-        status, *values = function(*args)
-        if int(status) != 0:
-            raise DFlashError(f"{function.__name__}: {status.name}")
-        return values[0] if len(values) == 1 else values
-
-    call(cuda.cuInit, 0)
-    count = call(cuda.cuDeviceGetCount)
-    if not count:
-        raise DFlashError("the driver shows no card")
-    card = call(cuda.cuDeviceGet, 0)
-    attribute = cuda.CUdevice_attribute
-    major = call(cuda.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, card)
-    minor = call(cuda.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, card)
-    name = call(cuda.cuDeviceGetName, 128, card).split(b"\0")[0].decode(errors="replace")
-    facts: Facts = {"count": count, "name": name, "capability": [major, minor]}
-    call(cuda.cuCtxSetCurrent, call(cuda.cuDevicePrimaryCtxRetain, card))
-    facts["free"], facts["total"] = call(cuda.cuMemGetInfo)
-    try:
-        source = (resources.kernels_dir() / KERNEL).read_text(encoding="utf-8")
-        code = nvrtc.compile_cubin(source, KERNEL, nvrtc.architecture(major, minor))
-        kernel = call(cuda.cuModuleGetFunction, call(cuda.cuModuleLoadData, code), b"probe")
-        out = call(cuda.cuMemAlloc, 4 * LANES)
-        argument = ((int(out),), (ctypes.c_void_p,))
-        call(cuda.cuLaunchKernel, kernel, 1, 1, 1, LANES, 1, 1, 0, 0, argument, 0)
-        host = bytearray(4 * LANES)
-        call(cuda.cuMemcpyDtoH, host, out, len(host))
-        facts["correct"] = struct.unpack(f"{LANES}f", host) == tuple((lane + 1) ** 2 for lane in range(LANES))
-    except DFlashError as error:
-        facts["launch_error"] = str(error)
-    return facts
+    calls = Driver(find_driver())
+    card, count = describe_card(calls), calls.call("the cards", calls.api.cuDeviceGetCount)
+    return {"count": count, "name": card.name, "capability": card.capability, "free": card.free, "total": card.total}
 
 
 def kernels() -> Facts:
     """Run a small pair on the first card, and compare with the CPU."""
-    from dflash_core.backends.cuda import device as cuda_device
-    from dflash_core.backends.cuda import selftest
+    from dflash_core.backends.cuda import device, selftest
 
-    started = time.perf_counter()
-    device = cuda_device.CudaDevice()
-    selftest.run(device, demo_target_path(), demo_draft_path())
-    return {"seconds": time.perf_counter() - started, "note": device.programs.cache.note}
+    started, card = time.perf_counter(), device.CudaDevice()
+    selftest.run(card, demo_target_path(), demo_draft_path())
+    return {"seconds": time.perf_counter() - started, "note": card.programs.cache.note}
 
 
 def torch_cuda() -> Facts:
-    import torch
-
-    return {"available": torch.cuda.is_available()}
+    return {"available": import_module("torch").cuda.is_available()}
 
 
-STAGES: tuple[tuple[str, Callable[[], Facts]], ...] = (
-    ("torch", torch_build),
-    ("compiler", compiler),
-    ("demo", demo),
-    ("management", management),
-    ("driver", driver),
-    ("torch_cuda", torch_cuda),
-    ("kernels", kernels),
-)
+STAGES: Mapping[str, Callable[[], Facts]] = {
+    stage.__name__: stage for stage in (torch, compiler, demo, management, driver, torch_cuda, kernels)
+}
 
 
 def main() -> None:
-    for name, stage in STAGES:
+    for name, stage in STAGES.items():
         try:
             facts = stage()
         except Exception as error:  # any exception of a broken installation is a finding

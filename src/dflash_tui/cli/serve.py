@@ -1,7 +1,5 @@
 """`serve`: other programs use the loaded pair over HTTP, by the APIs of OpenAI and Anthropic."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import sys
@@ -29,42 +27,40 @@ def run(call: Invocation) -> int:
         config = replace(call.config, settings=replace(call.config.settings, clients=clients))
         return run_app(call.request, config, settings)
     from dflash_tui.cli.loading import load_with_notes  # imports torch
-    from dflash_tui.server.sampling import Defaults, of_clients
-    from dflash_tui.server.service import Service, served
-    from dflash_tui.server.serving import Server, bound
+    from dflash_tui.server import sampling, service, serving
 
     request, notes, presets = call.request, Notes(), Presets()
     own = _clients(call)
     for name in own.values():
         presets[name]  # refused before the load
-    socket = bound(settings)  # before the load, which may take minutes
+    socket = serving.bound(settings)  # before the load, which may take minutes
     engine = load_with_notes(request, notes)
     collector.calm(tidied=False)
     recommended = engine.limits.recommended
     if recommended.source:
         values = recommended.words(request.knobs.thinking)
         notes.line(f"note: requests that name no sampling get {values}, {recommended.by}")
-    defaults = Defaults(request.knobs, request.chosen, recommended, greedy=request.target is None)
+    defaults = sampling.Defaults(request.knobs, request.chosen, recommended, greedy=request.target is None)
     named = {**call.config.settings.clients, **own}
-    found, problems = of_clients(named, presets, recommended, greedy=request.target is None)
+    found, problems = sampling.of_clients(named, presets, recommended, greedy=request.target is None)
     for line in problems:
         notes.line(f"note: {line}")
-    service = Service(engine, served(request, defaults, found), settings, Requests(records=0))
+    served = service.Service(engine, service.served(request, defaults, found), settings, Requests(records=0))
 
     def listening(address: str) -> None:
         notes.end_line()
         if call.args.json:
-            write_json({"address": address, "model": service.name})
+            write_json({"address": address, "model": served.name})
         else:
             write_out(f"listening on {address}\n")
             sys.stdout.flush()
 
     logging.getLogger("uvicorn.error").handlers = LOG.handlers
-    server = Server(service, listening)
+    server = serving.Server(served, listening)
     try:
         server.run(sockets=[socket])
     finally:
-        service.close()
+        served.close()
     return 130 if server.signal == signal.SIGINT else 0
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import on
+from textual import getters, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
@@ -27,14 +27,13 @@ from dflash_tui.terminal.editor import edited
 from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.dialogs import TextScreen
 from dflash_tui.widgets.find_bar import FindBar
-from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.knob_row import KnobRow, PresetRow
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.params import ParamsPanel
 from dflash_tui.widgets.prompt import Completions, Prompt
-from dflash_tui.widgets.start import StartPage
 from dflash_tui.widgets.strip import LoadingLine, StatusStrip, TitleRow
 from dflash_tui.widgets.transcript import Transcript
 
@@ -149,17 +148,9 @@ class ChatScreen(Screen[None]):
         typed = any(prompt.text.strip() for prompt in self.query(Prompt))
         return ["your text comes back at the next start"] * typed + self.parts.conversation.last_words()
 
-    @property
-    def prompt(self) -> Prompt:
-        return self.query_one(Prompt)
-
-    @property
-    def transcript(self) -> Transcript:
-        return self.query_one(Transcript)
-
-    @property
-    def inspector(self) -> Inspector:
-        return self.query_one(Inspector)
+    prompt = getters.query_one(Prompt)
+    transcript = getters.query_one(Transcript)
+    inspector = getters.query_one(Inspector)
 
     def say(self, what: str | Exception) -> None:
         self.query_one(Flash).say(what)
@@ -217,11 +208,11 @@ class ChatScreen(Screen[None]):
 
     # First use
 
-    @on(StartPage.Chosen)
-    def _example_chosen(self, event: StartPage.Chosen) -> None:
+    def action_example(self, text: str) -> None:
+        """An example was clicked: put it into the prompt."""
         if self.prompt.text not in self.transcript.start.examples:
             self.state.past.add(self.prompt.whole)  # the arrow keys bring back the text typed so far
-        self.prompt.fill(event.text)
+        self.prompt.fill(text)
         self.prompt.focus()
 
     @on(Prompt.Nothing)
@@ -242,13 +233,8 @@ class ChatScreen(Screen[None]):
 
     def action_editor(self) -> None:
         """The prompt's text in the user's editor; if that fails, the text stays as it was."""
-        whole = self.prompt.whole
-        try:
-            text = edited(whole, self.app.suspend)
-        except DFlashError as error:
-            self.say(error)
-        else:
-            if text != whole:
+        with reported(self.say):
+            if (text := edited(whole := self.prompt.whole, self.app.suspend)) != whole:
                 self.prompt.rewrite(text)
         self.prompt.focus()
 
@@ -322,6 +308,7 @@ class ChatScreen(Screen[None]):
     action_copy_code = _of("parts.copying.code")
     action_panel = _of("places.panel")
     action_side = _of("places.toggle")
+    action_page = _of("transcript.page")
     action_find = _of("_find.begin")
     action_found = _of("_find.action_go")
 
@@ -382,7 +369,3 @@ class ChatScreen(Screen[None]):
     @on(Inspector.Switched)
     def _panel_switched(self) -> None:
         self.call_after_refresh(self.gauges.draw)
-
-    @on(Prompt.Scrolled)
-    def _scroll(self, event: Prompt.Scrolled) -> None:
-        self.transcript.page(event.where)

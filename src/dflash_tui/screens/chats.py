@@ -1,12 +1,10 @@
 """Every conversation: search, open, rename, export, delete."""
 
-from __future__ import annotations
-
 import time
 from datetime import datetime
 from typing import ClassVar
 
-from textual import on
+from textual import getters, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, VerticalScroll
@@ -72,9 +70,7 @@ class ChatsScreen(Page):
 
     # The list
 
-    @property
-    def _options(self) -> _List:
-        return self.query_one(_List)
+    _options = getters.query_one(_List)
 
     @property
     def _entry(self) -> Entry | None:

@@ -3,11 +3,9 @@
 A sweep, A against B, a tuning and the speed of plain decoding differ only in how they fill it: experiments.py.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar
 
 from textual import on
@@ -26,7 +24,7 @@ from dflash_core.lab.experiment import Experiment as LabExperiment
 from dflash_core.lab.export import ENDINGS, write
 from dflash_core.lab.grid import Arm
 from dflash_core.lab.plain import of_result
-from dflash_core.lab.results import ExperimentProgress, Result, Trial
+from dflash_core.lab.results import Result, Trial
 from dflash_core.lab.table import best, rows
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.background import Experiment
@@ -39,7 +37,7 @@ from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.page import Rows
 from dflash_tui.text import lab as lab_text
 from dflash_tui.widgets.curve import HIGHEST, CurveView
-from dflash_tui.widgets.dialogs import LineScreen
+from dflash_tui.widgets.dialogs import ask_line
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 REDRAW_S = 0.5
@@ -272,19 +270,13 @@ class ExperimentScreen(LabScreen):
             return
         arm = self.result.arms[int(key)]
 
-        def named(name: str | None) -> None:
-            if name is None:
-                return
-            try:
-                changes = changed(self._knobs(arm), self.chat.state.recommended)
-                self.chat.tuning.presets.save(Preset(name, f"measured: {arm.label}", changes, self.chat.state.model))
-            except DFlashError as error:
-                self.say(error)
-                return
+        def save(name: str) -> str:
+            changes = changed(self._knobs(arm), self.chat.state.recommended)
+            self.chat.tuning.presets.save(Preset(name, f"measured: {arm.label}", changes, self.chat.state.model))
             self.chat.tuning.show()
-            self.say(f"preset {name} is saved: F9 in the chat, or /preset {name}")
+            return f"preset {name} is saved: F9 in the chat, or /preset {name}"
 
-        self.app.push_screen(LineScreen("A name for the preset: a to z, 0 to 9, dots, - and _", "tuned"), named)
+        ask_line(self.app, "A name for the preset: a to z, 0 to 9, dots, - and _", "tuned", save, self.say)
 
     def action_view(self, page: str) -> None:
         if self.running:
@@ -298,15 +290,7 @@ class ExperimentScreen(LabScreen):
             self.say("nothing to write yet" if result is None else "wait for the end, or press Esc to stop early")
             return
 
-        def export(path: Path) -> None:
-            def writing() -> Iterator[ExperimentProgress]:
-                yield ExperimentProgress(0, 1, None, f"writing {path}")
-                write(result, path)
-                yield ExperimentProgress(1, 1, None, f"written: {path}")
-
-            self.begin(writing(), lambda it: None if it.error else self.say(f"written: {path}"), decodes=False)
-
-        self.ask_file(ENDINGS, f"{self.WHAT}.csv", export)
+        self.ask_file(ENDINGS, f"{self.WHAT}.csv", partial(write, result))
 
 
 def _rows(result: Result) -> list[MeasuredRow]:
@@ -345,14 +329,10 @@ class _Table(Rows):
 
     def show(self, result: Result, width: int) -> int:
         """Fill the table again; the cursor stays on its setting. Returns the number of rows."""
-        before, shown = self.cursor_key, lab_text.sorted_rows(result)
-        names = lab_text.columns(result, width)
-        self.clear(columns=True)
-        self.add_headings(names)
+        shown, names = lab_text.sorted_rows(result), lab_text.columns(result, width)
+        cells = {str(row.index): line for row, line in zip(shown, lab_text.cells(result, shown, width))}
         bars = [place for place, name in enumerate(names) if not name]
-        for row, line in zip(shown, lab_text.cells(result, shown, width)):
-            self.add_texts(line, key=str(row.index), colors=dict.fromkeys(bars, "success" if row.best else "primary"))
-        keys = [str(row.index) for row in shown]
-        top = next((place for place, row in enumerate(shown) if row.best), 0)
-        self.move_cursor(row=keys.index(before) if not self.follow and before in keys else top)
+        colors = {str(row.index): dict.fromkeys(bars, "success" if row.best else "primary") for row in shown}
+        top = next((str(row.index) for row in shown if row.best), str(shown[0].index))
+        self.fill(names, cells, top if self.follow or self.cursor_key not in cells else None, colors)
         return len(shown)

@@ -1,8 +1,6 @@
 """Fetch a pair: first what the hub says about it, then a question, then progress. Nothing is fetched before the user
 agrees. A download that has begun continues after this dialog is closed."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -17,12 +15,12 @@ from dflash_tui.application.hub.catalogue import Pair
 from dflash_tui.application.hub.files import fetched
 from dflash_tui.application.hub.fitting import by_size
 from dflash_tui.chat.downloads import KEY, in_background
+from dflash_tui.chat.offered import at_home
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import bar
 from dflash_tui.widgets.dialogs import BACK, KeyHints
 from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.literal import Static
-from dflash_tui.widgets.model_list import at_home
 
 LOOK_S = 0.1
 WIDTH = 60

@@ -1,16 +1,15 @@
 """What the screens of the lab share: one experiment at a time, its progress, adopting its result; a page of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
+from textual import getters
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widget import Widget
 
-from dflash_core.errors import DFlashError, KnobError
+from dflash_core.errors import DFlashError
 from dflash_core.knobs import Value, spec_of
 from dflash_core.lab.grid import show
 from dflash_core.lab.results import ExperimentProgress
@@ -22,7 +21,7 @@ from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.page import WIDE, Page, Rows
 from dflash_tui.text import lab as lab_text
-from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static
 
@@ -170,11 +169,8 @@ class LabScreen(Page):
 
     def tuned(self, change: Callable[[], object], what: str, more: str = "") -> None:
         """Change the parameters of the next turn, and say so or why not."""
-        try:
+        with reported(self.say):
             change()
-        except KnobError as error:
-            self.say(error)
-        else:
             self.say(f"{what} from the next turn{more}")
 
 
@@ -182,7 +178,7 @@ class RowsScreen(LabScreen):
     """A page of rows, drawn again by a timer: a sentence, and a table below it."""
 
     WIDTH = 140
-    HEADINGS: ClassVar[tuple[str, ...]]
+    headings: tuple[str, ...]
     ENTER: ClassVar[tuple[str, str]]
     """What Enter does, and the help of the table."""
 
@@ -194,18 +190,15 @@ class RowsScreen(LabScreen):
         """The cells of each row, by its key."""
         raise NotImplementedError
 
-    @property
-    def rows(self) -> Rows:
-        return self.query_one(Rows)
+    rows = getters.query_one(Rows)
 
     def body(self) -> Iterable[Widget]:
         yield Static("", id=f"{self.SCOPE}-words", classes="words")
         yield Vertical(Rows(*self.ENTER, id=f"{self.SCOPE}-list"), classes="lab-body")
 
     def on_mount(self) -> None:
-        self.rows.add_headings(self.HEADINGS)
         self.set_interval(UPDATE_S, self.draw)
 
     def draw(self) -> None:
         self.query_one(".words", Static).update(self.words())
-        self.rows.refill(self.cells())
+        self.rows.fill(self.headings, self.cells())

@@ -3,12 +3,10 @@
 Text typed or pasted over the list goes into the field above it: words filter the list, a path is a model.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
-from textual import on
+from textual import getters, on
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, VerticalScroll
 from textual.content import Content
@@ -24,14 +22,14 @@ from dflash_tui.application.hub.fitting import fit_check, machine
 from dflash_tui.application.hub.places import places
 from dflash_tui.application.new_file import typed_pair
 from dflash_tui.application.settings.presets import Profile
-from dflash_tui.chat.offered import Offered
+from dflash_tui.chat.offered import Offered, typed
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.chat.profiles import attempt
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.page import Page
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.terminal.key_order import is_text
-from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import OptionList, Static
 from dflash_tui.widgets.model_list import (
@@ -44,7 +42,6 @@ from dflash_tui.widgets.model_list import (
     ModelField,
     ModelList,
     Paths,
-    option,
 )
 
 FIRST = "Welcome. Which model should answer?"
@@ -111,21 +108,7 @@ class ModelsScreen(Page):
 
     # The list
 
-    @property
-    def _list(self) -> ModelList:
-        return self.query_one(ModelList)
-
-    @property
-    def _field(self) -> ModelField:
-        return self.query_one(ModelField)
-
-    @property
-    def _row(self) -> str:
-        return self._list.row
-
-    @property
-    def _path(self) -> str:
-        return self._field.path
+    _list, _field = getters.query_one(ModelList), getters.query_one(ModelField)
 
     @property
     def _outside(self) -> tuple[object, ...]:
@@ -143,12 +126,11 @@ class ModelsScreen(Page):
 
     def _draw(self) -> None:
         """Draw the rows; while a path is typed it is the only row."""
-        if self._path:
-            about = "loads the file of this path with the drafter below; → completes a path, Tab goes on"
-            self._list.show_rows([option(TYPED, self._path, about)])
+        if self._field.path:
+            self._list.show_rows([typed(self._field.path)])
         else:
             self._list.show_rows(list(self._offered.rows(self._field.words)))
-        self.query_one("#models-with").display = bool(self._path)
+        self.query_one("#models-with").display = bool(self._field.path)
         finding, found = self._finding, len(self._finding.models)
         done = finding.looked or finding.over
         here = f"{counted(found, 'model')} on this machine" if found else "only the demo pair is here" if done else ""
@@ -159,8 +141,8 @@ class ModelsScreen(Page):
 
     def _about(self) -> None:
         """Show the details of the row under the cursor, and find out whether it fits."""
-        self._offered.ask(self._row)
-        shown = Content("") if self.has_class("-narrow") else self._offered.about(self._row)
+        self._offered.ask(self._list.row)
+        shown = Content("") if self.has_class("-narrow") else self._offered.about(self._list.row)
         self.query_one("#models-about", Static).update(shown)
 
     @on(OptionList.OptionHighlighted)
@@ -184,8 +166,8 @@ class ModelsScreen(Page):
 
     @on(Input.Submitted)
     def _entered(self) -> None:
-        if self._path or self._row:
-            self._choose(TYPED if self._path else self._row)
+        if self._field.path or self._list.row:
+            self._choose(TYPED if self._field.path else self._list.row)
 
     # Actions
 
@@ -193,7 +175,7 @@ class ModelsScreen(Page):
         """A key is offered only where it has an effect: renaming on a profile, another drafter on a file."""
         # A timer calls this too, also before the widgets are mounted and after some of them are removed.
         there = bool(self.query(ModelList)) and bool(self.query(ModelField))
-        row, path = (self._row, self._path) if there else ("", "")
+        row, path = (self._list.row, self._field.path) if there else ("", "")
         if action in ("rename", "delete"):
             return row.startswith(PROFILE)
         if action == "drafter":
@@ -210,8 +192,8 @@ class ModelsScreen(Page):
             return "Whole list" if self._field.value else "Demo pair" if self._first else label
         if action == "undo":
             return label if self.chat.profiles.can_undo else ""
-        if action == "plan" and self._row.startswith(PROFILE) and not self._path:
-            return label if self._row in self._finding.fits else ""  # no plan is computed for missing files
+        if action == "plan" and self._list.row.startswith(PROFILE) and not self._field.path:
+            return label if self._list.row in self._finding.fits else ""  # no plan is computed for missing files
         return label
 
     @on(OptionList.OptionSelected)
@@ -222,10 +204,8 @@ class ModelsScreen(Page):
         if (pair := self._offered.pair(row)) is not None:
             self._open(pair)
         elif row.startswith(PROFILE):
-            try:
+            with reported(self.say):
                 self.chat.profiles.load(row.removeprefix(PROFILE), self.say, self._leave)
-            except DFlashError as error:
-                self.say(error)
         elif (here := self._now(row)) is not None:
             self.dismiss()
             self.chat.program.change_model(*here, same=self._first and row == DEMO)
@@ -253,15 +233,15 @@ class ModelsScreen(Page):
         self._list.action_cursor_down() if by > 0 else self._list.action_cursor_up()
 
     def action_drafter(self, by: int) -> None:
-        if (one := self._offered.found(self._row)) is not None and one.drafters is not None:
-            self._offered.change_draft(self._row.removeprefix(FILE), by)
+        if (one := self._offered.found(self._list.row)) is not None and one.drafters is not None:
+            self._offered.change_draft(self._list.row.removeprefix(FILE), by)
             self._draw()
 
     def _now(self, row: str) -> tuple[Path | None, Path | None] | None:
         """The typed pair, or that of a row; None, after a notice that says why, if there is none."""
-        if self._path:
+        if self._field.path:
             try:
-                return typed_pair(self._path, self.query_one(DraftField).value.strip())
+                return typed_pair(self._field.path, self.query_one(DraftField).value.strip())
             except DFlashError as error:
                 self.say(error)
                 return None
@@ -276,21 +256,21 @@ class ModelsScreen(Page):
 
     @property
     def _profile(self) -> Profile | None:
-        return self._offered.profile(self._row)
+        return self._offered.profile(self._list.row)
 
     def action_plan(self) -> None:
-        profile = self._profile if not self._path else None
-        if not self._path and (unfetched := self._offered.pair(self._row)) is not None:
+        profile = self._profile if not self._field.path else None
+        if not self._field.path and (unfetched := self._offered.pair(self._list.row)) is not None:
             screen = PlanScreen(self.chat, None, None, unfetched=unfetched)
             self.app.push_screen(screen, lambda agreed: self._open(unfetched) if agreed else None)
         elif profile is not None and (gone := profile.gone()):
             self.say(f"{gone} is not there; Enter looks for it elsewhere")
-        elif (pair := self._now(self._row)) is not None:
+        elif (pair := self._now(self._list.row)) is not None:
             context, kv = (profile.context, profile.kv) if profile is not None else (None, "")
             self.app.push_screen(PlanScreen(self.chat, *pair, context=context, kv=kv), self._fetched)
 
     def action_save(self) -> None:
-        if (pair := self._now(self._row)) is not None:
+        if (pair := self._now(self._list.row)) is not None:
             self.chat.profiles.ask_to_save(self, pair, self._profile, self._changed)
 
     def _changed(self, message: str) -> None:

@@ -1,15 +1,14 @@
 """What the pages over the chat share: the keys of their scope, notices, help; tables to choose from; exports."""
 
-from __future__ import annotations
-
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from dflash_core.errors import DFlashError
 from dflash_core.lab.export import ROWS, check_path, write_rows
 from dflash_tui.application.new_file import new_path
 from dflash_tui.chat.parts import ChatParts
@@ -17,8 +16,8 @@ from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import bindings
-from dflash_tui.widgets.dialogs import LineScreen
-from dflash_tui.widgets.flash import Flash
+from dflash_tui.widgets.dialogs import ask_line
+from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.literal import DataTable
 
 NARROW, WIDE, TALL = 110, 160, 30  # below these columns, from these columns and rows on, a page has another layout
@@ -59,31 +58,27 @@ class Page(Passing, Screen[None]):
     def action_back(self) -> None:
         self.dismiss()
 
-    def ask_file(self, endings: Sequence[str], name: str, write: Callable[[Path], None]) -> None:
-        """Ask for a file with one of these endings and hand its path to `write`. Offered is `name`, or what was typed
-        instead of it before, which may have been refused."""
+    def ask_file(self, endings: Sequence[str], name: str, write: Callable[[Path], object]) -> None:
+        """Ask for a file with one of these endings, and let `write` fill it, on a thread: a picture takes seconds.
+        Offered is `name`, or what was typed instead of it before, which may have been refused."""
 
-        def named(answer: str | None) -> None:
-            if not answer:
-                return
-            self._file_names[name] = answer
-            try:
-                write(check_path(new_path(answer), endings))
-            except DFlashError as error:
-                self.say(error)
+        async def fill(path: Path) -> None:
+            with reported(self.say):
+                await asyncio.to_thread(write, path)
+                self.say(f"written: {path}")
+
+        def named(answer: str) -> None:
+            if answer:
+                self._file_names[name] = answer
+                self.run_worker(fill(check_path(new_path(answer), endings)))
 
         question = f"Write to which file? Its ending decides: {' '.join(endings)}"
-        self.app.push_screen(LineScreen(question, self._file_names.get(name, name)), named)
+        ask_line(self.app, question, self._file_names.get(name, name), named, self.say)
 
     def export_rows(self, rows: Sequence[Mapping[str, Any]], name: str) -> None:
         """Write rows of figures to a file that the user names."""
-
-        def write(path: Path) -> None:
-            write_rows(rows, path)
-            self.say(f"written: {path}")
-
         if rows:
-            self.ask_file(ROWS, name, write)
+            self.ask_file(ROWS, name, partial(write_rows, rows))
         else:
             self.say("nothing to write yet")
 

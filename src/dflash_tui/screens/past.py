@@ -1,7 +1,5 @@
 """What was measured before with the loaded pair."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 
@@ -40,10 +38,8 @@ class PastScreen(LabScreen):
         yield Vertical(Rows(*LIST, id="past-list"), Rows(*SETTINGS, id="past-rows"), classes="lab-body")
 
     def on_mount(self) -> None:
-        table = self.query_one("#past-list", Rows)
-        table.add_headings(("when", "what", "found"))
-        for place, one in enumerate(self._all):
-            table.add_texts((ago(one.taken.timestamp(), time.time()), one.what, self._found(one)), key=str(place))
+        rows = ((ago(one.taken.timestamp(), time.time()), one.what, self._found(one)) for one in self._all)
+        self.query_one("#past-list", Rows).fill(("when", "what", "found"), _by_place(rows))
 
     def _found(self, one: Measurement) -> str:
         """The result, cut to its row; the line above shows it whole."""
@@ -58,14 +54,8 @@ class PastScreen(LabScreen):
         words = self.query_one("#past-words", Static)
         words.update(one.words)
         words.set_class(self._found(one) == one.words, "-in-the-row")
-        table = self.query_one("#past-rows", Rows)
-        table.clear(columns=True)
-        table.add_headings(("", "setting", "tok/s", "difference", "tok/step", "ms/step", "runs"))
-        for place, row in enumerate(one.rows):
-            mark = "★" if row.mark == "best" else ""
-            name = row.label + (f"  {row.mark}" if row.mark and row.mark not in ("best", row.label) else "")
-            figures = speed(row.tok_s), row.against, f"{row.acceptance:.2f}", f"{row.step_ms:.1f}", str(row.runs)
-            table.add_texts((mark, name, *figures), key=str(place))
+        headings = ("", "setting", "tok/s", "difference", "tok/step", "ms/step", "runs")
+        self.query_one("#past-rows", Rows).fill(headings, _by_place(map(_cells, one.rows)), cursor="0")
 
     @on(DataTable.RowSelected)
     def _chosen(self, event: DataTable.RowSelected) -> None:
@@ -74,3 +64,13 @@ class PastScreen(LabScreen):
         elif (key := row_key(event)) is not None:
             row = self._rows[int(key)]
             self.tuned(lambda: self.chat.tuning.set_all(row.knobs), row.label)
+
+
+def _cells(row: MeasuredRow) -> tuple[str, ...]:
+    mark = "★" if row.mark == "best" else ""
+    name = row.label + (f"  {row.mark}" if row.mark and row.mark not in ("best", row.label) else "")
+    return mark, name, speed(row.tok_s), row.against, f"{row.acceptance:.2f}", f"{row.step_ms:.1f}", str(row.runs)
+
+
+def _by_place(rows: Iterable[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    return {str(place): row for place, row in enumerate(rows)}

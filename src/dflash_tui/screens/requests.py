@@ -1,7 +1,5 @@
 """Requests of other programs to the model that the app has loaded."""
 
-from __future__ import annotations
-
 from textual import on
 
 from dflash_tui.application.amounts import short, speed
@@ -10,12 +8,12 @@ from dflash_tui.application.settings.config import ConfigError
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.experiments import RequestsTuneScreen
 from dflash_tui.screens.lab import RowsScreen
-from dflash_tui.screens.page import NARROW
 from dflash_tui.screens.steps import StepsScreen
 from dflash_tui.text.bars import clip
 from dflash_tui.widgets.literal import DataTable, row_key
 
 MAX_NAME, SHORT_NAME = 24, 12
+HEADINGS = ("client", "preset", "model", "prompt", "reused", "tokens", "tok/s", "tok/step", "state")
 NONE_YET = "No request yet."
 STORES_PROMPTS = "Prompts are kept in memory for F8; c forgets them."
 NO_PROMPTS = "the prompts of programs are kept only if you agree: c keeps those that come from now on, only in memory"
@@ -27,20 +25,15 @@ class RequestsScreen(RowsScreen):
 
     SCOPE = "requests"
     HEADING = "Requests"
-    HEADINGS = ("client", "preset", "model", "prompt", "reused", "tokens", "tok/s", "tok/step", "state")
     ENTER = ("Steps", "↑ and ↓ choose a request, Enter shows its steps.")
     AUTO_FOCUS = "#requests-list"
 
     def __init__(self, chat: ChatParts) -> None:
         super().__init__(chat)
-        self._narrow = False
         self._listed: dict[str, ServedRequest] = {}
 
     def draw(self) -> None:
-        if self._narrow != (narrow := self.size.width < NARROW):
-            self._narrow = narrow
-            self.rows.clear(columns=True)
-            self.rows.add_headings(self._fitting(self.HEADINGS))
+        self.headings = self._fitting(HEADINGS)
         self._listed = {str(one.number): one for one in self.chat.state.requests.newest_first}
         super().draw()
 
@@ -56,7 +49,7 @@ class RequestsScreen(RowsScreen):
         return {key: self._fitting(self._cells(one)) for key, one in self._listed.items()}
 
     def _fitting(self, cells: tuple[str, ...]) -> tuple[str, ...]:
-        return (*cells[:2], *cells[3:]) if self._narrow else cells
+        return (*cells[:2], *cells[3:]) if self.has_class("-narrow") else cells
 
     def _cells(self, one: ServedRequest) -> tuple[str, ...]:
         figures: tuple[str, ...] = ("",) * 5
@@ -70,7 +63,8 @@ class RequestsScreen(RowsScreen):
             counts = meter.prefill.prompt_tokens, meter.prefill.reused_tokens, meter.tokens
             figures = (*map(short, counts), speed(meter.overall_rate), f"{meter.totals.acceptance_length:.2f}")
         names = one.client.partition(" ")[0] or "no name", one.preset, one.model
-        return (*(clip(name, SHORT_NAME if self._narrow else MAX_NAME) for name in names), *figures, _state(one))
+        width = SHORT_NAME if self.has_class("-narrow") else MAX_NAME
+        return (*(clip(name, width) for name in names), *figures, _state(one))
 
     def hint(self, action: str, label: str) -> str:
         """The footer's label of an action. Presets and measurements of a server's requests are not this program's."""

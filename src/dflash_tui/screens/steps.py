@@ -1,7 +1,5 @@
 """Any turn of the conversation, step by step: its tree, its text by draft depth, the drafter's calibration."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -116,13 +114,6 @@ class StepsScreen(Page):
         scrubber.step = 1 if self._steps else 0
         self.draw()
 
-    def _shown(self, view: str) -> tuple[Static, Static, VerticalScroll, int]:
-        """A view's heading, content, scroll container, and the width inside it."""
-        box = self._boxes[view]
-        scroll = box.query_one(VerticalScroll)
-        width = max(scroll.scrollable_content_region.width, 24)
-        return box.query_one(".steps-heading", Static), box.query_one(".steps-content", Static), scroll, width
-
     def draw(self) -> None:
         """Draw everything, at the current step and size."""
         if not self.is_mounted:
@@ -132,9 +123,17 @@ class StepsScreen(Page):
             self.query_one("#steps-about", Static).update("No turn yet: send a message first, then come back.")
             return
         self.query_one("#steps-about", Static).update(self._about())
-        for view, draw in zip(VIEWS, (self._draw_tree, self._draw_text, self._draw_calibration)):
-            if self._boxes[view].display:
-                draw(self._record)
+        for box, view in zip(self._boxes.values(), (self._tree_view, self._text_view, self._calibration_view)):
+            if box.display:
+                width = max(box.query_one(VerticalScroll).scrollable_content_region.width, 24)
+                heading = box.query_one(".steps-heading", Static)
+                title, body = view(self._record, width)
+                heading.update(title)
+                heading.display = bool(title)
+                box.query_one(".steps-content", Static).update(body)
+        if self._text is not None and self._boxes["text"].display:
+            scroll = self._boxes["text"].query_one(VerticalScroll)
+            scroll.scroll_to(y=max(self._text.line_of(self.step) - scroll.size.height // 2, 0), animate=False)
 
     def _title(self) -> Content:
         if self._record is None:
@@ -177,40 +176,32 @@ class StepsScreen(Page):
         block += wrapped(rejection, width, "$secondary")
         return content(block)
 
-    def _draw_tree(self, record: TurnRecord) -> None:
-        heading, body, _, width = self._shown("tree")
-        if not self._steps:
-            heading.update(Content.styled("Tree", "bold"))
-            body.update("")
-            return
-        step = self._steps[self.step - 1]
-        marks = legend(step, left_out=self.left_out, taken_only=self.taken_only)
-        heading.update(Content.assemble(("Tree", "bold"), (f"  {marks}", "$foreground 70%")))
-        if len(step.tree.tokens) == 1 and not step.drafts.tokens:
-            body.update(Content.styled("this step drafted nothing: plain decoding", "$foreground 70%"))
-        else:
-            body.update(drawn(step, record.token_text, width, left_out=self.left_out, taken_only=self.taken_only))
+    # Each view: its heading and its text.
 
-    def _draw_text(self, record: TurnRecord) -> None:
-        heading, body, scroll, width = self._shown("text")
+    def _tree_view(self, record: TurnRecord, width: int) -> tuple[Content, Content]:
+        if not self._steps:
+            return Content.styled("Tree", "bold"), Content("")
+        step, shown = self._steps[self.step - 1], {"left_out": self.left_out, "taken_only": self.taken_only}
+        heading = Content.assemble(("Tree", "bold"), (f"  {legend(step, **shown)}", "$foreground 70%"))
+        if len(step.tree.tokens) == 1 and not step.drafts.tokens:
+            return heading, Content.styled("this step drafted nothing: plain decoding", "$foreground 70%")
+        return heading, drawn(step, record.token_text, width, **shown)
+
+    def _text_view(self, record: TurnRecord, width: int) -> tuple[Content, Content]:
         parts: list[str | tuple[str, str]] = [("Text", "bold"), f" by {self.by}:"]
         for word, style in LEGENDS[self.by]:
             parts += [" ", (word, style)]
-        heading.update(Content.assemble(*parts))
         if self._text is None or self._text.width != width:
             self._text = StepText(record, width)
-        body.update(self._text.drawn(self.step, self.by))
-        scroll.scroll_to(y=max(self._text.line_of(self.step) - scroll.size.height // 2, 0), animate=False)
+        return Content.assemble(*parts), self._text.drawn(self.step, self.by)
 
-    def _draw_calibration(self, record: TurnRecord) -> None:
-        heading, body, _, width = self._shown("calibration")
-        heading.display = False  # the table has its own heading
+    def _calibration_view(self, record: TurnRecord, width: int) -> tuple[Content, Content]:
         turns = self._calibrated
         steps = [step for turn in turns for step in turn.steps]
         which = f"the newest {counted(len(turns), 'turn')}" if self.all_turns else "this turn"
         several = len({step.knobs.tree_temperature for step in steps}) > 1
         of = f"{counted(len(steps), 'step')} of {which}{', at several tree temperatures' if several else ''}"
-        body.update(drawn_calibration(steps, width, of))
+        return Content(""), drawn_calibration(steps, width, of)  # the table has its own heading
 
     @property
     def _calibrated(self) -> Sequence[TurnRecord]:
@@ -262,7 +253,7 @@ class StepsScreen(Page):
 
     @property
     def _first(self) -> VerticalScroll:
-        return self._shown(next(view for view in VIEWS if self._boxes[view].display))[2]
+        return next(box for box in self._boxes.values() if box.display).query_one(VerticalScroll)
 
     def action_export(self) -> None:
         if self.view != "calibration":

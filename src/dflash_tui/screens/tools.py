@@ -1,7 +1,5 @@
 """Servers of tools and their tools: state, on and off."""
 
-from __future__ import annotations
-
 from rich.cells import cell_len
 from textual import on
 
@@ -12,6 +10,7 @@ from dflash_tui.application.tools.offered import needs
 from dflash_tui.chat.tools import NONE
 from dflash_tui.screens.lab import RowsScreen
 from dflash_tui.text.bars import clip
+from dflash_tui.widgets.flash import reported
 from dflash_tui.widgets.literal import DataTable, row_key
 
 MAX_NAME = 32
@@ -23,7 +22,7 @@ class ToolsScreen(RowsScreen):
 
     SCOPE = "tools"
     HEADING = "Tools"
-    HEADINGS = ("server or tool", "state", "about")
+    headings = ("server or tool", "state", "about")
     ENTER = ("On or off", "↑ and ↓ choose a server or a tool, Enter turns it on or off.")
     AUTO_FOCUS = "#tools-list"
 
@@ -66,7 +65,7 @@ class ToolsScreen(RowsScreen):
         """Enter: the server or the tool under the cursor, on or off."""
         key, tools = row_key(event) or "", self.chat.tools
         connections = tools.servers.connections if tools.servers is not None else {}
-        try:
+        with reported(self.say):
             if key in {server.name for server in self.chat.state.settings.servers}:
                 running = key in connections and connections[key].state in ("on", "starting")
                 await (tools.end([key]) if running else tools.start([key]))
@@ -74,6 +73,4 @@ class ToolsScreen(RowsScreen):
                 for tool in (tool for one in connections.values() for tool in one.tools):
                     if key == f"{tool.server}:{tool.own}":
                         tools.servers.toggle_tool(tool)
-        except DFlashError as error:
-            self.say(error)
         self.draw()

@@ -1,7 +1,5 @@
 """Speed at other budgets: acceptance from the last turn, step times from the session, speed from both."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -12,21 +10,9 @@ from textual.widget import Widget
 
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC, Value
+from dflash_core.lab import whatif
 from dflash_core.lab.candidates import BUDGETS, P_MINS
 from dflash_core.lab.results import ExperimentProgress
-from dflash_core.lab.whatif import (
-    Acceptance,
-    AutoTurn,
-    Curve,
-    Kind,
-    Point,
-    StepTimes,
-    auto_turn,
-    curve,
-    estimate,
-    of_drafter,
-    own_ms,
-)
 from dflash_core.record import TurnRecord
 from dflash_tui.application import advice
 from dflash_tui.application.amounts import change, counted, percent
@@ -53,8 +39,8 @@ class WhatIfScreen(LabScreen):
     AUTO_FOCUS = "#whatif-table"
 
     record: TurnRecord | None = None
-    curve: Curve | None = None
-    auto: AutoTurn | None = None
+    curve: whatif.Curve | None = None
+    auto: whatif.AutoTurn | None = None
     drafter = ""  # the shown drafter, if several are loaded
 
     def body(self) -> Iterable[Widget]:
@@ -67,8 +53,8 @@ class WhatIfScreen(LabScreen):
         yield Static("", id="whatif-notes")
 
     def on_mount(self) -> None:
-        self.costs = StepTimes()
-        self._estimate: tuple[Acceptance, ...] = ()
+        self.costs = whatif.StepTimes()
+        self._estimate: tuple[whatif.Acceptance, ...] = ()
         self.p_min = self._own_p_min = 0.0
         session, none = self.chat.state.session, ""
         turns = session.turns if session is not None else ()
@@ -91,7 +77,7 @@ class WhatIfScreen(LabScreen):
     def _begin(self) -> None:
         """Estimate from the beginning. Unpacking and rebuilding the trees of long turns takes a while, so it is an
         experiment too."""
-        self.costs, self._estimate, self.curve = StepTimes(), (), None
+        self.costs, self._estimate, self.curve = whatif.StepTimes(), (), None
         self.begin(self._reckon(), self._estimated, decodes=False)
 
     def _reckon(self) -> Iterator[ExperimentProgress]:
@@ -99,10 +85,10 @@ class WhatIfScreen(LabScreen):
         turns = self.chat.state.session.turns[-TURNS:] if self.chat.state.session is not None else ()
         for number, turn in enumerate(turns):
             yield ExperimentProgress(number, len(turns), None, "reading the session's step times")
-            for step in of_drafter(turn.steps, self.drafter) if self.drafter else turn.steps:
+            for step in whatif.of_drafter(turn.steps, self.drafter) if self.drafter else turn.steps:
                 self.costs.add(step)
-        self.auto = auto_turn(self.record.steps)
-        self._estimate = estimate(self.record.steps, self.budgets, self.drafter, self.p_min)
+        self.auto = whatif.auto_turn(self.record.steps)
+        self._estimate = whatif.estimate(self.record.steps, self.budgets, self.drafter, self.p_min)
         self.take("estimate", self._estimate)
 
     def _estimated(self, experiment: Experiment) -> None:
@@ -126,7 +112,9 @@ class WhatIfScreen(LabScreen):
     def _first(self) -> str:
         """The drafter of most steps of the turn, if there are several."""
         assert self.record is not None
-        kinds = Counter(step.drafter for step in of_drafter(self.record.steps, "") if step.drafter in self.drafters)
+        kinds = Counter(
+            step.drafter for step in whatif.of_drafter(self.record.steps, "") if step.drafter in self.drafters
+        )
         return next((kind for kind, _ in kinds.most_common(1)), self.drafters[0] if self.drafters else "")
 
     @property
@@ -136,11 +124,15 @@ class WhatIfScreen(LabScreen):
         own = self.record.knobs.budget if self.record is not None else int(low)
         return tuple(sorted({*range(int(low), int(high) + 1), own}))
 
-    def take(self, kind: Kind, acceptance: tuple[Acceptance, ...]) -> None:
+    def take(self, kind: whatif.Kind, acceptance: tuple[whatif.Acceptance, ...]) -> None:
         """Add the session's step times to these acceptance lengths."""
         assert self.record is not None
-        own = own_ms(self.record.steps, self.drafter) if self.auto is None and self.p_min == self._own_p_min else None
-        self.curve = curve(kind, acceptance, self.costs, self.record.knobs.budget, own)
+        own = (
+            whatif.own_ms(self.record.steps, self.drafter)
+            if self.auto is None and self.p_min == self._own_p_min
+            else None
+        )
+        self.curve = whatif.curve(kind, acceptance, self.costs, self.record.knobs.budget, own)
 
     # Actions
 
@@ -232,7 +224,7 @@ class WhatIfScreen(LabScreen):
         # The best and the current one last, so that they show where points share a cell.
         points = sorted(it.points, key=lambda p: (p is best, p.budget == it.current))
 
-        def sign(point: Point, ran: bool) -> str:
+        def sign(point: whatif.Point, ran: bool) -> str:
             """Stars and points for what `ran`; computed values are only dots of the line."""
             if point is best and ran:
                 return "★"
@@ -248,27 +240,24 @@ class WhatIfScreen(LabScreen):
         name = "estimated" if it.kind == "estimate" else "exact"
         self.query_one("#whatif-length", CurveView).show(lengths, f"tokens per step, {name}", span)
 
-    def _fill(self, table: Rows, it: Curve) -> None:
-        """Fill the table again; the cursor stays on its budget."""
-        key, best, exact = table.cursor_key, it.best, it.kind == "exact"
-        table.clear(columns=True)
-        table.add_headings(["budget", "tok/step", *(["estimate"] if exact else []), "ms", "tok/s"])
+    def _fill(self, table: Rows, it: whatif.Curve) -> None:
+        best, exact = it.best, it.kind == "exact"
+        rows: dict[str, list[str]] = {}
         if self.auto is not None:
             length, *rest = lab_text.auto_cells(self.auto)
-            table.add_texts([AUTO, length, *(["–"] if exact else []), *rest], key=AUTO)
+            rows[AUTO] = [AUTO, length, *(["–"] if exact else []), *rest]
         shown = [p for p in it.points if p.budget in SHOWN or p is best or p.budget == it.current]
         before = {one.budget: f"{one.length:.2f}" for one in self._estimate}
         for point, (budget, length, *rest) in zip(shown, lab_text.whatif_table(shown, it.current, best)):
-            extra = [before.get(point.budget, "–")] if exact else []
-            table.add_texts([budget, length, *extra, *rest], key=str(point.budget))
-        chosen = key if key in {str(p.budget) for p in shown} else str(it.current)
-        table.move_cursor(row=table.get_row_index(chosen))
+            rows[str(point.budget)] = [budget, length, *([before.get(point.budget, "–")] if exact else []), *rest]
+        headings = ["budget", "tok/step", *(["estimate"] if exact else []), "ms", "tok/s"]
+        table.fill(headings, rows, None if table.cursor_key in rows.keys() - {AUTO} else str(it.current))
 
-    def _finding(self, it: Curve) -> Iterator[str]:
+    def _finding(self, it: whatif.Curve) -> Iterator[str]:
         steps = self.record.steps if self.record is not None else ()
         if it.kind == "estimate":
             had = self.record.knobs.drafting if self.record is not None else ""
-            drafted = of_drafter(steps, self.drafter)
+            drafted = whatif.of_drafter(steps, self.drafter)
             some = f"{len(drafted)} of " if len(drafted) < len(steps) else ""
             by = f"drafter {self.drafter}, " if self.drafter else ""
             yield f"ESTIMATE from {some}{counted(len(steps), 'step')} of the last turn ({by}{had})"
@@ -286,7 +275,7 @@ class WhatIfScreen(LabScreen):
         if self.auto is not None:
             yield lab_text.auto_line(self.auto, it)
 
-    def _notes(self, it: Curve) -> Iterator[str]:
+    def _notes(self, it: whatif.Curve) -> Iterator[str]:
         yield lab_text.sources(it)
         if self.p_min != self._own_p_min:
             yield f"with p_min {self.p_min:g}, the turn had {self._own_p_min:g}; p shows the next"

@@ -1,7 +1,5 @@
 """Bars, sparklines and cells as text. Pure functions."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

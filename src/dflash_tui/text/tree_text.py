@@ -1,21 +1,16 @@
 """A step's candidate tree as text: what was verified and accepted, and optionally what was left out and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from textual.content import Content
 
 from dflash_core.clean import token_label
 from dflash_core.draft_quality import FirstRejection, first_rejection, rejected
+from dflash_core.events import StepEvent
 from dflash_tui.application.amounts import chance
 from dflash_tui.text.bars import clip
-
-if TYPE_CHECKING:
-    from dflash_core.events import StepEvent
 
 COLUMNS = 13  # mark, own and path probability, or the learned value, to the right of the token
 MARKS = {"p_min": "p", "budget": "b", "value": "v", "stop": "s", "chain": "c"}

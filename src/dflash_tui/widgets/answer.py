@@ -1,10 +1,7 @@
 """One answer: its thinking, its text, how it ended, and a line with its figures."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.content import Content
@@ -14,6 +11,7 @@ from textual.widget import MountError
 from dflash_core.clean import clean, marked
 from dflash_core.events import DRAFTED
 from dflash_core.knobs import Knobs
+from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.amounts import chance, speed
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.log import LOG
@@ -23,9 +21,6 @@ from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.markdown import Streamed
 from dflash_tui.widgets.mixins import ByWidth, Stack, StackedRows
-
-if TYPE_CHECKING:
-    from dflash_core.turn_stats import TurnReport
 
 _CLOSE = re.compile(r"(?:^|\n)[ \t]*</think>[ \t]*(?:\n|$)")
 _FENCE = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)

@@ -1,7 +1,5 @@
 """Calls of tools: a line each in the conversation, and the dialog that asks whether one may be made."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -127,8 +125,7 @@ class CallScreen(ModalScreen[Reply]):
 
     def __init__(self, call: ToolCall, tool: OfferedTool) -> None:
         super().__init__()
-        self._call, self._tool = call, tool
-        self._since = time.monotonic()
+        self._call, self._tool, self._since = call, tool, time.monotonic()
 
     def compose(self) -> ComposeResult:
         tool = self._tool

@@ -1,11 +1,10 @@
 """Small dialogs: a question with two answers, one line of text, a text to read; and the line of their keys."""
 
-from __future__ import annotations
-
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from textual import on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
@@ -13,6 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from dflash_tui.settings.keys import retold
+from dflash_tui.widgets.flash import reported
 from dflash_tui.widgets.literal import Static
 
 KeyHint = tuple[str, str]
@@ -71,6 +71,20 @@ class LineScreen(ModalScreen[str | None]):
     @on(Input.Submitted)
     def _entered(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip())
+
+
+def ask_line(
+    app: App[Any], question: str, text: str, take: Callable[[str], str | None], say: Callable[[str | Exception], object]
+) -> None:
+    """Ask for a line, and hand it to `take`; `say` gets what that returns, or its refusal."""
+
+    def answered(line: str | None) -> None:
+        if line is not None:
+            with reported(say):
+                if message := take(line):
+                    say(message)
+
+    app.push_screen(LineScreen(question, text), answered)
 
 
 class TextScreen(ModalScreen[None]):

@@ -1,8 +1,8 @@
 """Notices: over a screen's last lines for a while, in the conversation for good, and the list of all."""
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.timer import Timer
 
 from dflash_core.clean import lines, one_line
+from dflash_core.errors import DFlashError
 from dflash_tui.settings.keys import retold
 from dflash_tui.widgets.literal import Static
 
@@ -43,6 +44,15 @@ class Saying(Protocol):
 
     def say(self, what: str | Exception) -> None:
         """Show a notice or an error."""
+
+
+@contextmanager
+def reported(say: Callable[[Exception], object]) -> Iterator[None]:
+    """Say a refusal in place of raising it."""
+    try:
+        yield
+    except DFlashError as error:
+        say(error)
 
 
 def stays_s(text: str) -> float:

@@ -6,9 +6,8 @@ Textual's own read markup in whatever text they are given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from rich.segment import Segment
 from rich.text import Text
@@ -19,12 +18,10 @@ from textual.coordinate import Coordinate
 from textual.filter import LineFilter
 from textual.visual import VisualType
 from textual.widget import Widget
+from textual.widgets._option_list import OptionListContent
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import clean, marked, stripped
-
-if TYPE_CHECKING:
-    from textual.widgets._option_list import OptionListContent
 
 
 def literal(content: VisualType) -> VisualType:
@@ -127,7 +124,8 @@ class DataTable(widgets.DataTable[Text]):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, cursor_type="row")
-        self._texts: dict[str, tuple[str, ...]] = {}  # of the rows that `refill` has set, by key
+        self._shown: tuple[object, ...] = ()  # headings, keys of the rows and colors
+        self._texts: Mapping[str, Sequence[str]] = {}
 
     @property
     def cursor_key(self) -> str | None:
@@ -137,34 +135,33 @@ class DataTable(widgets.DataTable[Text]):
         """Without a row Enter has nothing to choose, so the footer does not offer it."""
         return super().check_action(action, parameters) and (action != "select_cursor" or self.row_count > 0)
 
-    def add_texts(self, cells: Iterable[str], *, key: str, colors: Mapping[int, str] = MappingProxyType({})) -> None:
-        """A row; `colors` are names of the theme's colors, by the places of the cells that have one."""
-        styles = {place: self.app.theme_variables[name] for place, name in colors.items()}
-        row = [Text(clean(cell), style=styles.get(place, "")) for place, cell in enumerate(cells)]
-        self.add_row(*row, key=key)
-        # Textual measures later, when the table is idle; one that was refilled stood there as narrow as its headings.
-        for column, cell in zip(self.ordered_columns, row):
-            column.content_width = max(column.content_width, cell.cell_len)
-
-    def refill(self, rows: dict[str, tuple[str, ...]]) -> None:
-        """Show these rows, by key. Where they are those that are there, only cells that differ are drawn again; else
-        the cursor stays on its row if that is still there."""
-        if rows.keys() != self._texts.keys() or self.row_count != len(rows):
-            chosen = self.cursor_key
-            self.clear()
-            for key, cells in rows.items():
-                self.add_texts(cells, key=key)
-            if chosen in rows:
-                self.move_cursor(row=list(rows).index(chosen))
-        else:
-            for place, (key, cells) in enumerate(rows.items()):
-                for column, cell in enumerate(cells):
-                    if cell != self._texts[key][column]:
-                        self.update_cell_at(Coordinate(place, column), Text(clean(cell)), update_width=True)
-        self._texts = rows
-
-    def add_headings(self, labels: Iterable[str]) -> None:
-        self.add_columns(*(Text(clean(label)) for label in labels))
+    def fill(
+        self,
+        headings: Iterable[str],
+        rows: Mapping[str, Sequence[str]],
+        cursor: str | None = None,
+        colors: Mapping[str, Mapping[int, str]] = MappingProxyType({}),
+    ) -> None:
+        """Show these rows, by key. The cursor goes to the row `cursor`; without one it stays on its row, if that is
+        still there. `colors`: of some rows, names of the theme's colors by the places of the cells that have one."""
+        shown, before, chosen = ([*headings], [*rows], colors), self._texts, cursor or self.cursor_key
+        same, self._shown, self._texts = shown == self._shown and self.row_count == len(rows), shown, rows
+        if not same:
+            self.clear(columns=True)
+            self.add_columns(*(Text(clean(heading)) for heading in headings))
+        for place, (key, cells) in enumerate(rows.items()):
+            styles = {at: self.app.theme_variables[name] for at, name in colors.get(key, {}).items()}
+            row = [Text(clean(cell), styles.get(at, "")) for at, cell in enumerate(cells)]
+            if not same:
+                self.add_row(*row, key=key)
+                # Textual measures later, when the table is idle; until then it would be as narrow as its headings.
+                for column, text in zip(self.ordered_columns, row):
+                    column.content_width = max(column.content_width, text.cell_len)
+            for at, text in enumerate(row if same else ()):
+                if cells[at] != before[key][at]:
+                    self.update_cell_at(Coordinate(place, at), text, update_width=True)
+        if chosen is not None and chosen in rows and chosen != self.cursor_key:
+            self.move_cursor(row=[*rows].index(chosen))
 
 
 def row_key(event: widgets.DataTable.RowSelected | widgets.DataTable.RowHighlighted) -> str | None:

@@ -1,10 +1,8 @@
 """The panels of figures in the inspector: last turn, tree of its last step, memory; and what all panels share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -12,14 +10,11 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
 
+from dflash_core.events import StepEvent
 from dflash_core.memory import MemoryBreakdown, gib
 from dflash_tui.application.amounts import counted
 from dflash_tui.text.bars import bar, fit
 from dflash_tui.widgets.literal import Static
-
-if TYPE_CHECKING:
-    from dflash_core.events import StepEvent
-
 
 DIM = "$foreground 70%"
 MIN_WIDTH = 24  # cells for which texts are drawn in a narrower panel
@@ -47,7 +42,6 @@ class Row(Widget, can_focus=True):
 class Panel(Vertical):
     """A panel of the inspector; `-active` is the one that the tabs show."""
 
-    TITLE = ""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark", "app.explain", "Explain", key_display="?")]
 
     def __init__(self, name: str) -> None:

@@ -1,12 +1,9 @@
 """The parameters of the next turn, made from the one table in `dflash_core.knobs`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
@@ -36,8 +33,8 @@ WHEN: dict[Applies, str] = {
 
 
 class MoreRow(Row):
-    """Posts `Toggled` on Enter, Space, an arrow or a click; the owner of the rows sets `open`. While these are hidden,
-    it names those that are not at their default, `set_ones`."""
+    """Enter, Space, an arrow or a click shows or hides the rows of its panel. While these are hidden, it names those
+    that are not at their default, `set_ones`."""
 
     HELP = "Enter, Space, m or a click shows the other parameters, or hides them again."
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -51,12 +48,9 @@ class MoreRow(Row):
     set_ones: reactive[tuple[str, ...]] = reactive[tuple[str, ...]](())
     count: reactive[int] = reactive(0)
 
-    class Toggled(Message):
-        """The rows are to be shown, or hidden."""
-
     def action_turn(self, unfolded: bool | None = None) -> None:
         if unfolded is not self.open:
-            self.post_message(self.Toggled())
+            self.query_ancestor(ParamsPanel).action_more()
 
     def on_click(self, event: Click) -> None:
         event.stop()
@@ -76,7 +70,6 @@ class MoreRow(Row):
 class ParamsPanel(Panel):
     """One row per parameter. `•` marks what the next turn will change."""
 
-    TITLE = "Next turn"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("m", "more", "More")]
 
     @dataclass
@@ -147,7 +140,7 @@ class ParamsPanel(Panel):
             heading.display = taken is None or any(SPEC[name].group == group for name in taken)
         staged = sum(a != b for a, b in zip(knobs.to_dict().values(), used.to_dict().values(), strict=True))
         note = f"  • {staged} changed" + "; a applies now" * running if staged else ""
-        self.query_one("#params-heading", Static).update(Content.assemble((self.TITLE, "bold"), (note, "$accent")))
+        self.query_one("#params-heading", Static).update(Content.assemble(("Next turn", "bold"), (note, "$accent")))
         untaken = self.query_one("#params-untaken", Static)
         untaken.display = taken is not None
         untaken.update(f"{limits.engine} takes these; drafting and the rest are set where it runs")
@@ -165,7 +158,6 @@ class ParamsPanel(Panel):
     def unfold(self, is_open: bool) -> None:
         self._others.display = self._more.open = is_open
 
-    @on(MoreRow.Toggled)
     def action_more(self) -> None:
         if self._more.open and self._others in (self.screen.focused.ancestors if self.screen.focused else ()):
             self._more.focus()  # the focused row is being hidden

@@ -105,12 +105,6 @@ class Prompt(TextArea):
     class Nothing(Message):
         """Enter was pressed in the empty prompt."""
 
-    @dataclass
-    class Scrolled(Message):
-        """PageUp, PageDown or End, meant for the conversation and not for the prompt."""
-
-        where: str
-
     def __init__(self, history: History, completions: Completions) -> None:
         self._pasted = Pasted()
         hint = "Ask anything   / commands   ↑ history   Ctrl+J new line"
@@ -302,15 +296,17 @@ class Prompt(TextArea):
             self.completions.move(count)
         return self.completions.chosen is not None
 
-    def action_cursor_page_up(self) -> None:
-        self.post_message(self.Scrolled("up"))
+    # PageUp, PageDown and, in an empty prompt, End are meant for the conversation.
 
-    def action_cursor_page_down(self) -> None:
-        self.post_message(self.Scrolled("down"))
+    async def action_cursor_page_up(self) -> None:  # type: ignore[override]
+        await self.run_action("screen.page('up')")
 
-    def action_cursor_line_end(self, select: bool = False) -> None:
+    async def action_cursor_page_down(self) -> None:  # type: ignore[override]
+        await self.run_action("screen.page('down')")
+
+    async def action_cursor_line_end(self, select: bool = False) -> None:  # type: ignore[override]
         if not self.text:
-            self.post_message(self.Scrolled("end"))
+            await self.run_action("screen.page('end')")
         super().action_cursor_line_end(select)
 
     def _recall(self, text: str | None, *, at_end: bool) -> None:

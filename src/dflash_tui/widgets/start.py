@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Click
-from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
@@ -51,9 +49,9 @@ class Example(Widget):
         mark, style = ("▸", "bold") if self.chosen else ("›", "")
         return Content.assemble((f"{mark} ", "$accent"), (clip(self.text, WIDTH - 2), style))
 
-    def on_click(self, event: Click) -> None:
+    async def on_click(self, event: Click) -> None:
         event.stop()
-        self.post_message(StartPage.Chosen(self.text))
+        await self.run_action(f"screen.example({self.text!r})")
 
 
 class Last(Caption):
@@ -66,12 +64,6 @@ class Last(Caption):
 
 class StartPage(Vertical):
     """Hidden after the first message, and shown again with an empty conversation."""
-
-    @dataclass
-    class Chosen(Message):
-        """An example was clicked: put it into the prompt."""
-
-        text: str
 
     def __init__(self) -> None:
         super().__init__(id="welcome")

@@ -1,15 +1,14 @@
 """The figures of the running turn, or of the last one, drawn for their panel."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from textual.content import Content
 
 from dflash_core.events import STAGES
+from dflash_core.lab.plain import PlainSpeed
+from dflash_core.record import TurnRecord
 from dflash_core.turn_stats import FoundRow, TurnReport, TurnStats
 from dflash_tui.application.amounts import counted, seconds, short, speed
 from dflash_tui.application.figures.deltas import along_the_steps
@@ -18,10 +17,6 @@ from dflash_tui.application.figures.meter import Meter, course
 from dflash_tui.application.figures.speeds import Verdict
 from dflash_tui.text.bars import bar, columns, spark
 from dflash_tui.text.blocks import Block, beside, content, dotted, line, wrapped
-
-if TYPE_CHECKING:
-    from dflash_core.lab.plain import PlainSpeed
-    from dflash_core.record import TurnRecord
 
 
 @dataclass(frozen=True, slots=True)
