@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from dflash_core import nvrtc, resources
+from dflash_core.backends.cuda import driver as cuda_driver
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.errors import DFlashError
 from dflash_core.nvml import Management
@@ -56,10 +57,8 @@ def management() -> Facts:
 
 def driver() -> Facts:
     """What the driver says of the first card."""
-    from dflash_core.backends.cuda.driver import Driver, describe_card, find_driver
-
-    calls = Driver(find_driver())
-    card, count = describe_card(calls), calls.call("the cards", calls.api.cuDeviceGetCount)
+    calls = cuda_driver.Driver(cuda_driver.find_driver())
+    card, count = cuda_driver.describe_card(calls), calls.call("the cards", calls.api.cuDeviceGetCount)
     return {"count": count, "name": card.name, "capability": card.capability, "free": card.free, "total": card.total}
 
 
