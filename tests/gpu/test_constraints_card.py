@@ -106,7 +106,8 @@ TEXTS = [
 @pytest.mark.emulator
 @pytest.mark.parametrize(("settings", "grammar"), TEXTS)
 def test_the_text_is_the_reference_decoders(device_name: str, settings: str, grammar: Grammar) -> None:
-    length = 60 if grammar is GRAMMAR else 18  # of OPEN some hexadecimal digits too
+    # With some hexadecimal digits of OPEN; the longer answer accepts a draft, behind which masks count too.
+    length = 60 if grammar is GRAMMAR else 36 if settings == "many of it" else 18
     one, knobs = runner(device_name, "dflash"), SETTINGS[settings] | {"max_tokens": length}
     expected, _ = answer(HostRunner.of(one), grammar, mode="plain", **knobs)
     text = pair("emulated", FILE).target.tokenizer.decode(expected)

@@ -199,8 +199,8 @@ def test_a_request_is_met_behind_the_steps_under_way() -> None:
     free = plain(26, (90,))
     for since in (1, 12):
         run = runner(planted(FILE, free, SPINE)[0])
-        tokens, events = answer(run, Script(since, 99, (90,), request=True), max_tokens=60)
+        tokens, events = answer(run, Script(since, 99, (90,), request=True), max_tokens=40)
         at = next(sum(len(one.tokens) for one in events[:n]) for n, event in enumerate(events) if event.guard)
         assert since <= at <= since + 48
-        assert at < 48, "what follows is compared"
+        assert at < 32, "what follows is compared"
         assert tokens[: at + 8] == plain(at, (90,), max_tokens=at + 8)

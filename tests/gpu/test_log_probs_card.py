@@ -132,7 +132,7 @@ def answer(
     one: Runner, record: LogProbs | None, grammar: Grammar | None = None, **knobs: Value
 ) -> tuple[list[int], list[StepEvent]]:
     constraint = None if grammar is None else grammars().constraint(grammar)
-    asked = Knobs(max_tokens=8 if grammar is None else 14).replace(**knobs)
+    asked = Knobs(max_tokens=8 if grammar is None else 20).replace(**knobs)
     events = list(one.generate(IDS, asked, constraint=constraint, log_probs=record))
     return [token for event in events for token in event.tokens], [it for it in events if isinstance(it, StepEvent)]
 
