@@ -171,14 +171,14 @@ extern "C" __global__ void kv_commit(const StepState* st, const u64* streams, in
 #endif
     for (int chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
         for (int first = 1; first < accepted; first += READ) {
-            uint4 held[READ];
+            uint4 buffer[READ];
 #pragma unroll
             for (int i = 0; i < READ; ++i) {
-                if (first + i < accepted) held[i] = rows[row(st->path[first + i]) + chunk];
+                if (first + i < accepted) buffer[i] = rows[row(st->path[first + i]) + chunk];
             }
 #pragma unroll
             for (int i = 0; i < READ; ++i) {
-                if (first + i < accepted) rows[row(first + i) + chunk] = held[i];
+                if (first + i < accepted) rows[row(first + i) + chunk] = buffer[i];
             }
         }
     }

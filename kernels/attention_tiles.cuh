@@ -152,27 +152,27 @@ template <class Type> __device__ __forceinline__ void unpack_values(half* tile, 
 // it, or a kernel has two forms of tiles. Others are read wherever they are needed.
 template <int TILES> struct Queries {
 #if defined(NEAR) && !defined(CROWDED) && !defined(RECENT)
-    static constexpr bool KEPT = TILES == 1 && THREADS <= 256 && DIM_TILES <= 8;
+    static constexpr bool IN_REGISTERS = TILES == 1 && THREADS <= 256 && DIM_TILES <= 8;
 #else
-    static constexpr bool KEPT = false;
+    static constexpr bool IN_REGISTERS = false;
 #endif
     half* tile;
     u32 at;
-    u32 kept[KEPT ? HEAD_DIM / 16 : 1][4];
+    u32 fragments[IN_REGISTERS ? HEAD_DIM / 16 : 1][4];
 
     __device__ __forceinline__ Queries(half* tile, int row) : tile(tile), at(fragment_offset<HEAD_DIM>(row)) {}
 
     // Call once they are in shared memory.
     __device__ __forceinline__ void read() {
-        if constexpr (KEPT) {
+        if constexpr (IN_REGISTERS) {
 #pragma unroll
-            for (int step = 0; step < HEAD_DIM / 16; step++) fragment_on<HEAD_DIM>(kept[step], tile, at, 0, step);
+            for (int step = 0; step < HEAD_DIM / 16; step++) fragment_on<HEAD_DIM>(fragments[step], tile, at, 0, step);
         }
     }
     __device__ __forceinline__ void fragment(u32 (&a)[4], int r, int step) const {
-        if constexpr (KEPT) {
+        if constexpr (IN_REGISTERS) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) a[i] = kept[step][i];
+            for (int i = 0; i < 4; i++) a[i] = fragments[step][i];
         } else {
             fragment_on<HEAD_DIM>(a, tile, at, r, step);
         }

@@ -97,17 +97,17 @@ template <class T> __device__ __forceinline__ T sum_up_to(T mine) {
     return mine;
 }
 
-// The sum of `mine` over the block's threads before this one; `total`: over all threads. `room`: scratch space, one
+// The sum of `mine` over the block's threads before this one; `total`: over all threads. `scratch`: scratch space, one
 // value per warp.
-template <int BLOCK, class T> __device__ __forceinline__ T block_sum_before(T mine, T& total, T* room) {
+template <int BLOCK, class T> __device__ __forceinline__ T block_sum_before(T mine, T& total, T* scratch) {
     const T upto = sum_up_to(mine);
-    if (lane_id() == WARP - 1) room[warp_id()] = upto;
+    if (lane_id() == WARP - 1) scratch[warp_id()] = upto;
     __syncthreads();
     T before = upto - mine;
     total = 0;
     for (int warp = 0; warp < BLOCK / WARP; ++warp) {
-        if (warp < warp_id()) before += room[warp];
-        total += room[warp];
+        if (warp < warp_id()) before += scratch[warp];
+        total += scratch[warp];
     }
     __syncthreads();
     return before;

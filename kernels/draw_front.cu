@@ -28,7 +28,7 @@ struct FrontShared {
     // By distance to the best value, in eighths of a power of two: a lower bound of the best score of what is certainly
     // higher in the order, as an integer.
     u32 above[FRONT_THREADS];
-    u32 room[FRONT_WARPS];
+    u32 largest[FRONT_WARPS];
     Scored left[MAX_LEFT];
     Scored front[FRONT_OF_ROW];
     int size, count;  // of `left` and of `front`
@@ -58,11 +58,11 @@ template <int EACH> __device__ __forceinline__ void rule_out(
         const u32 nearer = __shfl_up_sync(FULL_WARP, up_to, offset);
         if (lane_id() >= offset) up_to = max(up_to, nearer);
     }
-    if (lane_id() == WARP - 1) s.room[warp_id()] = up_to;
+    if (lane_id() == WARP - 1) s.largest[warp_id()] = up_to;
     u32 above = __shfl_up_sync(FULL_WARP, up_to, 1);
     if (lane_id() == 0) above = 0;
     __syncthreads();
-    above = max(above, largest_of_warp(lane_id() < warp_id() ? s.room[lane_id()] : 0));
+    above = max(above, largest_of_warp(lane_id() < warp_id() ? s.largest[lane_id()] : 0));
     s.above[threadIdx.x] = above;
     __syncthreads();
 #pragma unroll

@@ -43,9 +43,9 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS, 1) draw_list(
     if (threadIdx.x == 0) out.window = window, out.added = 0;
     if (way == Way::WHOLE) return;
     const Noise noise(st, node);
-    // One block more per penalised token: then at least the wanted number of maxima are of tokens without a penalty.
-    const int wanted = way == Way::LISTED ? kept_tokens(st, vocab) + window : min(ANCHORS, ceil_div(vocab, 128));
-    int count = list_tokens(logits, of_row, vocab, u32(wanted), s);
+    // One block more per penalised token: then at least `rank` maxima are of tokens without a penalty.
+    const int rank = way == Way::LISTED ? kept_tokens(st, vocab) + window : min(ANCHORS, ceil_div(vocab, 128));
+    int count = list_tokens(logits, of_row, vocab, u32(rank), s);
     const bool front = way == Way::FRONT;
     const float inverse = 1.0f / st->temperature;
     float best = -INFINITE, enough = -INFINITE;
@@ -62,10 +62,10 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS, 1) draw_list(
     }
     if (front && count >= 0) {
         best = score_of(largest_of_warp(ordered(best))), enough = score_of(largest_of_warp(ordered(enough)));
-        if (lane_id() == 0) s.room[0][warp_id()] = ordered(best), s.room[1][warp_id()] = ordered(enough);
+        if (lane_id() == 0) s.extremes[0][warp_id()] = ordered(best), s.extremes[1][warp_id()] = ordered(enough);
         __syncthreads();
-        best = score_of(largest_of_warp(s.room[0][lane_id()]));
-        enough = score_of(largest_of_warp(s.room[1][lane_id()]));
+        best = score_of(largest_of_warp(s.extremes[0][lane_id()]));
+        enough = score_of(largest_of_warp(s.extremes[1][lane_id()]));
         if (!(fabsf(best * inverse) < LARGEST_RATIO)) count = TOO_LONG;
         if (threadIdx.x == 0) out.best = best, out.enough = enough;
     }

@@ -11,7 +11,7 @@ static_assert(LIST_WARPS == WARP, "a lane per warp");
 
 struct ListShared {
     u32 count[BINS];
-    u32 room[2][LIST_WARPS], sums[LIST_WARPS];
+    u32 extremes[2][LIST_WARPS], sums[LIST_WARPS];
     int blocks[LIST];  // of 16 tokens, that hold tokens of the list
     float value[LIST];
     int id[LIST];
@@ -20,43 +20,43 @@ struct ListShared {
 };
 
 // A row's block maxima, dealt out to the threads. A thread keeps its own in registers, as to read them once more is a
-// trip to the L2; those of tokens from 16 * HELD * LIST_THREADS = 262,144 on are read each time.
+// trip to the L2; those of tokens from 16 * PER_THREAD * LIST_THREADS = 262,144 on are read each time.
 struct Maxima {
-    static constexpr int HELD = 16;
+    static constexpr int PER_THREAD = 16;
     const float* all;
     int blocks;
-    float held[HELD];
+    float own[PER_THREAD];
     // After `measure`.
     float best;
-    int digits[HELD];
+    int digits[PER_THREAD];
 
     __device__ __forceinline__ Maxima(const float* of_row, int count) : all(of_row), blocks(count) {
 #pragma unroll
-        for (int i = 0; i < HELD; ++i) {
+        for (int i = 0; i < PER_THREAD; ++i) {
             const int block = i * LIST_THREADS + threadIdx.x;
-            held[i] = block < blocks ? all[block] : -INFINITE;
+            own[i] = block < blocks ? all[block] : -INFINITE;
         }
     }
     // The largest of this thread's.
     __device__ __forceinline__ float largest() const {
         float most = -INFINITE;
 #pragma unroll
-        for (int i = 0; i < HELD; ++i) most = fmaxf(most, held[i]);
+        for (int i = 0; i < PER_THREAD; ++i) most = fmaxf(most, own[i]);
 #pragma unroll 1
-        for (int i = HELD * LIST_THREADS + threadIdx.x; i < blocks; i += LIST_THREADS) most = fmaxf(most, all[i]);
+        for (int i = PER_THREAD * LIST_THREADS + threadIdx.x; i < blocks; i += LIST_THREADS) most = fmaxf(most, all[i]);
         return most;
     }
     __device__ __forceinline__ void measure(float from) {
         best = from;
 #pragma unroll
-        for (int i = 0; i < HELD; ++i) digits[i] = distance_digits(best, held[i]);
+        for (int i = 0; i < PER_THREAD; ++i) digits[i] = distance_digits(best, own[i]);
     }
     // Call f(digits, block) for each.
     template <class F> __device__ __forceinline__ void each(F f) const {
 #pragma unroll
-        for (int i = 0; i < HELD; ++i) f(digits[i], i * LIST_THREADS + int(threadIdx.x));
+        for (int i = 0; i < PER_THREAD; ++i) f(digits[i], i * LIST_THREADS + int(threadIdx.x));
 #pragma unroll 1
-        for (int i = HELD * LIST_THREADS + threadIdx.x; i < blocks; i += LIST_THREADS) {
+        for (int i = PER_THREAD * LIST_THREADS + threadIdx.x; i < blocks; i += LIST_THREADS) {
             f(distance_digits(best, all[i]), i);
         }
     }
@@ -89,26 +89,26 @@ __device__ __forceinline__ float distance_of(int digits) {
     return digits == FARTHEST ? INFINITE : __uint_as_float(u32(digits + NEAREST) << 7 | 127);
 }
 
-// List all tokens that are at most as far from the largest maximum as the `wanted`th largest maximum is; return their
+// List all tokens that are at most as far from the largest maximum as the `rank`th largest maximum is; return their
 // number. The counts are cleared, with no barrier since.
 __device__ __forceinline__ int list_tokens(
-    const float* logits, Maxima& maxima, int vocab, u32 wanted, ListShared& s) {
+    const float* logits, Maxima& maxima, int vocab, u32 rank, ListShared& s) {
     static_assert(ANCHORS <= LIST_THREADS && MAX_LISTED + HISTORY <= LIST_THREADS, "see `floor`");
     const u32 key = ordered(maxima.largest()), highest = largest_of_warp(key), lowest = least_of_warp(key);
-    if (lane_id() == 0) s.room[0][warp_id()] = highest, s.room[1][warp_id()] = lowest;
-    // What stays if there are fewer than wanted: all of them.
+    if (lane_id() == 0) s.extremes[0][warp_id()] = highest, s.extremes[1][warp_id()] = lowest;
+    // What stays if there are fewer than `rank`: all of them.
     if (threadIdx.x == 0) s.last = FARTHEST, s.many = 0, s.chosen = 0, s.listed = 0;
     __syncthreads();
-    const float best = score_of(largest_of_warp(s.room[0][lane_id()]));
-    // Every thread has a maximum from here on, so the `wanted`th is no lower: a third of them are left to count.
-    const float floor = score_of(least_of_warp(s.room[1][lane_id()]));
+    const float best = score_of(largest_of_warp(s.extremes[0][lane_id()]));
+    // Every thread has a maximum from here on, so the `rank`th is no lower: a third of them are left to count.
+    const float floor = score_of(least_of_warp(s.extremes[1][lane_id()]));
     if (!(best < INFINITE)) return BROKEN_ROW;
     maxima.measure(best);
 
-    // The digits of the `wanted`th distance, one after the other; the second is only needed where the first is too
+    // The digits of the `rank`th distance, one after the other; the second is only needed where the first is too
     // coarse. Digits from `nearest` to `furthest` are counted, at `shift`.
     int nearest = 0, furthest = min(distance_digits(best, floor), FARTHEST) | (BINS - 1), shift = DIGIT_BITS;
-    u32 left = wanted;
+    u32 left = rank;
     for (;;) {
         maxima.each([&](int digits, int) {
             if (digits >= nearest && digits <= furthest) atomicAdd(&s.count[digits >> shift & (BINS - 1)], 1u);
@@ -116,7 +116,7 @@ __device__ __forceinline__ int list_tokens(
         __syncthreads();
         select_bin(left, nearest, shift, s);
         __syncthreads();
-        if (shift == 0 || s.many <= wanted / 4) break;
+        if (shift == 0 || s.many <= rank / 4) break;
         left = s.left, furthest = s.last, nearest = furthest - (BINS - 1), shift = 0;
         clear_counts(s);
         __syncthreads();

@@ -101,11 +101,11 @@ extern "C" __global__ void __launch_bounds__(COMBINE_THREADS) combine(
 #pragma unroll
         for (int i = 0; i < 8; ++i) sum[i] = __fmaf_rn(weight, x[i], sum[i]);
     }
-    Span<8> held;
+    Span<8> span;
     float x[8];
     float* at = h + (u64)row * WIDTH + begin + k;
-    held.load(at);
-    held.values(x);
+    span.load(at);
+    span.values(x);
     ((float4*)at)[0] = make_float4(x[0] + sum[0], x[1] + sum[1], x[2] + sum[2], x[3] + sum[3]);
     ((float4*)at)[1] = make_float4(x[4] + sum[4], x[5] + sum[5], x[6] + sum[6], x[7] + sum[7]);
 }

@@ -345,11 +345,11 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS) gdn_scan(
         __syncthreads();  // U is written
 
         // The state first, since the next chunk waits for it.
-        const float kept = expf(last);
+        const float chunk_decay = expf(last);
 #pragma unroll
         for (int t = 0; t < SLICE / 8; t++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) state[t][e] *= kept;
+            for (int e = 0; e < 4; e++) state[t][e] *= chunk_decay;
 #pragma unroll
         for (int step = 0; step < CHUNK / 16; step++) {
             u32 a[4], b[4];

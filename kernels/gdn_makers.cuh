@@ -22,7 +22,7 @@ constexpr int OLD_BYTES = PAST * (VALUE * WARP + V_LINE) * 16;  // of the convol
 // What the registers of a thread allow: partials that are loaded together, of as many rows, and rows that are mixed
 // together.
 constexpr int FITTING = WARPS + MAKERS > 12 ? 12 : 24;
-constexpr int HELD = SPLIT_K < 8 ? SPLIT_K : 8, LOADED = FITTING / HELD, MIXED = FITTING < 24 ? 6 : 8;
+constexpr int PREFETCHED = SPLIT_K < 8 ? SPLIT_K : 8, LOADED = FITTING / PREFETCHED, MIXED = FITTING < 24 ? 6 : 8;
 static_assert(HEAD_MAKERS > 0 && NODES <= WARP, "a lane holds a row's parent");
 
 // What a row is made of. partials: f32 [SPLIT_K][rows][width]; see gdn_prepare.

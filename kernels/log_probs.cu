@@ -43,9 +43,9 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS, 1) log_probs(
     const int row = blockIdx.x, node = node0 + row, blocks = ceil_div(vocab, 16);
     Maxima of_row(maxima + u64(row) * blocks, blocks);
     sums += u64(row) * blocks;
-    float sum[Maxima::HELD];
+    float sum[Maxima::PER_THREAD];
 #pragma unroll
-    for (int i = 0; i < Maxima::HELD; ++i) {
+    for (int i = 0; i < Maxima::PER_THREAD; ++i) {
         const int block = i * LIST_THREADS + threadIdx.x;
         sum[i] = block < blocks ? sums[block] : 0.0f;
     }
@@ -60,9 +60,9 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS, 1) log_probs(
     const float best = block_max<LIST_THREADS>(of_row.largest(), of_warps);
     float mine = 0.0f;
 #pragma unroll
-    for (int i = 0; i < Maxima::HELD; ++i) mine += sum[i] * __expf(of_row.held[i] - best);
+    for (int i = 0; i < Maxima::PER_THREAD; ++i) mine += sum[i] * __expf(of_row.own[i] - best);
 #pragma unroll 1
-    for (int i = Maxima::HELD * LIST_THREADS + threadIdx.x; i < blocks; i += LIST_THREADS) {
+    for (int i = Maxima::PER_THREAD * LIST_THREADS + threadIdx.x; i < blocks; i += LIST_THREADS) {
         mine += sums[i] * __expf(of_row.all[i] - best);
     }
     const RowTotal total = {best, logf(block_sum<LIST_THREADS>(mine, of_warps))};

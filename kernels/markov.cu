@@ -94,12 +94,12 @@ extern "C" __global__ void __launch_bounds__(PAIR_THREADS) markov_scores(
     if (mine > 0) return;
     Paired paired(scores, marginal, candidates);
     if (CONFIDENCE) {
-        const double said = 1 / (1 + exp(-double(logit + (offset ? *offset : 0.0f))));
+        const double accepted = 1 / (1 + exp(-double(logit + (offset ? *offset : 0.0f))));
         const double p = paired.there ? exp(double(paired.log_prob)) : 0.0, best = warp_max(p);
-        const double rest = 1 - best, share = rest > 0 ? (1 - said) / rest : 0.0;
-        const double kept = paired.rank == 0 ? said : p * fmin(share, said / best);
-        paired.log_prob = float(log(kept));
-        paired.there = paired.there && kept > 0;
+        const double rest = 1 - best, share = rest > 0 ? (1 - accepted) / rest : 0.0;
+        const double adjusted = paired.rank == 0 ? accepted : p * fmin(share, accepted / best);
+        paired.log_prob = float(log(adjusted));
+        paired.there = paired.there && adjusted > 0;
     }
     paired.store(out + (depth * PAIR_CANDIDATES + parent) * MAX_WIDTH);
 }

@@ -69,8 +69,8 @@ template <class F> struct Meeting {
     static constexpr int SECOND = F16_ACTS ? 0 : PLANE_BITS ? ACTS_Q8_BLOCK : SPANS == 2 ? 32 : 0;
     static constexpr int SCALES = F16_ACTS ? ACTS_F16_SCALES : ACTS_Q8_SCALES;
     static constexpr int STAGE = COLUMN_BLOCKS * (BLOCK + SECOND);  // bytes per 256 k
-    static constexpr int WANTED = F::SLOTS < MAX_SLOTS ? F::SLOTS : MAX_SLOTS;
-    static constexpr int SLOTS = WANTED > 2 && WANTED * int(sizeof(typename F::Unit)) > AHEAD_BYTES ? 2 : WANTED;
+    static constexpr int FORMAT_SLOTS = F::SLOTS < MAX_SLOTS ? F::SLOTS : MAX_SLOTS;
+    static constexpr int SLOTS = FORMAT_SLOTS > 2 && FORMAT_SLOTS * int(sizeof(typename F::Unit)) > AHEAD_BYTES ? 2 : FORMAT_SLOTS;
 };
 
 // Whether what is subtracted is multiplied by sums of 16 activations, not by each: the same integers. For this the
@@ -241,21 +241,21 @@ template <class F> __device__ __forceinline__ const float* column_scales(const u
 
 // Whether the first 128 k of a tile are scaled apart from the others: sums of codes with a scale for each.
 template <class F>
-constexpr bool KEPT = TWO_SCALES<F> && !Meeting<F>::ROW && Meeting<F>::SPAN_UNITS == TILE_UNITS;
+constexpr bool FIRST_APART = TWO_SCALES<F> && !Meeting<F>::ROW && Meeting<F>::SPAN_UNITS == TILE_UNITS;
 
 // Ends the sums of the first 128 k, of formats with a scale of their own there: of halves, in units of the other scale.
-template <class F, class Sum, int KEPT_BLOCKS>
+template <class F, class Sum, int FIRST_BLOCKS>
 __device__ __forceinline__ void end_first(
-    Sum (&sum)[COLUMN_BLOCKS][4], float (&kept)[KEPT_BLOCKS][4], const typename F::Scales& scales) {
+    Sum (&sum)[COLUMN_BLOCKS][4], float (&first)[FIRST_BLOCKS][4], const typename F::Scales& scales) {
     constexpr int SPREAD = Meeting<F>::PAIRED ? 2 : 1;
 #pragma unroll
     for (int b = 0; b < COLUMN_BLOCKS; ++b) {
-        if constexpr (KEPT<F>) {
+        if constexpr (FIRST_APART<F>) {
 #pragma unroll
             for (int i = 0; i < 4; i += SPREAD) {
                 Sum whole = sum[b][i];
                 if constexpr (SPREAD == 2 && Meeting<F>::INTEGER) whole = join<F>(whole, sum[b][i + 1]);
-                kept[b][i] = __fmul_rn(float(whole), scales.first[i >> 1]);
+                first[b][i] = __fmul_rn(float(whole), scales.first[i >> 1]);
             }
 #pragma unroll
             for (int i = 0; i < 4; ++i) sum[b][i] = 0;
@@ -269,9 +269,9 @@ __device__ __forceinline__ void end_first(
 // Passes the sums of a span of a tile to take(column block, i, value, factor of the column), and resets them to zero.
 // `lowered`: the sums of what is subtracted, of formats that have such. Paired columns: lane t of a quad holds column t,
 // in the place of mma column 2 t.
-template <class F, class Sum, int LOWERED_BLOCKS, int KEPT_BLOCKS, class Take>
+template <class F, class Sum, int LOWERED_BLOCKS, int FIRST_BLOCKS, class Take>
 __device__ __forceinline__ void take_sums(
-    Sum (&sum)[COLUMN_BLOCKS][4], Sum (&lowered)[LOWERED_BLOCKS][4], const float (&kept)[KEPT_BLOCKS][4],
+    Sum (&sum)[COLUMN_BLOCKS][4], Sum (&lowered)[LOWERED_BLOCKS][4], const float (&first)[FIRST_BLOCKS][4],
     const typename F::Scales& scales, int span, const u8* acts, int lane, Take&& take) {
     using M = Meeting<F>;
     constexpr int SPREAD = M::PAIRED ? 2 : 1;  // mma columns per column
@@ -298,7 +298,7 @@ __device__ __forceinline__ void take_sums(
             Sum whole = sum[b][i];
             if constexpr (M::PAIRED && M::INTEGER) whole = join<F>(whole, sum[b][i + SPREAD - 1]);
             float value;
-            if constexpr (KEPT<F>) value = __fmaf_rn(float(whole), scales.d[i >> 1], kept[b][i]);
+            if constexpr (FIRST_APART<F>) value = __fmaf_rn(float(whole), scales.d[i >> 1], first[b][i]);
             else if constexpr (TWO_SCALES<F> && !M::ROW) value = __fmul_rn(float(whole), factor_at<F>(scales, i >> 1, 4 * span));
             else value = __fmul_rn(float(whole), scales.d[i >> 1]);
             if constexpr (F::MINIMUM) value = __fmaf_rn(minimum[i], scales.minimum_scale[i >> 1], value);
@@ -347,13 +347,13 @@ __device__ __forceinline__ void multiply_tile(
     }
     const u8* fragments = acts + fragment_at<M::PAIRED>(lane);
     Sum sum[COLUMN_BLOCKS][4] = {}, lowered[LOWERED<F> ? COLUMN_BLOCKS : 1][4] = {};
-    float kept[KEPT<F> ? COLUMN_BLOCKS : 1][4];
+    float first[FIRST_APART<F> ? COLUMN_BLOCKS : 1][4];
 #pragma unroll
     for (int u = 0; u < TILE_UNITS; ++u) {
         if (MORE && u == HEAD_AT) ahead.head = F::load_head(next, lane);
         typename F::Unit& unit = ahead.unit[u % M::SLOTS];
         if constexpr (TWO_SCALES<F> && M::SPAN_UNITS == TILE_UNITS) {
-            if (u == FIRST_UNITS) end_first<F>(sum, kept, scales);
+            if (u == FIRST_UNITS) end_first<F>(sum, first, scales);
         }
         if constexpr (M::ROW) {
 #pragma unroll
@@ -412,7 +412,7 @@ __device__ __forceinline__ void multiply_tile(
         if (u % M::SPAN_UNITS == M::SPAN_UNITS - 1) {
             const int span = u / M::SPAN_UNITS;
             if constexpr (SUMMED<F>) lowered_sums<F>(lowered[0], scales, acts, lane);
-            take_sums<F>(sum, lowered, kept, scales, span, acts, lane, [&](int b, int i, float value, float factor) {
+            take_sums<F>(sum, lowered, first, scales, span, acts, lane, [&](int b, int i, float value, float factor) {
                 take(span, b, i, value, factor);
             });
         }

@@ -36,7 +36,7 @@ __device__ __forceinline__ int class_of(int match) { return match < 3 ? match - 
 
 // What follows `size` tokens of which tail(0) is the newest. One thread does a whole look-up.
 template <class Tail> __device__ __forceinline__ Successor successor_of(const TextView& text, const Tail& tail, int size) {
-    int place[RUNS], said[RUNS];
+    int place[RUNS], token_there[RUNS];
     u32 hash = 0;
 #pragma unroll
     for (int run = 0; run < RUNS; ++run) {
@@ -44,10 +44,10 @@ template <class Tail> __device__ __forceinline__ Successor successor_of(const Te
         place[run] = run < size ? text.last[run << SLOT_BITS | hash >> (32 - SLOT_BITS)] : -1;
     }
 #pragma unroll
-    for (int run = 0; run < RUNS; ++run) said[run] = place[run] < 0 ? -1 : text.tokens[place[run]];
+    for (int run = 0; run < RUNS; ++run) token_there[run] = place[run] < 0 ? -1 : text.tokens[place[run]];
 #pragma unroll
     for (int run = RUNS - 1; run >= 0; --run) {
-        if (said[run] < 0 || said[run] != tail(0)) continue;
+        if (token_there[run] < 0 || token_there[run] != tail(0)) continue;
         const int at = place[run], longest = min(min(size, LONGEST), at + 1);
         int match = 1;
         while (match < longest && text.tokens[at - match] == tail(match)) ++match;
@@ -62,7 +62,7 @@ constexpr int FOLLOWED = 9, RUN_LANES = FOLLOWED + 1;
 static_assert(RUNS * RUN_LANES <= WARP && FOLLOWED <= LONGEST, "lanes of a look-up");
 
 struct LookUp {
-    int place, said;  // the place of the lane's run, and the token that the lane loaded near it
+    int place, token_there;  // the place of the lane's run, and the token that the lane loaded near it
     bool counts;      // whether that token is compared
 
     // Whether there is anything to verify; the same in all lanes.
@@ -85,14 +85,14 @@ __device__ __forceinline__ LookUp look_up(const TextView& text, const int (&newe
     it.place = text.last[at];
     if (mine >= size) it.place = -1;
     const bool there = mine < RUNS && it.place >= 0 && back <= min(size, it.place + 1);
-    it.said = text.tokens[there ? it.place + 1 - back : 0];
+    it.token_there = text.tokens[there ? it.place + 1 - back : 0];
     it.counts = there && back > 0;
     return it;
 }
 
 // The result, in every lane. `own`: the token at the end of the sequence that the lane compares.
 __device__ __forceinline__ Successor verified(const LookUp& it, int own) {
-    const u32 same = __ballot_sync(FULL_WARP, it.counts & (it.said == own));
+    const u32 same = __ballot_sync(FULL_WARP, it.counts & (it.token_there == own));
     u32 equal = 0;  // from bit 0 on, tokens backwards that are the same
     int from = 0;
 #pragma unroll
@@ -101,7 +101,7 @@ __device__ __forceinline__ Successor verified(const LookUp& it, int own) {
         if (begins(these, run + 1)) equal = these, from = run * RUN_LANES;
     }
     const int match = begins(equal, 2) + begins(equal, 3) + begins(equal, 5) + begins(equal, 9);  // as class_of
-    return {__shfl_sync(FULL_WARP, it.said, from), equal ? match : -1};
+    return {__shfl_sync(FULL_WARP, it.token_there, from), equal ? match : -1};
 }
 
 // Prefetch the table and the text of `ints` numbers into the L2, from which a step's weights have evicted them. All

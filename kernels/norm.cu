@@ -2,7 +2,7 @@
 // for the next matmul.
 //
 // A row is spread over a cluster of CLUSTER blocks (one where there are no clusters), one warp per 256 elements: a lane
-// loads its 8 elements of h, of the first HELD partials and of the weight before it adds anything, and the blocks
+// loads its 8 elements of h, of the first PREFETCHED partials and of the weight before it adds anything, and the blocks
 // exchange their sums of squares, so a row costs about one trip to the L2. Squares are summed per group and the groups
 // in order, whatever the cluster, a warp's iterations and the other rows are.
 //
@@ -33,7 +33,7 @@ constexpr int THREADS = 32 * WARPS;
 constexpr int TURNS = ceil_div(SHARE, WARPS);
 constexpr int STEP = CLUSTER * WARPS;  // groups of a turn
 // Partials that there are registers for: of a narrow row as many as a row of experts has.
-constexpr int HELD = TURNS > 1 ? 2 : WARPS > 20 ? 4 : WARPS <= 8 && SPLIT_K <= 12 ? 12 : 8;
+constexpr int PREFETCHED = TURNS > 1 ? 2 : WARPS > 20 ? 4 : WARPS <= 8 && SPLIT_K <= 12 ? 12 : 8;
 static_assert(WIDTH % 8 == 0, "a lane holds 8 elements");
 
 // grid (CLUSTER * rows), block THREADS. h f32 [rows][WIDTH]; partials f32 [SPLIT_K][rows][WIDTH]; weight (WIDTH);
@@ -66,7 +66,7 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
     const int k0 = group0 * ACTS_GROUP + 8 * lane_id();
     Span<8> x[TURNS], w[TURNS];
 #if SPLIT_K > 0
-    PartialSpan<SPLIT_K, 8, HELD> added[TURNS];
+    PartialSpan<SPLIT_K, 8, PREFETCHED> added[TURNS];
 #endif
     pdl_launch();
 #if CLUSTER > 1

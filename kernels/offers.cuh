@@ -31,8 +31,8 @@ __device__ __forceinline__ u32 lanes_of_least(u32 among, u64 number) {
 
 // Offers in any order: the least key is the best, the least tie the best of equal keys. NOTHING is the key of an empty
 // slot. `size` is the same in all lanes.
-template <int ROOM> struct Offers {
-    u64 key[ROOM], tie[ROOM];
+template <int CAPACITY> struct Offers {
+    u64 key[CAPACITY], tie[CAPACITY];
 
     // The slot of the best offer, in every lane; -1 if there is none.
     __device__ __forceinline__ int best(int size) const {
@@ -68,13 +68,13 @@ __device__ __forceinline__ Found better_of(const Found& a, const Found& b) {
 }
 
 // Offers whose slots are never reused, so that of equal keys the lowest slot is the oldest. Call `clear` before use.
-template <int ROOM> struct OffersInTurn {
+template <int CAPACITY> struct OffersInTurn {
     static constexpr int AT_ONCE = 4 * WARP;  // keys that are loaded together, without a check whether they exist
-    u64 key[ceil_div(ROOM, AT_ONCE) * AT_ONCE];
+    u64 key[ceil_div(CAPACITY, AT_ONCE) * AT_ONCE];
 
     // All threads of the block call; a barrier must follow before the first offer.
     __device__ __forceinline__ void clear() {
-        for (int slot = threadIdx.x; slot < ceil_div(ROOM, AT_ONCE) * AT_ONCE; slot += blockDim.x) key[slot] = NOTHING;
+        for (int slot = threadIdx.x; slot < ceil_div(CAPACITY, AT_ONCE) * AT_ONCE; slot += blockDim.x) key[slot] = NOTHING;
     }
 
     // The best of the first `size` slots, in every lane.

@@ -41,7 +41,7 @@ struct Paired {
 
     __device__ __forceinline__ void store(Pairing* best) const {
         if (slot >= PAIR_CANDIDATES || rank >= MAX_WIDTH) return;
-        const double p = exp(double(log_prob)), kept = fmin(fmax(p, SMALLEST), 1 - SMALLEST);
-        best[rank] = {log_prob, float(p), float(log(kept / (1 - kept))), there ? slot : -1};
+        const double p = exp(double(log_prob)), clamped = fmin(fmax(p, SMALLEST), 1 - SMALLEST);
+        best[rank] = {log_prob, float(p), float(log(clamped / (1 - clamped))), there ? slot : -1};
     }
 };

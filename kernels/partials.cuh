@@ -42,10 +42,10 @@ template <int N> struct Span {
     }
 };
 
-// N neighbours of one row in all partials, HELD of them loaded early and the rest when they are added up. The column and
+// N neighbours of one row in all partials, PREFETCHED of them loaded early and the rest when they are added up. The column and
 // the partials' width are multiples of 4.
-template <int COUNT, int N, int HELD = 8> struct PartialSpan {
-    static constexpr int EARLY = COUNT < HELD ? COUNT : HELD;
+template <int COUNT, int N, int PREFETCHED = 8> struct PartialSpan {
+    static constexpr int EARLY = COUNT < PREFETCHED ? COUNT : PREFETCHED;
     Span<N> partial[EARLY];
     const float* rest;
     u64 step;

@@ -62,7 +62,7 @@ template <class F> struct PlaneCodes {
 
     __device__ __forceinline__ explicit PlaneCodes(const u32 (&a)[2][4]) {
         static_assert(PLANE_BITS <= F::MAX_PLANE_BITS, "the weights' codes or their sums have no room for that");
-        constexpr u32 KEPT = 0x01010101u * (0xffu >> PLANE_BITS);
+        constexpr u32 LOW_BITS = 0x01010101u * (0xffu >> PLANE_BITS);
 #pragma unroll
         for (int s = 0; s < 2; ++s) {
 #pragma unroll
@@ -79,7 +79,7 @@ template <class F> struct PlaneCodes {
                     }
                 } else if constexpr (STACKED && F::CODES == Codes::HIGH) {
                     // Bytes shifted right, their signs kept.
-                    lower[s][i] = (a[s][i] >> PLANE_BITS & KEPT) | (prmt(a[s][i], 0, 0xba98u) & ~KEPT);
+                    lower[s][i] = (a[s][i] >> PLANE_BITS & LOW_BITS) | (prmt(a[s][i], 0, 0xba98u) & ~LOW_BITS);
                 }
             }
         }

@@ -18,8 +18,8 @@
 
 constexpr int SCORES = EXPERTS + SHARED_GATES;  // of a row
 constexpr int ROUTER_STEP = 4 * WARP;
-constexpr int MAX_HELD = 16;  // fours of a row of weights that a lane holds at a time
-constexpr int HELD_FOURS = ceil_div(WIDTH, ROUTER_STEP) < MAX_HELD ? ceil_div(WIDTH, ROUTER_STEP) : MAX_HELD;
+constexpr int MAX_FOURS = 16;  // fours of a row of weights that a lane loads at a time
+constexpr int FOURS = ceil_div(WIDTH, ROUTER_STEP) < MAX_FOURS ? ceil_div(WIDTH, ROUTER_STEP) : MAX_FOURS;
 
 static_assert(WIDTH % 4 == 0, "a lane holds 4 elements");
 
@@ -36,16 +36,16 @@ extern "C" __global__ void router(
     pdl_launch();
     if (expert >= SCORES) return;
     const float* from = expert < EXPERTS ? weight + (u64)expert * WIDTH : gate;
-    Span<4> held[HELD_FOURS];
+    Span<4> weights[FOURS];
     float sum[TURN] = {};
     int last = 0;  // of the rows that are live
 #pragma unroll 1
-    for (int begin = 0; begin < WIDTH; begin += HELD_FOURS * ROUTER_STEP) {
+    for (int begin = 0; begin < WIDTH; begin += FOURS * ROUTER_STEP) {
 #pragma unroll
-        for (int i = 0; i < HELD_FOURS; ++i) {
+        for (int i = 0; i < FOURS; ++i) {
             const int k = begin + i * ROUTER_STEP + k0;
-            held[i].zero();
-            if (k < WIDTH) held[i].load(from + k);
+            weights[i].zero();
+            if (k < WIDTH) weights[i].load(from + k);
         }
         if (begin == 0) {
             pdl_wait();
@@ -54,7 +54,7 @@ extern "C" __global__ void router(
         }
         // Rows in parallel: their loads overlap, and their sums do not wait for each other.
 #pragma unroll
-        for (int i = 0; i < HELD_FOURS; ++i) {
+        for (int i = 0; i < FOURS; ++i) {
             const int k = begin + i * ROUTER_STEP + k0;
             if (k >= WIDTH) break;
             Span<4> part[TURN];
@@ -62,10 +62,10 @@ extern "C" __global__ void router(
             for (int r = 0; r < TURN; ++r) part[r].load(x + (u64)min(row0 + r, last) * WIDTH + k);
 #pragma unroll
             for (int r = 0; r < TURN; ++r) {
-                sum[r] = __fmaf_rn(held[i].at[0].x, part[r].at[0].x, sum[r]);
-                sum[r] = __fmaf_rn(held[i].at[0].y, part[r].at[0].y, sum[r]);
-                sum[r] = __fmaf_rn(held[i].at[0].z, part[r].at[0].z, sum[r]);
-                sum[r] = __fmaf_rn(held[i].at[0].w, part[r].at[0].w, sum[r]);
+                sum[r] = __fmaf_rn(weights[i].at[0].x, part[r].at[0].x, sum[r]);
+                sum[r] = __fmaf_rn(weights[i].at[0].y, part[r].at[0].y, sum[r]);
+                sum[r] = __fmaf_rn(weights[i].at[0].z, part[r].at[0].z, sum[r]);
+                sum[r] = __fmaf_rn(weights[i].at[0].w, part[r].at[0].w, sum[r]);
             }
         }
     }

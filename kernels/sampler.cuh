@@ -96,10 +96,10 @@ struct Row {
         }
     }
 
-    __device__ __forceinline__ double kept(double value) const { return __ddiv_rn(__dsub_rn(value, best), temperature); }
+    __device__ __forceinline__ double exponent_of(double value) const { return __ddiv_rn(__dsub_rn(value, best), temperature); }
 
     __device__ __forceinline__ u64 weight(double value) const {
-        const double exponent = kept(value);
+        const double exponent = exponent_of(value);
         return exponent < NO_WEIGHT ? 0 : __double2ull_rn(exp(exponent) * ONE);
     }
 
@@ -243,7 +243,7 @@ __device__ int Row::draw(const Place& border, double min_p, u64 seed, u64 positi
         if (about < -GUMBEL_SPREAD) return;
         const u32 word = philox(seed, position, u32(i));
         if (about + gumbel_about(word) < score - MARGIN) return;
-        const double exponent = kept(v);
+        const double exponent = exponent_of(v);
         if (!place(v, i).up_to(border) || (min_p > 0 && exp(exponent) < min_p)) return;
         const double mine = __dadd_rn(exponent, gumbel(word));
         if (mine > score || (mine == score && (v > value || (v == value && i < id)))) score = mine, value = v, id = i;

@@ -10,9 +10,9 @@
 
 static_assert(WIDTH % 8 == 0 && UP_AT % 4 == 0, "a lane holds 8 elements");
 
-// HELD: partials of gates, and of ups, that are loaded together.
-template <int HELD = 8> struct SwigluSpan {
-    PartialSpan<SPLIT_K, 8, HELD> gate, up;
+// PREFETCHED: partials of gates, and of ups, that are loaded together.
+template <int PREFETCHED = 8> struct SwigluSpan {
+    PartialSpan<SPLIT_K, 8, PREFETCHED> gate, up;
 
     // Elements k..; zeros past the row's end.
     __device__ __forceinline__ void load(const float* partials, int rows, int width, int row, int k) {

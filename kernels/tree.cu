@@ -5,7 +5,7 @@
 //                     another block only prefetches
 //   step_begin        one thread: when a step began; verify_begin: when the pass did, where the host edited the tree
 //
-// With TEXT a tree by value takes successors from the conversation's own text too (text.cuh), no deeper than the
+// With TEXT a tree by value takes successors from the conversation's own text too (ngrams.cuh), no deeper than the
 // drafts: tokens that followed the same tokens are offered below every node, and `copied` tells the host which nodes
 // came from there. A second block prefetches the text into the L2 while the drafter ends.
 //
@@ -70,17 +70,17 @@ struct Tree {
     // Whether a candidate qualifies. Lanes whose `mine` is true store theirs in `slot`, or leave the slot empty where
     // it does not.
     __device__ __forceinline__ bool offer(bool mine, int slot, int depth, int rank, int parent) {
-        bool wanted = depth < depths && rank < width;
+        bool offered = depth < depths && rank < width;
         Choice choice = {};
-        if (wanted) {
+        if (offered) {
             choice = choices.at(depth, rank, b.slot[parent]);
-            wanted = choice.slot >= 0 && (choice.log_prob >= floor || (depth == 0 && rank == 0));
+            offered = choice.slot >= 0 && (choice.log_prob >= floor || (depth == 0 && rank == 0));
         }
         if (mine) {
             b.offers.tie[slot] = u64(u32(choice.token)) << 32 | u64(depth) << 24 | u64(rank) << 16 | u64(parent);
-            b.offers.key[slot] = wanted ? falling(b.path[parent] + choice.log_prob) : NOTHING;
+            b.offers.key[slot] = offered ? falling(b.path[parent] + choice.log_prob) : NOTHING;
         }
-        return wanted;
+        return offered;
     }
 
     // Put a node into the tree; node 0 is the root. Lanes 0..3 hold a word of the mask each.
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(TREE_THREADS) tree_build(
     __shared__ union {
         Builder fixed;
         ValueBuilder learned;
-    } room;
+    } shared;
     pdl_launch();
 #ifdef TEXT
     if (blockIdx.x) return come_closer(text, ints);
@@ -153,17 +153,17 @@ extern "C" __global__ void __launch_bounds__(TREE_THREADS) tree_build(
 #ifdef TEXT
         const TextView view = {text, text + (RUNS << SLOT_BITS)};
         const int known = st->prompt_length + st->answered;
-        ValueTree tree{st, room.learned, given, max(depths, 0), width, stop_id, 0, 0, view, known, 0, 0};
+        ValueTree tree{st, shared.learned, given, max(depths, 0), width, stop_id, 0, 0, view, known, 0, 0};
         tree.build(budget);
         // Pinned, as the ring; whole when this kernel ends, so long before the step is reported.
         if (threadIdx.x == 0) copied[st->steps % slots] = tree.copied;
 #else
-        ValueTree{st, room.learned, given, max(depths, 0), width, stop_id, 0, 0}.build(budget);
+        ValueTree{st, shared.learned, given, max(depths, 0), width, stop_id, 0, 0}.build(budget);
 #endif
         stamp(stamps, VERIFY_BEGIN);
         return;
     }
-    Builder& builder = room.fixed;
+    Builder& builder = shared.fixed;
     // To shared memory, since the nodes read one candidate after the other.
     for (int i = threadIdx.x; i < depths * MAX_WIDTH; i += TREE_THREADS) {
         (&builder.candidate[0][0])[i] = (&st->candidate[0][0])[i];
@@ -198,8 +198,8 @@ extern "C" __global__ void __launch_bounds__(TREE_THREADS) tree_build(
         // Its next sibling takes its place, and its first child a new one.
         const bool child = lane == 1, mine = lane == 0 || (child && below);
         const int from = child ? node : parent, next = child ? 0 : rank + 1;
-        const bool wanted = tree.offer(mine, child ? tree.size : slot, depth + child, next, from);
-        tree.size += __any_sync(FULL_WARP, mine && child && wanted);
+        const bool offered = tree.offer(mine, child ? tree.size : slot, depth + child, next, from);
+        tree.size += __any_sync(FULL_WARP, mine && child && offered);
     }
     if (lane_id() == 0) st->n = tree.n;
     stamp(stamps, VERIFY_BEGIN);

@@ -292,9 +292,9 @@ struct ValueTree {
 
     // The newest tokens at the root, from the answer and the prompt before it. One warp calls.
     __device__ __forceinline__ void begin_tails() {
-        const int lane = lane_id(), at = known - 1 - lane, said = at - st->prompt_length;
+        const int lane = lane_id(), at = known - 1 - lane, answered = at - st->prompt_length;
         if (lane >= LONGEST) return;
-        const int token = lane == 0 ? st->root : at < 0 ? 0 : said >= 0 ? st->history[said % HISTORY] : text.tokens[at];
+        const int token = lane == 0 ? st->root : at < 0 ? 0 : answered >= 0 ? st->history[answered % HISTORY] : text.tokens[at];
         b.tail[0][lane] = b.line[LONGEST - 1 - lane] = token;
     }
 

@@ -1,6 +1,8 @@
-"""What `auto` loses by a drafter that is never right, against plain decoding, on the demo pair.
+"""What `auto` loses by a drafter that is never right, against plain decoding, on the demo pair or a synthetic one.
 
-    python -m tools.bench.dead_drafter [--device cuda] [--rounds 9] [--seconds 120]
+    python -m tools.bench.dead_drafter [--device cuda] [--rounds 9] [--seconds 120] [--folder FOLDER --model 27b]
+
+A synthetic pair (--folder, where its files are written if missing) has random weights, so its drafts are never right.
 
 The MTP head gets a projection of zeros, the block drafter an output norm of noise. Each round is an answer by plain
 decoding and one by `auto` with nothing learned, the order turned from round to round; the losses are medians over the
@@ -17,12 +19,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from dflash_core import Engine, Knobs, load_draft, load_target
+from dflash_core.bench.family_models import MODELS
 from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.events import StepEvent
 from dflash_core.formats.gguf import open_gguf
@@ -30,10 +33,12 @@ from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
 from dflash_core.text.prompt import Prompting
 from dflash_tui.application import collector
+from tools.bench.engines import synthetic_or_demo
 from tools.bench.tool import run_tool
 
 QUESTION = "Why is the sky blue?"
 LENGTHS = (256, 2000)
+CONTEXT = 4096
 
 
 def written(folder: Path) -> dict[str, Path]:
@@ -49,11 +54,8 @@ def written(folder: Path) -> dict[str, Path]:
     return found
 
 
-def timed(engine: Engine, knobs: Knobs, *, processor: bool) -> tuple[float, int, int]:
+def timed(engine: Engine, ids: Sequence[int], knobs: Knobs, *, processor: bool) -> tuple[float, int, int]:
     """Seconds of an answer after its first token, its further tokens, and how many steps drafted."""
-    ids = build_prompt(
-        Prompting(engine.target.tokenizer, engine.target.template, False), [Message("user", QUESTION)]
-    ).ids
     clock = time.process_time if processor else time.perf_counter
     began, tokens, drafts = clock(), 0, 0
     for event in engine.generate(ids, knobs):
@@ -64,7 +66,9 @@ def timed(engine: Engine, knobs: Knobs, *, processor: bool) -> tuple[float, int,
     return clock() - began, tokens, drafts
 
 
-def rounds(engine: Engine, length: int, count: int, *, processor: bool) -> Iterator[dict[str, float]]:
+def rounds(
+    engine: Engine, ids: Sequence[int], length: int, count: int, *, processor: bool
+) -> Iterator[dict[str, float]]:
     """Rounds of one answer each way; the one before them warms both up and is left out."""
     for at in range(count + 1):
         base = Knobs(temperature=0.8, seed=at, ignore_eos=True, max_tokens=length)
@@ -72,7 +76,7 @@ def rounds(engine: Engine, length: int, count: int, *, processor: bool) -> Itera
         took = dict[str, tuple[float, int, int]]()
         for way in ways:
             engine.forget_learned()
-            took[way] = timed(engine, base.replace(drafting=way), processor=processor)
+            took[way] = timed(engine, ids, base.replace(drafting=way), processor=processor)
         (plain, tokens, _), (auto, _, drafts) = took["plain"], took["auto"]
         if at:
             yield {
@@ -83,23 +87,36 @@ def rounds(engine: Engine, length: int, count: int, *, processor: bool) -> Itera
             }
 
 
+def engines(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Engine, Sequence[int]]]:
+    """Kind of drafter, an engine with it and a prompt: of the synthetic pair, or of the demo's drafters spoiled in
+    `folder`."""
+    if options.folder is not None:
+        engine = synthetic_or_demo(options.model, options.folder, options.device, CONTEXT)
+        yield options.model, engine, engine.target.tokenizer.encode(QUESTION)
+        return
+    target = load_target(demo_target_path(), device=options.device)
+    ids = build_prompt(Prompting(target.tokenizer, target.template, False), [Message("user", QUESTION)]).ids
+    for kind, file in written(folder).items():
+        yield kind, Engine(target, load_draft(file, target=target)), ids
+
+
 def main() -> None:
-    """Measure both drafters at both lengths."""
+    """Measure each drafter at both lengths."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=120.0, help="no further round begins after these")
+    parser.add_argument("--folder", type=Path, help="folder of synthetic files, written if missing (the demo pair)")
+    parser.add_argument("--model", choices=sorted(MODELS), default="27b", help="which synthetic files")
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
-    target = load_target(demo_target_path(), device=options.device)
     with tempfile.TemporaryDirectory() as folder:
-        for kind, file in written(Path(folder)).items():
-            engine = Engine(target, load_draft(file, target=target))
+        for kind, engine, ids in engines(options, Path(folder)):
             collector.calm(tidied=False)
             processor = not engine.session.capabilities.on_device if engine.session.capabilities else True
             for length in LENGTHS:
                 found = list[dict[str, float]]()
-                for one in rounds(engine, length, options.rounds, processor=processor):
+                for one in rounds(engine, ids, length, options.rounds, processor=processor):
                     found.append(one)
                     if time.monotonic() > end:
                         break

@@ -38,7 +38,7 @@ class DeviceNgrams:
 
     def launch(self, changes: int) -> Launch:
         """The launch that applies the list of changes at the address `changes`."""
-        return Launch("text_news.cu", "text_news", {}, 1, CHANGE_THREADS, [np.uint64(changes), self._text])
+        return Launch("text_update.cu", "text_update", {}, 1, CHANGE_THREADS, [np.uint64(changes), self._text])
 
     def follow(self, text: NgramTable) -> None:
         """Update the arrays, after the queued steps: only with new tokens, or completely if the text was cut or has
