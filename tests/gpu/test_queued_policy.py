@@ -129,6 +129,7 @@ def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
     for from_text in (True, False):
         session, _ = planted(FILE, [], ())
         policy = Knowing(session, NgramTable([*prompt()[:7], *expected]))
+        proven(policy)
         runner = Runner(session, frozenset(), CONTEXT, vocab, policy=policy)
         found, steps = answered(runner, knobs.replace(from_text=from_text))
         assert found == expected
@@ -290,7 +291,7 @@ def driven(taken: int, steps: int) -> tuple[QueuedPolicy, list[str], list[int]]:
 
 def test_the_width_follows_what_it_brings() -> None:
     policy, modes, rows = driven(taken=3, steps=60)
-    assert modes == ["plain", *["tree"] * 59]
+    assert modes == ["plain"] * queued.SOON + ["tree"] * (60 - queued.SOON)
     assert set(rows[-20:]) == {8}, "with chances of 0.7 a step, nodes past the eighth bring too little"
     assert "rows pay; the next 8 cost" in policy.next(Knobs()).reason
 
@@ -315,8 +316,10 @@ def test_one_try_is_under_way_at_a_time() -> None:
         return modes
 
     assert queue(3) == ["plain"] * 3
-    policy.observe(_step(1, 1, "plain"))
-    assert policy.busy_soon
+    for _ in range(queued.SOON):
+        assert policy.busy_soon
+        assert queue(1) == ["plain"]
+        policy.observe(_step(1, 1, "plain"))
     assert queue(4) == ["tree", "plain", "plain", "plain"]
     policy.observe(_step(1, 1, "plain"))
     assert queue(1) == ["plain"], "the try's result is not known"

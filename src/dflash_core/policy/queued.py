@@ -150,7 +150,7 @@ class QueuedPolicy(AutoPolicy):
         arm, costs, most = self.arm, self.arm.costs, max_nodes(knobs) + 1
         known, tokens = self._drafts(arm).get(QUEUED, Found()), self._expected(arm).tokens
         if not (costs.knows_plain and (known.steps or self._begun)):
-            self._batch = 1 if costs.knows_plain else MIN_STEPS
+            self._batch = MIN_STEPS if known.steps else SOON
             return Decision("plain", 0, "a plain step, to see what it costs")
         allowance, rate, curve, plain = self._allowance, self._rate(arm), costs.curve(), costs.plain
         widths = [rows for rows in CHOICES if rows <= most] or [most]
@@ -168,11 +168,13 @@ class QueuedPolicy(AutoPolicy):
         # A drafter that was never right, or is not known to pay, drafts one step at a time, between plain steps.
         risk = max(takes + self._waits - 1, MIN_TRY_LOSS)
         missing = risk - (allowance.left if pays else allowance.spare)
-        if missing <= 0 and self._since == WAITING:  # what the last one cost is known
+        # Plain steps come before: those in which more are queued, and those that show what the last try cost.
+        first = WAITING - self._since if self._begun else SOON
+        if missing <= 0 and first == 0:
             why = decision.reason if pays else f"drafts are tried again; {risk:.1f} plain steps may be lost"
             self._tries = replace(decision, reason=why)
             return self._tries
-        self._batch = min(max(math.floor(missing / SHARE), WAITING - self._since, 1), MAX_PLAIN_BATCH)
+        self._batch = min(max(math.floor(missing / SHARE), first, 1), MAX_PLAIN_BATCH)
         brought = f"{tokens:.1f} tokens for {takes:.1f} plain steps"
         return Decision("plain", 0, f"drafts bring {brought}; they are tried again")
 
