@@ -48,7 +48,7 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", '{"messages": [{"role": "user", "content": "\\ud800"}]}', None),
     ("/v1/chat/completions", '{"temperature": NaN, "messages": []}', None),
     ("/v1/chat/completions", "[" * 100_000, None),
-    ("/v1/chat/completions", {}, None),
+    ("/v1/chat/completions", {}, "messages"),
     ("/v1/chat/completions", {"messages": []}, "messages"),
     ("/v1/chat/completions", chat(messages=[{"role": "system", "content": "a"}]), "messages"),
     ("/v1/chat/completions", chat(messages=[*HELLO, {"role": "assistant", "content": "a"}]), "messages"),

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 from tools.bench import share
-from tools.bench.predict import counted_products, predict
+from tools.bench.predict import counted_products, main, predict
 from tools.bench.step_bench import StepReport, Timed
 
 from dflash_core.backends.cuda.meta import MetaUpload
@@ -87,3 +87,15 @@ def test_slower_memory_and_kernels_one_by_one_take_longer() -> None:
     assert slow.plain_ms > fast.plain_ms
     assert slow.tree_ms > fast.tree_ms > fast.plain_ms
     assert predict(alone, 0.5e12).plain_ms > 1.6 * slow.plain_ms
+
+
+def test_a_prediction_from_another_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Regression: a traceback."""
+    (tmp_path / "steps.json").write_text('{"rows": []}')
+    monkeypatch.setattr("sys.argv", ["predict", str(tmp_path / "steps.json")])
+    with pytest.raises(SystemExit) as refusal:
+        main()
+    assert refusal.value.code == 2
+    assert "describes no card, expected what tools.bench.steps --share has written" in capsys.readouterr().err

@@ -83,7 +83,10 @@ def _passes(product: Product, card: Card, rows: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path)
-    found = json.loads(parser.parse_args().file.read_text())["card"]
+    file = parser.parse_args().file
+    found = json.loads(file.read_text()).get("card")
+    if found is None:
+        parser.error(f"{file} describes no card, expected what tools.bench.steps --share has written; name that file")
     card = Card(found["multiprocessors"], found["shared_bytes"], overlaps=found["overlaps"])
     sys.stdout.write(json.dumps(asdict(predict(card, found["read_bandwidth"]))) + "\n")
 

@@ -16,6 +16,7 @@ from dflash_tui.server.request_error import RequestError, invalid
 PATIENCE_S = 60.0
 """How long the next part of a body may take."""
 Decoded = TypeVar("Decoded")
+_MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
 _PLACE = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -69,6 +70,9 @@ def decode(body: bytes, kind: type[Decoded]) -> Decoded:
         message = str(error)
         place = _PLACE.search(message)
         path = place["path"] if place else None
+        if missing := _MISSING.match(message):
+            path = f"{path}.{missing['name']}" if path else missing["name"]
+            raise invalid(f"{path} is missing: this request needs it", path) from None
         raise invalid(_PLACE.sub("", message) + (f" at {path}" if path else ""), path or None) from None
     except KnobError as error:  # of a whole set of knobs, which checks itself
         raise invalid(str(error), "knobs") from None
