@@ -1,5 +1,5 @@
 // Full attention of the target, between its matmuls: attn_prepare -> attn_split -> attn_combine. In plain decoding one
-// kernel does the work of the first two: attention_alone.cu.
+// kernel does the work of the first two: attention_single_row.cu.
 //
 // Rows are nodes node0.. of the tree in `st`; node i has position length + depth[i], its key and value in slot
 // length + i. Heads are HEAD_DIM wide; query head h reads kv head h / GROUP. The work is attention.cuh's.
@@ -58,10 +58,10 @@ struct SharedView : Window {
     int part, begin, keys, last;  // begin: the first tile of a near part
     static constexpr int step0 = 0;
 
-    __device__ SharedView(const Tree& tree, const PackedRows& rows, int held, int part, int splits, const Window& window)
+    __device__ SharedView(const Tree& tree, const PackedRows& rows, int max_rows, int part, int splits, const Window& window)
         : Window(window), tree(tree), tiles{part - FIRST_SPLIT, splits}, recent(part, tree.length), part(part), begin(0) {
         const int first = rows.first / GROUP;
-        last = (rows.first + min(rows.live, held) - 1) / GROUP;
+        last = (rows.first + min(rows.live, max_rows) - 1) / GROUP;
         const int deepest = tree.length + tree.node0 + last;  // no row has a later position
         if (!near()) {
             keys = end_of(deepest) * TILE;
@@ -196,15 +196,15 @@ __device__ __attribute__((noinline)) void attend_piece(
                            : gridDim.x - 1 - blockIdx.x + gridDim.x * (turn - deal->from_first) - deal->own;
     if (split || item >= 0) {
         const int row_blocks = split ? deal->far_blocks() : deal->near_blocks;
-        const int held = split ? deal->far_rows : NEAR_ROWS;
-        const int which = item / row_blocks, first = item % row_blocks * held;
+        const int max_rows = split ? deal->far_rows : NEAR_ROWS;
+        const int which = item / row_blocks, first = item % row_blocks * max_rows;
         const PackedRows some = {int(blockIdx.y), int(gridDim.y), rows * GROUP, first, deal->live * GROUP - first};
         const int part = split ? FIRST_SPLIT + which : which;
-        const SharedView view(tree, some, held, part, splits, *deal);
+        const SharedView view(tree, some, max_rows, part, splits, *deal);
         constexpr bool ALIKE = NEAR_TILES == ROW_TILES;
         if constexpr (!SPLITS) {
             attend<NEAR_TILES, NewestForm>(view, some, part, queries, newest, tiles, out, stats);
-        } else if (ALIKE || held == ROWS) {
+        } else if (ALIKE || max_rows == ROWS) {
             attend<ROW_TILES>(view, some, part, queries, cache, tiles, out, stats);
         } else {
             attend<NEAR_TILES>(view, some, part, queries, cache, tiles, out, stats);
@@ -223,13 +223,13 @@ __device__ __attribute__((noinline)) void attend_piece(
         for (int before = 0; before < node / 64; before++) depth += __popcll(mask[before]);
         path[depth] = node;
     }
-    const PackedRows alone = {int(blockIdx.y), int(gridDim.y), rows * GROUP, row * GROUP, GROUP};
+    const PackedRows single = {int(blockIdx.y), int(gridDim.y), rows * GROUP, row * GROUP, GROUP};
 #pragma unroll 1
     for (int tile = tree.common(); tile <= position / TILE; tile++) {
         __syncthreads();  // the path is written, and all threads have finished the previous tile
         const int keys = deal->hides(position, tile * TILE) ? 0 : position + 1;
         const NodeView view(tile, tree.length, keys, path, newest, *deal);
-        attend<NODE_TILES, NewestForm>(view, alone, tile % NEAR, queries, newest, tiles, out, stats);
+        attend<NODE_TILES, NewestForm>(view, single, tile % NEAR, queries, newest, tiles, out, stats);
     }
 }
 

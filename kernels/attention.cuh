@@ -72,16 +72,16 @@ __device__ __forceinline__ PackedRows packed_rows(int rows, int live) {
 }
 
 // Shared memory of attend with TILES tiles of 16 rows per row warp.
-template <int TILES, class Form> struct Room {
-    static constexpr int HELD = 16 * TILES * ROW_WARPS;
-    half *const queries, *const weights;          // [HELD][HEAD_DIM], [HELD][TILE]
+template <int TILES, class Form> struct SharedLayout {
+    static constexpr int TILE_ROWS = 16 * TILES * ROW_WARPS;
+    half *const queries, *const weights;          // [TILE_ROWS][HEAD_DIM], [TILE_ROWS][TILE]
     half *const key_halves, *const value_halves;  // [TILE][HEAD_DIM], K or V of a step, where they are unpacked once
     u8* const ring;                               // [IN_FLIGHT][K, V][TILE][STRIDE]
-    float* const exchange;                        // [COLUMNS][HELD]
+    float* const exchange;                        // [COLUMNS][TILE_ROWS]
 
-    __device__ __forceinline__ explicit Room(u8* shared)
-        : queries(reinterpret_cast<half*>(shared)), weights(queries + HELD * HEAD_DIM),
-          key_halves(weights + HELD * TILE), value_halves(key_halves + (Form::APART ? TILE * HEAD_DIM : 0)),
+    __device__ __forceinline__ explicit SharedLayout(u8* shared)
+        : queries(reinterpret_cast<half*>(shared)), weights(queries + TILE_ROWS * HEAD_DIM),
+          key_halves(weights + TILE_ROWS * TILE), value_halves(key_halves + (Form::APART ? TILE * HEAD_DIM : 0)),
           ring(reinterpret_cast<u8*>(key_halves + Form::HALF_TILES * TILE * HEAD_DIM)),
           exchange(reinterpret_cast<float*>(ring + Form::IN_FLIGHT * Form::STAGE)) {}
 };
@@ -90,8 +90,8 @@ template <int TILES, class Form> struct Room {
 struct CopiedQueries {
     const half* q;
 
-    template <int HELD> __device__ __forceinline__ void bring(half* tile, const PackedRows& rows) const {
-        copy_rows<HEAD_DIM, HELD, THREADS>(tile, q + rows.query() * HEAD_DIM, rows.live);
+    template <int TILE_ROWS> __device__ __forceinline__ void bring(half* tile, const PackedRows& rows) const {
+        copy_rows<HEAD_DIM, TILE_ROWS, THREADS>(tile, q + rows.query() * HEAD_DIM, rows.live);
     }
     __device__ __forceinline__ bool ready() const { return true; }
 };
@@ -103,7 +103,7 @@ struct CopiedQueries {
 // stride = GROUP * rows of the pass. The cache is kv.cuh's; memory past the keys may hold anything. A block has THREADS
 // threads that attend, its first ones, and TILES tiles of 16 rows per row warp; `shared`: see
 // backends/cuda/layers/split_attention.py. `source`: where the queries come from
-//   bring<HELD>(tile, rows)  starts copying them to the tile, in the first group of copies; rows past the live ones are
+//   bring<TILE_ROWS>(tile, rows)  starts copying them to the tile, in the first group of copies; rows past the live ones are
 //                            zeros
 //   ready()                  called once, with the first copies under way and before a result is written: false to give
 //                            up; else what does not come with the copies is in shared memory
@@ -122,7 +122,7 @@ __device__ __forceinline__ void attend(
 ) {
     using Keys = typename Form::Keys;
     using Values = typename Form::Values;
-    constexpr int HELD = Room<TILES, Form>::HELD, IN_FLIGHT = Form::IN_FLIGHT;
+    constexpr int TILE_ROWS = SharedLayout<TILES, Form>::TILE_ROWS, IN_FLIGHT = Form::IN_FLIGHT;
     constexpr bool ONCE = Form::ONCE, APART = Form::APART, VALUE_HALVES = Form::VALUE_HALVES;
     const int lane = lane_id(), quad = lane / 4, live = rows.live;
     const int row_warp = warp_id() / COLUMN_WARPS, column_warp = warp_id() % COLUMN_WARPS;
@@ -131,32 +131,32 @@ __device__ __forceinline__ void attend(
     if (view.tile(view.step0) * TILE >= view.keys) {
         if (!source.ready()) return;
         const float2 nothing = make_float2(-INFINITE, 0.0f);
-        for (int at = threadIdx.x; at < min(live, HELD); at += THREADS) {
+        for (int at = threadIdx.x; at < min(live, TILE_ROWS); at += THREADS) {
             if (view.stores((rows.first + at) / GROUP)) stats[result0 + at] = nothing;
         }
         return;
     }
 
-    const Room<TILES, Form> room(shared);
-    half *const p_tile = room.weights, *const key_halves = room.key_halves, *const value_halves = room.value_halves;
-    float* const exchange = room.exchange;
+    const SharedLayout<TILES, Form> layout(shared);
+    half *const p_tile = layout.weights, *const key_halves = layout.key_halves, *const value_halves = layout.value_halves;
+    float* const exchange = layout.exchange;
 
-    auto stage = [&](int step) { return room.ring + (step - view.step0) % IN_FLIGHT * Form::STAGE; };
+    auto stage = [&](int step) { return layout.ring + (step - view.step0) % IN_FLIGHT * Form::STAGE; };
     // Groups of copies, alternating K and V, empty past the end: the waits below count groups.
     auto fetch_keys = [&](int step) {
-        const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
-        if (wanted > 0) {
-            fetch_rows<Keys>(stage(step), cache.key(rows.kv_head, begin), wanted, view.order(begin));
+        const int begin = view.tile(step) * TILE, keys = view.keys - begin;
+        if (keys > 0) {
+            fetch_rows<Keys>(stage(step), cache.key(rows.kv_head, begin), keys, view.order(begin));
         }
         cp_async_commit();
     };
     auto fetch_values = [&](int step) {
-        const int begin = view.tile(step) * TILE, wanted = view.keys - begin;
+        const int begin = view.tile(step) * TILE, keys = view.keys - begin;
         u8* const values = stage(step) + Form::KEY_BYTES;
-        if (wanted > 0) fetch_rows<Values>(values, cache.value(rows.kv_head, begin), wanted, view.order(begin));
+        if (keys > 0) fetch_rows<Values>(values, cache.value(rows.kv_head, begin), keys, view.order(begin));
         cp_async_commit();
     };
-    source.template bring<HELD>(room.queries, rows);
+    source.template bring<TILE_ROWS>(layout.queries, rows);
 #pragma unroll
     for (int ahead = 0; ahead < max(IN_FLIGHT - 1, 1); ahead++) {
         fetch_keys(view.step0 + ahead);
@@ -165,7 +165,7 @@ __device__ __forceinline__ void attend(
 
     // This thread has rows `quad` and quad + 8 of each tile of 16 rows.
     const int row = 16 * TILES * row_warp, key = 8 * KEY_TILES * column_warp, dim = 8 * DIM_TILES * column_warp;
-    Queries<TILES> queries(room.queries, row);
+    Queries<TILES> queries(layout.queries, row);
     const u32 p_at = chunk_offset<TILE>(row + quad, key / 8) + 4 * (lane % 4);
     float best[TILES][2], weight[TILES][2][SHARES], sums[TILES][DIM_TILES][4];
 #pragma unroll
@@ -210,7 +210,7 @@ __device__ __forceinline__ void attend(
                 }
                 top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 1));
                 top = fmaxf(top, __shfl_xor_sync(FULL_WARP, top, 2));
-                if (lane % 4 == 0) tops[column_warp * HELD + at] = top;
+                if (lane % 4 == 0) tops[column_warp * TILE_ROWS + at] = top;
             }
     };
     // Weights of a step relative to the largest scores so far: P, and the earlier sums rescaled to match.
@@ -222,7 +222,7 @@ __device__ __forceinline__ void attend(
                 const int at = row + 16 * r + 8 * h + quad;
                 float top = best[r][h];
 #pragma unroll
-                for (int c = 0; c < COLUMN_WARPS; c++) top = fmaxf(top, tops[c * HELD + at]);
+                for (int c = 0; c < COLUMN_WARPS; c++) top = fmaxf(top, tops[c * TILE_ROWS + at]);
                 // A row that has seen nothing yet stays at zero: never minus infinity minus minus infinity.
                 const float base = top == -INFINITE ? 0.0f : top;
                 const float carry = exp2f(best[r][h] - base);
@@ -329,7 +329,7 @@ __device__ __forceinline__ void attend(
                 total += __shfl_xor_sync(FULL_WARP, total, 1);
                 total += __shfl_xor_sync(FULL_WARP, total, 2);
                 const int column = column_warp * SHARES + s;
-                if (lane % 4 == 0) exchange[column * HELD + row + 16 * r + 8 * h + quad] = total;
+                if (lane % 4 == 0) exchange[column * TILE_ROWS + row + 16 * r + 8 * h + quad] = total;
             }
         }
     __syncthreads();
@@ -342,7 +342,7 @@ __device__ __forceinline__ void attend(
             if (column_warp == 0 && lane % 4 == 0) {
                 float total = 0.0f;
 #pragma unroll
-                for (int c = 0; c < COLUMNS; c++) total += exchange[c * HELD + at];
+                for (int c = 0; c < COLUMNS; c++) total += exchange[c * TILE_ROWS + at];
                 stats[result0 + at] = make_float2(best[r][h], total);
             }
             float* const to = out + (result0 + at) * HEAD_DIM + dim;
@@ -383,7 +383,7 @@ __device__ __forceinline__ void merge_parts(
     const Sink& sink = {}
 ) {
     __shared__ float tops[MERGE_WARPS][WARP], totals[MERGE_WARPS][WARP], sums[MERGE_WARPS][8][WARP];
-    constexpr int TURNS = MAX_PARTS / MERGE_WARPS, HELD = 4;  // parts in flight: more would take too many registers
+    constexpr int TURNS = MAX_PARTS / MERGE_WARPS, AT_ONCE = 4;  // parts in flight: more would take too many registers
     const int lane = lane_id(), warp = warp_id(), head = element / HEAD_DIM;
     const u64 step = u64(kv_heads) * rows * GROUP;  // packed rows of a part
     const u64 packed = (u64(head / GROUP) * rows + row) * GROUP + head % GROUP;
@@ -391,20 +391,20 @@ __device__ __forceinline__ void merge_parts(
         return at < parts ? stats[at * step + packed] : make_float2(-INFINITE, 0.0f);
     };
 
-    // All statistics are loaded at once, then the parts that count, HELD at a time.
+    // All statistics are loaded at once, then the parts that count, AT_ONCE at a time.
     float top = -INFINITE, total = 0.0f;
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) top = fmaxf(top, statistics(turn * MERGE_WARPS + warp).x);
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] = 0.0f;
 #pragma unroll 1
-    for (int first = warp; first < parts; first += HELD * MERGE_WARPS) {
-        float2 stat[HELD];
-        float4 part[HELD][2];
+    for (int first = warp; first < parts; first += AT_ONCE * MERGE_WARPS) {
+        float2 stat[AT_ONCE];
+        float4 part[AT_ONCE][2];
 #pragma unroll
-        for (int i = 0; i < HELD; i++) stat[i] = statistics(first + i * MERGE_WARPS);
+        for (int i = 0; i < AT_ONCE; i++) stat[i] = statistics(first + i * MERGE_WARPS);
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
+        for (int i = 0; i < AT_ONCE; i++) {
             const u64 at = (first + i * MERGE_WARPS) * step + packed;
             const float4* from = reinterpret_cast<const float4*>(out + at * HEAD_DIM + element % HEAD_DIM);
             const bool seen = stat[i].x > -INFINITE;
@@ -412,7 +412,7 @@ __device__ __forceinline__ void merge_parts(
             part[i][1] = seen ? from[1] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
+        for (int i = 0; i < AT_ONCE; i++) {
             const float4 a = part[i][0], b = part[i][1];
             const float values[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
             const float weight = stat[i].x > -INFINITE ? exp2f(stat[i].x - top) : 0.0f;

@@ -21,7 +21,7 @@
 #define AHEAD_BYTES 96  // leaves registers for walking the list
 #include "matmul.cuh"
 
-constexpr u32 ALONE_FROM = 2;  // from this many blocks of rows per warp of the grid on, none is shared
+constexpr u32 UNSHARED_FROM = 2;  // from this many blocks of rows per warp of the grid on, none is shared
 
 // A kernel has BIAS_PARAMETER as its last one, and BIAS is what was given.
 #ifdef BIASED
@@ -83,7 +83,7 @@ struct PairSink {
 // The block's place in the list, in shared memory: it costs no registers while tiles stream.
 struct Walk {
     Run run;
-    bool alone;              // whether a warp has blocks of 16 rows of its own
+    bool unshared;           // whether a warp has blocks of 16 rows of its own
     int at, end;             // this thread block's share of the blocks of 16 rows of all entries
     int shared, of_all;      // entries of the expert that all rows take, and their blocks of rows
     int first, blocks;       // of the run, in the matrix
@@ -102,7 +102,7 @@ __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u
     const Run& run = walk.run;
     const int lane = lane_id();
     // Powers of two, so that there are no divisions while weights are loading.
-    const auto together = [&] { return walk.alone ? 1 : job.kind(run).split; };
+    const auto together = [&] { return walk.unshared ? 1 : job.kind(run).split; };
     const auto part = [&] { return warp_id() & (together() - 1); };
     const auto side_by_side = [&] { return WARPS >> exponent_of(together()); };
     const auto tiles_k = [&] { return job.kind(run).tiles_k; };
@@ -197,10 +197,10 @@ __device__ __forceinline__ void stream_experts(const Job& job, const Input& inpu
         const int of_all = of_shared * blocks_of(job.launch.kind[1]);
         const u32 total = of_all + of_chosen * blocks_of(job.launch.kind[0]);
         walk.shared = of_shared, walk.of_all = of_all;
-        const bool alone = total >= ALONE_FROM * WARPS * gridDim.x;
+        const bool unshared = total >= UNSHARED_FROM * WARPS * gridDim.x;
         const auto cut = [&](u32 block) {
             const u32 at = total * block / gridDim.x;
-            return int(alone && block < gridDim.x ? at / WARPS * WARPS : at);
+            return int(unshared && block < gridDim.x ? at / WARPS * WARPS : at);
         };
         // Thread blocks that share a multiprocessor take neighbouring shares, which together are even.
         const u32 processors = gridDim.x / PER_SM;
@@ -208,7 +208,7 @@ __device__ __forceinline__ void stream_experts(const Job& job, const Input& inpu
 #pragma unroll
         for (u32 i = 1; i < PER_SM; ++i) turn += blockIdx.x >= i * processors;
         const u32 me = (blockIdx.x - turn * processors) * PER_SM + turn;
-        walk.alone = alone, walk.at = cut(me), walk.end = cut(me + 1);
+        walk.unshared = unshared, walk.at = cut(me), walk.end = cut(me + 1);
         walk.blocks = 0, walk.entry = walk.tables = -1, walk.form = Staged::NONE;
     }
 #pragma unroll 1

@@ -106,7 +106,7 @@ constexpr int OUT_GROUPS = ceil_div(V_HEADS * DIM, ACTS_GROUP);
 constexpr int INPUT_ROWS = NODES < 4 ? NODES : 4;             // rows of one head of q, k or v that a warp stores
 constexpr int INPUT_SHARES = ceil_div(NODES, INPUT_ROWS);     // delta_shapes.py: committing_grid
 
-// What gdn_alone and the makers of gdn_recurrence leave to do: the pending commit of the convolution's state, and the
+// What gdn_single_row and the makers of gdn_recurrence leave to do: the pending commit of the convolution's state, and the
 // rows' inputs, which may replace inputs that the commit reads. A warp takes the channels of one head of q, k or v in
 // every INPUT_SHARES-th row. The first share's warp commits, and has those rows too that the commit reads: no warp waits
 // for another. What it reads before pdl_wait: gdn.cuh says why it may.
@@ -152,7 +152,7 @@ __device__ __forceinline__ void commit_conv(
 // (256 elements) of a row. Bound by latency: 1.3 us alone with one row, 3.7 us with 64, most of it hidden in a step.
 //
 // grid (groups / warps of a block, rounded up; rows). attn_gate begins at column gate_at of the partials. COMMITS_CONV:
-// after gdn_alone or makers, in blocks of one warp: first those that do commit_conv, then the groups of all rows.
+// after gdn_single_row or makers, in blocks of one warp: first those that do commit_conv, then the groups of all rows.
 extern "C" __global__ void gdn_out(
     const float* out, const float* partials, int rows, int width, int gate_at, const float* ssm_norm, float eps,
     u8* acts_q8, u8* acts_f16, const int* count, int node0

@@ -9,15 +9,15 @@
 //     S     f32 [V_HEADS][DIM][DIM]                 conv  f32 [3][CHANNELS], the last inputs, oldest first
 //     k     f32 [2][K_HEADS][capacity][DIM]         inputs f32 [capacity][CHANNELS], of the convolution
 //     u     f32 [V_HEADS][capacity][DIM]            decay f32 [2][V_HEADS][capacity], a
-// k and decay have two buffers: while a block of gdn_recurrence or gdn_alone still commits from the last step's rows,
+// k and decay have two buffers: while a block of gdn_recurrence or gdn_single_row still commits from the last step's rows,
 // another kernel or block has written this step's. A step writes the half st->parity and finds the last step's rows in
-// the other one; accept flips st->parity at its end if the step adds tokens. Where a block of gdn_recurrence or gdn_alone
+// the other one; accept flips st->parity at its end if the step adds tokens. Where a block of gdn_recurrence or gdn_single_row
 // makes rows, others read the same conv and inputs, of the last step: gdn_out writes this step's after them. In other
 // passes a block of gdn_prepare does both for its channels. S and u are read and written by the same block.
 //
 // Before pdl_wait a step's first pass may read S, conv, the last step's rows, and what accept writes of the StepState
 // (parity, pending, pending_path, stop): only passes and accept write them, and a step begins a graph or follows a
-// copy, so those of the last step have ended. gdn_recurrence and gdn_alone rely on it, and gdn_out where it commits. The
+// copy, so those of the last step have ended. gdn_recurrence and gdn_single_row rely on it, and gdn_out where it commits. The
 // tree and n are of this step: they and the projection's partials are read after pdl_wait.
 //
 // Memory of one pass, shared by all layers, ROWS rows:

@@ -1,5 +1,5 @@
 // The gated delta rule for all rows of a pass: the plain recurrence, node by node, the state in registers. Layouts and
-// formulas: gdn.cuh. Plain decoding has gdn_alone; a pass of one row comes here as the last one of a large tree.
+// formulas: gdn.cuh. Plain decoding has gdn_single_row; a pass of one row comes here as the last one of a large tree.
 //
 // A warp owns its columns of one key head's states from load to output, and waits for other warps only for shared
 // data:

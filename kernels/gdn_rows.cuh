@@ -1,4 +1,4 @@
-// What gdn_prepare, gdn_alone and the makers of gdn_recurrence compute of a row, from its projection to q, k, v and
+// What gdn_prepare, gdn_single_row and the makers of gdn_recurrence compute of a row, from its projection to q, k, v and
 // gates. All use this code, so that a row has the same bits in plain decoding and in any tree.
 
 #pragma once

@@ -1,4 +1,4 @@
-// The recurrent state in registers and its one step, S := a S + k u^T. Every node of gdn_recurrence and gdn_alone,
+// The recurrent state in registers and its one step, S := a S + k u^T. Every node of gdn_recurrence and gdn_single_row,
 // their commits and gdn_flush use this same code, so that all of them give the same bits.
 //
 // The columns of a key head's value heads, HEADS * DIM of them, are numbered one head after the other; column c is of

@@ -330,7 +330,7 @@ def test_the_root_alone_has_the_bits_of_wider_passes(
     limit: int,
     lengths: tuple[int, ...],
 ) -> None:
-    """attn_alone against attn_prepare and attn_split: parts, and rows of the cache; with any number of blocks."""
+    """attn_single_row against attn_prepare and attn_split: parts, and rows of the cache; with any number of blocks."""
     heads, kinds = ROOTS[shape], CachePair.parse(kv)
     for turn, length in enumerate(lengths):
         slots = length + 2
@@ -390,7 +390,7 @@ class Root:
         defines, state, shown, norms, (own, newest), (out, stats) = self._memory(engine, launch, length, cache, n)
         args = [state, engine.array(self.projected), *norms, np.int32(launch.order.splits), *own]
         args += [out, stats, *newest, *shown]
-        kernel = engine.kernel("attention_alone.cu", "attn_alone", defines)
+        kernel = engine.kernel("attention_single_row.cu", "attn_single_row", defines)
         kernel((blocks, self.heads.kv_heads), launch.single_row_block, args, shared=launch.single_row_shared)
         return [one.numpy().view(np.uint8) for one in (out, stats, *own[:2], *newest[:2])]
 

@@ -45,8 +45,8 @@ def test_a_good_card_agrees() -> None:
         ("keep_features", "a draft"),
         full("draft_combine", "a draft"),
         ("swiglu_matmul", "an answer with trees"),
-        full("gdn_alone", "an answer with trees"),
-        full("attn_alone", "an answer with trees"),
+        full("gdn_single_row", "an answer with trees"),
+        full("attn_single_row", "an answer with trees"),
     ],
 )
 def test_a_kernel_that_does_nothing_is_found(kernel: str, part: str) -> None:

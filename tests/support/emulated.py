@@ -50,7 +50,7 @@ HURRIED, WELL = ("-O0",), ("-O1", "-fpeel-loops")
 RUNTIME = ("-O2",)  # one for all kernels
 WORTH_COMPILING_WELL = 9e-6  # seconds a byte
 # In whole sessions, most variants of these run for so long: compiled with optimisation at once.
-BUSY_IN_SESSIONS = ("matmul.cu", "gdn_recurrence.cu", "gdn_alone.cu", "dequant.cu")
+BUSY_IN_SESSIONS = ("matmul.cu", "gdn_recurrence.cu", "gdn_single_row.cu", "dequant.cu")
 _KERNEL = re.compile(r"__global__ void\s+(?:[A-Z_]+\s+)?(?:__launch_bounds__\([^()]*\)\s+)?(\w+)\(")
 # Built libraries stay here between runs and checkouts, named after their content.
 BUILDS = user_folder("cache") / "test-emulator"

@@ -161,7 +161,7 @@ def tiny_experts() -> Pair:
     return Pair(target, target_config(target), draft, draft_config)
 
 
-def attention_alone() -> Pair:
+def attention_only() -> Pair:
     """The golden pair without recurrent layers."""
     target = open_gguf(golden("targets/q3-F16.gguf"))
     draft_config, draft = open_drafter(golden("targets/q3-dflash"))

@@ -21,7 +21,7 @@ from dflash_core.knobs import Knobs
 from support.kernel_variants import (
     CARDS,
     Pair,
-    attention_alone,
+    attention_only,
     demo,
     demo_mtp,
     experts,
@@ -60,7 +60,7 @@ CASES = (
     Case("demo-sm_86", demo, "sm_86"),
     Case("experts", tiny_experts, "sm_90a"),
     Case("35b-a3b", experts, "sm_90a"),
-    Case("attention-alone", attention_alone, "sm_90a"),
+    Case("attention-only", attention_only, "sm_90a"),
     Case("27b", large, "sm_90a"),
     Case("27b-half", large, "sm_90a", half=True),
     Case("27b-alone", large, "sm_90a", drafted=False),

@@ -49,7 +49,7 @@ SPILLS: dict[str, str] = {
     " words a thread go through memory in a tile of 64 keys; nothing else of it spills",
     r"sm_8\d attention\.cu attn_combine": "48 bytes at 4 rows of 6 query heads per kv head",
     r"sm_120 swiglu_matmul\.cu swiglu_matmul": "8 bytes for Q8_0, at 16 warps",
-    r".* attention_alone\.cu attn_alone": "heads of 512: some 40 words of the warps that make the row;"
+    r".* attention_single_row\.cu attn_single_row": "heads of 512: some 40 words of the warps that make the row;"
     " a recent window under an attention window: 9 words",
     r".* head\.cu head_argmax": "the same code",
     r"sm_75 dequant\.cu dequant": "8 bytes for IQ2_S",

@@ -2,7 +2,7 @@
 
 The caches are those of all layers of a model that see every position, so that each comes from memory as in a step.
 attn_split and attn_combine of all layers are recorded in a graph; a figure is the median over replays, of one layer.
-Plain decoding has attn_alone in place of attn_split, which one row has only after a tree's full passes.
+Plain decoding has attn_single_row in place of attn_split, which one row has only after a tree's full passes.
 
     python -m tools.bench.attention [--model 27b] [--kv f16,q8_0] [--depths 200,32768] [--rows 1,24] [--window 4096]
         [ORDER ...]

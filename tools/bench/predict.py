@@ -27,8 +27,8 @@ from tools.bench.tool import run_tool
 ROWS = 24  # of the tree that is predicted
 FLOAT_BYTES = 4
 # Microseconds of a target layer apart from its weights at one row, and of each further row.
-LAYER_US, ALONE_LAYER_US, ROW_US = 30.0, 43.0, 1.2
-DRAFT_US, ALONE_DRAFT_US = 310.0, 390.0  # of a draft apart from its weights
+LAYER_US, SERIAL_LAYER_US, ROW_US = 30.0, 43.0, 1.2
+DRAFT_US, SERIAL_DRAFT_US = 310.0, 390.0  # of a draft apart from its weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def counted_products() -> Counter[Product]:
 
 def predict(card: Card, bandwidth: float) -> Prediction:
     """`bandwidth`: bytes per second that the card was found to read."""
-    layers, layer_us = TARGET_27B.block_count, LAYER_US if card.overlaps else ALONE_LAYER_US
+    layers, layer_us = TARGET_27B.block_count, LAYER_US if card.overlaps else SERIAL_LAYER_US
     states = sum(layer.mixer.state_numbers for layer in TARGET_27B.layers if isinstance(layer.mixer, DeltaNet))
     moved = 2 * states * FLOAT_BYTES
     head = products_27b()[-1].planned
@@ -65,7 +65,7 @@ def predict(card: Card, bandwidth: float) -> Prediction:
         bandwidth,
         (_read(card, 1) + moved) / bandwidth * 1e3 + layers * layer_us / 1e3,
         (_read(card, ROWS) + moved) / bandwidth * 1e3 + layers * (layer_us + (ROWS - 1) * ROW_US) / 1e3,
-        drafted / bandwidth * 1e3 + (DRAFT_US if card.overlaps else ALONE_DRAFT_US) / 1e3,
+        drafted / bandwidth * 1e3 + (DRAFT_US if card.overlaps else SERIAL_DRAFT_US) / 1e3,
     )
 
 

@@ -35,7 +35,7 @@ from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_type
 from dflash_core.errors import KernelError, UnsupportedError
 from tools.bench.tool import run_tool
 
-WIDTHS = (8, 16, 24, 40, 64)  # not 1: the root of plain decoding is gdn_alone's
+WIDTHS = (8, 16, 24, 40, 64)  # not 1: the root of plain decoding is gdn_single_row's
 REPLAYS = 21
 SEED = 1
 

@@ -212,7 +212,7 @@ class AttentionBranch(Branch):
         own = self.layers.made  # heads of keys and values that a row makes
         if scope.single_row and split.holds_row and own:
             yield Launch(
-                "attention_alone.cu", "attn_alone", {**defines, **windowed, **biased}, split.grid,
+                "attention_single_row.cu", "attn_single_row", {**defines, **windowed, **biased}, split.grid,
                 split.single_row_block,
                 [scope.state.pointer, buffers.wide, *norms, count, *cache, *results, *bias],
                 split.single_row_shared,

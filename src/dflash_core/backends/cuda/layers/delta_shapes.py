@@ -21,8 +21,8 @@ TURNS_AHEAD = 2  # visits that it reads before it knows that they exist
 MAX_WIDTH = 128  # the most state columns of a block
 # A block that uses more shared memory leaves the multiprocessor so little L1 that the matmuls after it are slower.
 MAX_SHARED = 160 << 10
-MAX_PER_KEY = 16  # value heads of a key head: half a warp of gdn_alone has a lane for each
-ROW_WARPS = 4  # of gdn_alone, beside those with the state: they make q, k, v and the gates
+MAX_PER_KEY = 16  # value heads of a key head: half a warp of gdn_single_row has a lane for each
+ROW_WARPS = 4  # of gdn_single_row, beside those with the state: they make q, k, v and the gates
 MAKERS = 8  # of gdn_recurrence in a first pass: at least so many warps beside those with the state make its rows
 # Rows of the widest pass that has makers: every block makes all rows, from 32 on gdn_prepare is quicker.
 MAX_MADE_ROWS = 24
@@ -178,7 +178,7 @@ class DeltaLaunch:
 
     @property
     def grid(self) -> int:
-        """Grid of gdn_recurrence and of gdn_alone."""
+        """Grid of gdn_recurrence and of gdn_single_row."""
         return self.shape.value_heads * DIM // self.width
 
     @property
@@ -188,7 +188,7 @@ class DeltaLaunch:
 
     @property
     def single_row_block(self) -> int:
-        """Threads of a block of gdn_alone, whose grid is that of gdn_recurrence."""
+        """Threads of a block of gdn_single_row, whose grid is that of gdn_recurrence."""
         return (self.warps + ROW_WARPS) * WARP
 
     @property

@@ -26,7 +26,7 @@ ROW_WARPS = 3  # row warps of a block with enough rows: with 4 column warps they
 COLUMN_WARPS = 4  # column warps of such a block
 PACKED_WARPS = 8  # warps that share a tile of packed keys and values and convert it to f16
 MAX_UNPACKED = 256  # numbers of a row of packed keys or values that all warps can convert together
-MAX_MAKERS = 8  # warps of an attn_alone block that make the row: as in kernels/attention_alone.cu
+MAX_MAKERS = 8  # warps of an attn_single_row block that make the row: as in kernels/attention_single_row.cu
 PATH_BYTES = MAX_NODES + 128  # shared memory of attn_split for one node's ancestors
 ACCUMULATORS = 96  # the most registers of a thread for output sums: with more, the others spill
 SMALL_HEAD, SMALL_TILES = 64, 4  # tiles of 16 rows of such heads: scores take as many registers as sums there
@@ -242,13 +242,13 @@ class SplitLaunch:
 
     @property
     def holds_row(self) -> bool:
-        """Whether attn_alone can run a pass of one row, the root: each block holds the whole row."""
+        """Whether attn_single_row can run a pass of one row, the root: each block holds the whole row."""
         return self.layout.row_warps == 1 and self.heads.group <= self.block_rows
 
     @property
     def single_row_block(self) -> int:
-        """Threads of a block of attn_alone, whose grid is that of attn_split: MAKERS warps of
-        kernels/attention_alone.cu beside those that attend."""
+        """Threads of a block of attn_single_row, whose grid is that of attn_split: MAKERS warps of
+        kernels/attention_single_row.cu beside those that attend."""
         return self.block + WARP * min(self.heads.group + 2, MAX_MAKERS)
 
     @property

@@ -87,7 +87,7 @@ __device__ __forceinline__ void commit_path(
 }
 
 // grid (K_HEADS * SLICES), block THREADS + 32 MAKERS. Arguments: those of gdn_prepare and of gdn_recurrence.
-extern "C" __global__ void __launch_bounds__(THREADS + 32 * MAKERS, 1) gdn_alone(
+extern "C" __global__ void __launch_bounds__(THREADS + 32 * MAKERS, 1) gdn_single_row(
     const StepState* st, const float* partials, int rows, int width, int alpha_at, int beta_at,
     const float* conv_weight, const float* ssm_a, const float* ssm_dt, const float* conv, const float* inputs, float* s,
     float* k, float* u, float* decay, float* out, int capacity

@@ -102,7 +102,7 @@ struct MadeQueries {
     bool first;  // piece of the block
     int& turns;  // of the block: none if the pass has no row
 
-    template <int HELD> __device__ __forceinline__ void bring(half*, const PackedRows&) const {}
+    template <int TILE_ROWS> __device__ __forceinline__ void bring(half*, const PackedRows&) const {}
     __device__ __forceinline__ bool ready() const {
         if (!first) return true;
         pdl_wait();
@@ -150,13 +150,13 @@ struct MadeRow {
 // The work of the makers; `in`: one row of [queries | keys | values].
 __device__ __forceinline__ void make(
     const StepState* st, const Projection& in, const Pieces& pieces, const float* q_norm, const float* k_norm,
-    const float* frequency, float eps, float scale, const KeyValues& cache, const Room<ROW_TILES, NewestForm>& room
+    const float* frequency, float eps, float scale, const KeyValues& cache, const SharedLayout<ROW_TILES, NewestForm>& layout
 ) {
     const int maker = warp_id() - WARPS, kv_head = blockIdx.y, kv_heads = gridDim.y, row = pieces.length % TILE;
     const HeadNorm query_norm(q_norm), key_norm(k_norm);
     const Rotation rotation(pieces.length, frequency);
     // Rows past the queries, as copies leave them.
-    uint4* const rest = reinterpret_cast<uint4*>(room.queries + GROUP * HEAD_DIM);
+    uint4* const rest = reinterpret_cast<uint4*>(layout.queries + GROUP * HEAD_DIM);
     for (int i = threadIdx.x - THREADS; i < (ROWS - GROUP) * HEAD_DIM / 8; i += WARP * MAKERS) {
         rest[i] = make_uint4(0, 0, 0, 0);
     }
@@ -185,9 +185,9 @@ __device__ __forceinline__ void make(
         if (!query) norm = key_norm;
         if (query || task == GROUP) head.place(norm, rotation, eps);
         else head.place_value(eps);
-        if (query) head.store_for<KeyType>(TileRow<HEAD_DIM>{room.queries, task}, scale);
-        else if (task == GROUP) made.put<NewestRows::Keys>(head, room.ring, row);
-        else made.put<NewestRows::Values>(head, room.ring + NewestForm::KEY_BYTES, row);
+        if (query) head.store_for<KeyType>(TileRow<HEAD_DIM>{layout.queries, task}, scale);
+        else if (task == GROUP) made.put<NewestRows::Keys>(head, layout.ring, row);
+        else made.put<NewestRows::Values>(head, layout.ring + NewestForm::KEY_BYTES, row);
         last = task;
     }
     meet();
@@ -202,7 +202,7 @@ __device__ __forceinline__ void make(
 
 // Grid (any number of blocks, kv heads), block THREADS + 32 MAKERS. `rows` is 1. Arguments: those of attn_prepare and
 // of attn_split.
-extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, 1) attn_alone(
+extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, 1) attn_single_row(
     const StepState* st, const float* partials, const float* q_norm, const float* k_norm, const float* frequency,
     float eps, float scale, int splits, u8* k, u8* v, int slots, float* out,
     float2* stats RECENT_PARAMETER WINDOW_PARAMETER BIAS_PARAMETER
@@ -215,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP * MAKERS, 1) attn_al
     const KeyValues cache = {k, v, slots RECENT_GIVEN};
     if (warp_id() >= WARPS) {
         const Projection in = {partials, 1, projected(gridDim.y), BIAS};
-        make(st, in, pieces, q_norm, k_norm, frequency, eps, scale, cache, Room<ROW_TILES, NewestForm>(shared));
+        make(st, in, pieces, q_norm, k_norm, frequency, eps, scale, cache, SharedLayout<ROW_TILES, NewestForm>(shared));
         return;
     }
     const PackedRows row = {int(blockIdx.y), int(gridDim.y), GROUP, 0, GROUP};
