@@ -1,5 +1,7 @@
 """The app: one screen, themes, and the keys that work everywhere. Imports no torch; the loader's thread does."""
 
+from __future__ import annotations
+
 import dataclasses
 import sys
 import traceback

@@ -1,5 +1,7 @@
 """Opens the app in this terminal; a pair is loaded on a thread of its own."""
 
+from __future__ import annotations
+
 import os
 import sys
 

@@ -1,5 +1,7 @@
 """Keys that act on one message: choose it, edit it, switch between its versions, copy it or its code."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """Options when the context is full: a new conversation, without old turns, or with a longer context."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from dflash_tui.application.amounts import counted, short

@@ -1,5 +1,7 @@
 """What every controller of the chat has: state, screen, and the messages that it sends to the screen and the app."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

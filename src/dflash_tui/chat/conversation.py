@@ -1,5 +1,7 @@
 """Conversations in the chat screen: store, open, resume, and recover those of a killed app."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """The downloads of one chat. Downloads continue under any screen; how one ended is shown until the user has seen it."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator
 from contextlib import suppress

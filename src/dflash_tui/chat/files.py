@@ -1,5 +1,7 @@
 """Rename, export and import of conversations, shared by the chat and the list of conversations."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """The one path of a turn: a message or a retry starts it, a timer drains it; decoder, user or error end it."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """The layout of the chat screen by terminal size: sets CSS classes for the style sheet."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from textual.geometry import Size

@@ -1,5 +1,7 @@
 """The rows of the list of models: profiles, models on this machine, pairs to fetch; and the drafter of each."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Load, save, rename, delete and restore profiles: by commands, and from the list of models with questions."""
 
+from __future__ import annotations
+
 import asyncio
 import re
 from collections.abc import Callable

@@ -3,6 +3,8 @@
 If another pair does not load, the previous one is used again: it stays loaded or is loaded again.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path

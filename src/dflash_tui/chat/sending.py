@@ -1,5 +1,7 @@
 """From the prompt to the model: what typing shows; messages sent, queued, refused, returned, retried; their turns."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Parameter changes: checked against the loaded pair, staged for the next turn or applied to the running one."""
 
+from __future__ import annotations
+
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace

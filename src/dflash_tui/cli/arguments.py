@@ -1,5 +1,7 @@
 """Types of arguments, for argparse: each reads one text, or says what was expected."""
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The command line: options in, an exit code out. Nothing heavy is imported before a command needs it."""
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import dataclasses

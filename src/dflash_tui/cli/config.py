@@ -1,5 +1,7 @@
 """`config`: the settings in effect, where each came from, and what was left out."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

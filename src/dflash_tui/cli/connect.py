@@ -1,5 +1,7 @@
 """`connect`: what to set in another program so that it uses the server."""
 
+from __future__ import annotations
+
 import json
 from urllib.error import URLError
 from urllib.request import Request, urlopen

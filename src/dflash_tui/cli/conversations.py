@@ -1,5 +1,7 @@
 """`conversations`: list, export, import and delete the stored conversations. Loads no model."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Callable

@@ -3,6 +3,8 @@
 A check is a function from a Computer to findings. A check reads nothing else, so tests can give it any machine.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

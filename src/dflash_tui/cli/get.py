@@ -1,5 +1,7 @@
 """`get`: fetches a pair of the catalogue, or a model of a repository: a file, or a folder."""
 
+from __future__ import annotations
+
 import sys
 import threading
 from pathlib import Path

@@ -3,6 +3,8 @@
 Of a target the header is read, of a drafter some numbers too.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import sys
 from collections import Counter

@@ -1,5 +1,7 @@
 """Ctrl+C in a command: the first one stops the work after the current step, a second one does not wait."""
 
+from __future__ import annotations
+
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

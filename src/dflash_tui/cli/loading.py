@@ -1,5 +1,7 @@
 """Loads a pair for a command. Importing this imports torch, so commands do it when a pair is to be loaded."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from dflash_core.conversation import Conversation

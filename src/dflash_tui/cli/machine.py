@@ -1,5 +1,7 @@
 """What `doctor` knows about a machine, as plain data, and how it is collected. The verdicts are in doctor.py."""
 
+from __future__ import annotations
+
 import json
 import locale
 import os

@@ -1,5 +1,7 @@
 """`models`: the models on this machine, and those that can be fetched."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

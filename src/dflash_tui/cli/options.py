@@ -1,5 +1,7 @@
 """The syntax of the command line: the commands, the options of each and of all, and the messages about mistakes."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import re

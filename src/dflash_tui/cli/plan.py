@@ -1,5 +1,7 @@
 """`plan`: how much memory a pair needs and what fits, before anything is loaded. The command reads only headers."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any

@@ -5,6 +5,8 @@ known: the stages before a crash are not lost, and the first missing one is the 
 come first, the driver last.
 """
 
+from __future__ import annotations
+
 import json
 import sys
 import time

@@ -1,5 +1,7 @@
 """`replay`: a trace with its figures and no model, or summarized as JSON."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from dflash_core.trace import Trace, read_trace

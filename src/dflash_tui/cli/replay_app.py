@@ -1,5 +1,7 @@
 """The app over a trace. Importing this imports the whole app."""
 
+from __future__ import annotations
+
 import tempfile
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """`serve`: other programs use the loaded pair over HTTP, by the APIs of OpenAI and Anthropic."""
 
+from __future__ import annotations
+
 import logging
 import signal
 import sys

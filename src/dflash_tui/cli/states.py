@@ -1,5 +1,7 @@
 """`states`: show or delete the states of conversations on disk."""
 
+from __future__ import annotations
+
 from dflash_core.memory import gib
 from dflash_core.snapshots.folder import StateFolder
 from dflash_core.user_folders import user_folder

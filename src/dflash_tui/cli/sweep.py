@@ -1,5 +1,7 @@
 """`sweep`: compare settings on prompts, headless. The table on stdout, progress on stderr."""
 
+from __future__ import annotations
+
 import shutil
 import sys
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Every conversation: search, open, rename, export, delete."""
 
+from __future__ import annotations
+
 import time
 from datetime import datetime
 from typing import ClassVar

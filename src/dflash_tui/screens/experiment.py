@@ -3,6 +3,8 @@
 A sweep, A against B, a tuning and the speed of plain decoding differ only in how they fill it: experiments.py.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterable
 from functools import partial

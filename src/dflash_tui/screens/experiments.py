@@ -1,5 +1,7 @@
 """The four kinds of experiments: a sweep, A against B, a tuning, and the speed of plain decoding."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,5 +1,7 @@
 """What the figures of a panel or page mean, or what a parameter does."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from textual.binding import BindingType

@@ -1,5 +1,7 @@
 """The context is full, or nearly full: a list of remedies to choose from."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from textual import on

@@ -1,6 +1,8 @@
 """Fetch a pair: first what the hub says about it, then a question, then progress. Nothing is fetched before the user
 agrees. A download that has begun continues after this dialog is closed."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from textual.app import ComposeResult

@@ -1,5 +1,7 @@
 """Keys and commands, made from the tables that they are bound from."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Set
 from textwrap import wrap
 from typing import ClassVar

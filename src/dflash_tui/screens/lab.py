@@ -1,5 +1,7 @@
 """What the screens of the lab share: one experiment at a time, its progress, adopting its result; a page of rows."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 

@@ -3,6 +3,8 @@
 Text typed or pasted over the list goes into the field above it: words filter the list, a path is a model.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """What the pages over the chat share: the keys of their scope, notices, help; tables to choose from; exports."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -1,5 +1,7 @@
 """The app's actions in the command palette."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

@@ -1,5 +1,7 @@
 """Callbacks that wait until a screen is drawn are dropped if the screen closes first."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

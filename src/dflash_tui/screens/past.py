@@ -1,5 +1,7 @@
 """What was measured before with the loaded pair."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterable
 

@@ -1,5 +1,7 @@
 """The memory that a pair would take, before it is loaded: bars by component, keys for context and cache type."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

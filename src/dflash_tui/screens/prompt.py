@@ -1,5 +1,7 @@
 """The prompt that the next message would give the model, as its chat template writes it."""
 
+from __future__ import annotations
+
 import asyncio
 
 from textual.content import Content

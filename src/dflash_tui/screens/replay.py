@@ -1,5 +1,7 @@
 """The chat screen over a trace: the recorded messages are sent automatically."""
 
+from __future__ import annotations
+
 from textual import on
 from textual.actions import parse
 

@@ -1,5 +1,7 @@
 """Requests of other programs to the model that the app has loaded."""
 
+from __future__ import annotations
+
 from textual import on
 
 from dflash_tui.application.amounts import short, speed

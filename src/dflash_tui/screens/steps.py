@@ -1,5 +1,7 @@
 """Any turn of the conversation, step by step: its tree, its text by draft depth, the drafter's calibration."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import asdict
 

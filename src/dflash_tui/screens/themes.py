@@ -1,5 +1,7 @@
 """Themes, previewed while the cursor is on them: Enter saves one, Esc restores the previous one."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from textual import on

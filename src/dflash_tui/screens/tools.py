@@ -1,5 +1,7 @@
 """Servers of tools and their tools: state, on and off."""
 
+from __future__ import annotations
+
 from rich.cells import cell_len
 from textual import on
 

@@ -1,5 +1,7 @@
 """The tour: one part of the running chat is highlighted, and a box explains it."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from rich.cells import cell_len

@@ -1,5 +1,7 @@
 """Speed at other budgets: acceptance from the last turn, step times from the session, speed from both."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict

@@ -4,6 +4,8 @@ A terminal does not answer whether it took a text (OSC 52), and tmux drops that 
 reports what is known, and where nothing is known the text is in a file as well.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess

@@ -1,5 +1,7 @@
 """Textual's driver for a terminal that may disappear: one that cannot be read or written is treated as gone."""
 
+from __future__ import annotations
+
 from typing import Protocol, runtime_checkable
 
 from textual.drivers import linux_driver

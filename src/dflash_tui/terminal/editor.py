@@ -1,5 +1,7 @@
 """A text in the user's own editor, which has the terminal meanwhile."""
 
+from __future__ import annotations
+
 import os
 import shlex
 import signal

@@ -1,5 +1,7 @@
 """Signals that end the program, while an app runs."""
 
+from __future__ import annotations
+
 import asyncio
 import signal
 from collections.abc import Callable

@@ -1,6 +1,8 @@
 """A lost terminal ends the program as SIGHUP does, even if no signal arrives: `make` and other parents do not pass it
 on, and a session without a controlling terminal gets none."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import select

@@ -4,6 +4,8 @@ Textual sends a key to the widget that has the focus when the key arrives. If tw
 would go to the widget whose focus the first is about to move.
 """
 
+from __future__ import annotations
+
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence

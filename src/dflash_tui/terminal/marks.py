@@ -1,5 +1,7 @@
 """ASCII replacements, of the same width, for marks that the terminal's locale lacks."""
 
+from __future__ import annotations
+
 import codecs
 
 ERRORS = "dflash-marks"

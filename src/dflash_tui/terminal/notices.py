@@ -1,5 +1,7 @@
 """Desktop notifications, as terminals support them."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
 

@@ -5,6 +5,8 @@ would send the message. A paste without marks is many keys to it, and spaces oth
 characters newer than Python's tables are keys that type nothing. Here all of these are pastes, which every field takes.
 """
 
+from __future__ import annotations
+
 import re
 import unicodedata
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """Bars, sparklines and cells as text. Pure functions."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Sequence
 

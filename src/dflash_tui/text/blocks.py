@@ -1,5 +1,7 @@
 """Blocks of styled lines, arranged above or next to each other. The panels are built from them."""
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest

@@ -1,5 +1,7 @@
 """Tells slash commands from messages."""
 
+from __future__ import annotations
+
 import re
 
 COMMAND = re.compile(r"/([A-Za-z_][\w-]*)(?:\s+(.*))?", re.DOTALL)

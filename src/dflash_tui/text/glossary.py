@@ -3,6 +3,8 @@
 The explanations of `?`, the help of F1, the tour and docs/glossary.md are made from it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 GLOSSARY: Mapping[str, str] = {

@@ -1,5 +1,7 @@
 """The lab's results in words and columns, for the screens and for the command line."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from dflash_core.bench.statistics import MIN_PAIRS, Comparison

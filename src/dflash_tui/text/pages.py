@@ -1,5 +1,7 @@
 """Export of conversations for reading: Markdown, and an SVG picture. Both show the present branch."""
 
+from __future__ import annotations
+
 import io
 import re
 from collections.abc import Sequence

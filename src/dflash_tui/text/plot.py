@@ -1,5 +1,7 @@
 """A curve in characters: marked points joined by dots. Pure functions, for panels and for pipes."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """The text of a turn by draft depth or by step, and its calibration as two tables."""
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
 """The steps of the tour: the part that each points at, and its text. Plain data; the glossary explains figures."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from dflash_core.knobs import SPEC

@@ -1,5 +1,7 @@
 """A step's candidate tree as text: what was verified and accepted, and optionally what was left out and why."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 

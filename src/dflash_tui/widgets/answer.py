@@ -1,5 +1,7 @@
 """One answer: its thinking, its text, how it ended, and a line with its figures."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 

@@ -1,5 +1,7 @@
 """Calls of tools: a line each in the conversation, and the dialog that asks whether one may be made."""
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,7 @@
 """A curve that fills its widget."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from textual.content import Content

@@ -1,5 +1,7 @@
 """Small dialogs: a question with two answers, one line of text, a text to read; and the line of their keys."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, ClassVar
 

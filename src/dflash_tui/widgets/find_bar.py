@@ -1,5 +1,7 @@
 """Find in the conversation: a line for the search words, and moves between the matches."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import ClassVar, Protocol, runtime_checkable
 

@@ -1,5 +1,7 @@
 """Notices: over a screen's last lines for a while, in the conversation for good, and the list of all."""
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """A line that opens and closes the part below it, by Enter, Space or a click."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from textual.app import ComposeResult

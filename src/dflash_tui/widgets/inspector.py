@@ -1,5 +1,7 @@
 """The inspector: four panels in tabs, side by side where the terminal is wide."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar

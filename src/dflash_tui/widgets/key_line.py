@@ -1,5 +1,7 @@
 """The footer: what the keys do now, as many entries as fit completely."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 

@@ -1,5 +1,7 @@
 """One parameter on one row: what sliders, switches and choices share. Many choices take more lines."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -5,6 +5,8 @@ item of a list, and highlights all of a code block again. Here a table and a lis
 long list is several blocks, and only the last lines of code are highlighted again. docs/notes/app.md has the figures.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ A widget's own selection is one stretch of its text. There may be any number of 
 drawn lines: a drawn segment says at which column and line of the text it begins.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """The list of models, and the fields above it, with completion of paths."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar

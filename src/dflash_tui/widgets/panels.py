@@ -1,5 +1,7 @@
 """The panels of figures in the inspector: last turn, tree of its last step, memory; and what all panels share."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar

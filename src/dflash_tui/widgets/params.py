@@ -1,5 +1,7 @@
 """The parameters of the next turn, made from the one table in `dflash_core.knobs`."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -1,5 +1,7 @@
 """Rows with a track to click and drag on: sliders of parameters, one of them that of drafting; the steps of a turn."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,5 +1,7 @@
 """The figures of the running turn, or of the last one, drawn for their panel."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime

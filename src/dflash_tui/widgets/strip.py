@@ -1,5 +1,7 @@
 """The rows across the chat: title, status strip, how far a load is."""
 
+from __future__ import annotations
+
 import time
 from dataclasses import dataclass, field
 

@@ -5,6 +5,8 @@ built from the parser's tokens, before any widget is created, and a long one is 
 rows; if a cell takes several lines, rules separate the rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
