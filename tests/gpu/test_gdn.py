@@ -151,7 +151,9 @@ class Layer:
         projected_rows += [m["conv"], m["inputs"]]
         if launch.nodes == 1 and node0 == 0:
             arguments = [st, *projected_rows, *(m[name] for name in ("s", "k", "u", "decay")), x["out"], capacity]
-            kernel = self.engine.kernel("gdn_single_row.cu", "gdn_single_row", {**launch.state_defines, "SPLIT_K": SPLITS})
+            kernel = self.engine.kernel(
+                "gdn_single_row.cu", "gdn_single_row", {**launch.state_defines, "SPLIT_K": SPLITS}
+            )
             kernel(launch.grid, launch.single_row_block, arguments)
             self.commit_conv(st, launch, partials, width, starts["gate"])
             return x["out"].numpy().astype(np.float64)
