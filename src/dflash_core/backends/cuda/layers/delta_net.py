@@ -229,7 +229,8 @@ class DeltaBranch(Branch):
         ]  # fmt: skip
         if scope.single_row:
             yield Launch(
-                "gdn_single_row.cu", "gdn_single_row", {**launch.state_defines, **split}, launch.grid, launch.single_row_block,
+                "gdn_single_row.cu", "gdn_single_row", {**launch.state_defines, **split}, launch.grid,
+                launch.single_row_block,
                 [state, *projected, memory.s[place], k, memory.u[place], decay, memory.out, capacity],
                 per_sm=1,
             )  # fmt: skip
