@@ -25,6 +25,7 @@ from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.runner import Runner
 from dflash_core.tree import Tree
 from support.device_pairs import CONTEXT, pair, prompt
+from support.drafted import proven
 from support.engines import Engine, missing
 from support.host_drafts import PrimedText
 from support.host_runner import HostRunner
@@ -196,6 +197,7 @@ def test_along_walks_that_leave_the_spine(settings: str) -> None:
     expected = reference("emulated", settings)
     session = planted(FILE, [it.token for it in expected], AROUND)[0]
     learned = QueuedPolicy(Arm(session.capabilities, PairState(), GivenCosts(H200)))
+    proven(learned)
     trees: list[dict[str, Value]] = [{"mode": "tree", "budget": budget} for budget in (15, 70)]
     for tree, policy in (*((tree, None) for tree in trees[: 1 + (settings == "greedy")]), ({}, learned)):
         record = LogProbs(2)
