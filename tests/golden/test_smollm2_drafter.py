@@ -33,7 +33,7 @@ QUESTIONS = (
 )
 VOCAB = 600  # tokens of the stand-in for a target; the drafter's tables are cut to them
 CONTEXT = 12
-TOKENS = 24  # of an answer
+TOKENS = 16  # of an answer
 
 
 @cache
