@@ -150,7 +150,7 @@ def test_every_layout(engine: Engine, rng: np.random.Generator, shared_limit: in
     cache = Cache.random(rng, heads, length + n, length + 64)
     q = queries(rng, heads, n, n)
     order = order_for(heads, length + 64, shared_limit)
-    launch = SplitLaunch.of(heads, order, n, shared_limit, WarpLayout(row_warps, order.column_warps))
+    launch = SplitLaunch.laid(heads, order, n, WarpLayout(row_warps, order.column_warps), shared_limit)
     assert launch.shared <= shared_limit
     found = split(engine, launch, tree_state(parents, length), q, cache).merged()
     expected, bound = attention(
@@ -282,7 +282,11 @@ def test_a_row_has_the_same_bits_at_every_width(engine: Engine, rng: np.random.G
     results = []
     passes = [(order, *one) for one in LAYOUTS[kv]] + [(few, *one) for one in LAYOUTS[kv] if one[0] == 24]
     for dealt, width, layout in passes:
-        launch = SplitLaunch.of(heads, dealt, width, HOPPER, layout)
+        launch = (
+            SplitLaunch.laid(heads, dealt, width, layout, HOPPER)
+            if layout
+            else SplitLaunch.of(heads, dealt, width, HOPPER)
+        )
         n = width - (width > 1)
         state = tree_state(parents[:n], length)
         part = split(engine, launch, state, np.ascontiguousarray(q[:, :width]), cache)

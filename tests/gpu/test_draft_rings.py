@@ -109,7 +109,8 @@ def test_a_cut_without_its_rows_would_be_seen(make: Make, rng: np.random.Generat
 
 
 def run(session: CudaSession, mode: str, tokens: int) -> list[int]:
-    knobs = Knobs(temperature=0, ignore_eos=True).replace(mode=mode, budget=7)
+    # With an end, as how many steps are queued behind the last one that is read depends on time.
+    knobs = Knobs(temperature=0, ignore_eos=True, max_tokens=tokens).replace(mode=mode, budget=7)
     decoder = session.decoder(AnswerOptions(knobs, frozenset(), CONTEXT))
     decoder.answer.append(9)
     while len(decoder.answer) < tokens:
