@@ -63,11 +63,10 @@ def recipes() -> dict[str, str]:
     """What to set in other programs, with the places of values in capitals."""
     parts = []
     for name, recipe in RECIPES.items():
-        filled = recipe.filled(url="URL", key="KEY", model="MODEL", context="CONTEXT", output="OUTPUT")
         goes = f" goes into `{recipe.where}`" if recipe.where else ""
-        note = f" {filled.note}" if filled.note else ""
-        parts.append(f"## {recipe.title}\n\n`dflash-tui connect {name}`{goes}.{note}\n\n```\n{filled.lines}```\n")
-    return {"recipes": "\n".join(parts)}
+        note = f" {recipe.note}" if recipe.note else ""
+        parts.append(f"## {recipe.title}\n\n`dflash-tui connect {name}`{goes}.{note}\n\n```\n{recipe.lines}```\n")
+    return {"recipes": re.sub("<([A-Z]+)>", r"\1", "\n".join(parts))}
 
 
 # What a page must hold between `<!-- name -->` and `<!-- /name -->`.

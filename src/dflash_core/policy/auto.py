@@ -185,7 +185,7 @@ class AutoPolicy(Policy):
             # place in the text is as hard after a plain step: what is saved there does not come at that rate.
             home = next((one for one in left if one.kind == knobs.draft), left[0])
             arms = [home] if home in drafting and free(knobs) else []
-            rate = 1 / home.costs.plain if arms else self._rate(home)
+            rate = 1 / home.costs.plain if home in drafting else self._rate(home)
         else:
             home, arms = self._home, drafting
             rate = max(self._pace.rate(home.unit), 1 / home.costs.plain)

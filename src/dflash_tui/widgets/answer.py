@@ -211,6 +211,6 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
         f"{tokens} tok" if tokens else "",
         f"{accept:.1f} tok/step" if accept else "",
     ]
-    if mode in DRAFTED or drafted:
+    if mode in DRAFTED or (drafted and mode in ("plain", "")):
         parts.append(f"{knobs.drafting}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
     return DOT.join(filter(None, (*parts, mode, report.draws if report else "", outcome or stop)))
