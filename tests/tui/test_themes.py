@@ -112,7 +112,7 @@ def contrast(a: Color, b: Color) -> float:
         ("primary = " + "9" * 5000, "digits"),
         ("[" + "a." * 50 + "a]\n", "deeper than 20"),
         ("#" * (1 << 21), "holds more than 1,048,576 bytes"),
-        ("\xff\xfe", "codec"),
+        ("\xff\xfe", "is not UTF-8"),
     ],
 )
 def test_a_bad_file_is_named_with_its_fault(tmp_path: Path, text: str, problem: str) -> None:
