@@ -141,7 +141,8 @@ def check_driver(machine: Computer) -> Iterator[Finding]:
     again = "see the line on CUDA_VISIBLE_DEVICES; else restart the machine, install the driver again, or --device cpu"
     yield judged(
         "driver", f"{management['driver']}, for CUDA up to {cuda[0]}.{cuda[1]}" if cuda[0] else "version unknown",
-        (0 < cuda[0] < int(needed.split(".")[0]), "problem", f"; {needed} is needed", f"install driver {DRIVER} or later"),
+        (0 < cuda[0] < int(needed.split(".")[0]), "problem", f"; {needed} is needed",
+         f"install driver {DRIVER} or later"),
         ("error" in driver, "problem", f"; {driver.get('error')}", again),
     )  # fmt: skip
 
