@@ -94,6 +94,30 @@ async def test_a_typed_character_stops_it(app: DFlashApp, endless: None) -> None
         assert app.chat.gauges.plain is None
 
 
+async def test_a_look_at_a_stopped_one_leaves_the_next_alone(
+    app: DFlashApp, endless: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A timer of the first is still pending when the second begins."""
+    async with app.run_test(size=(120, 40)) as pilot:
+        monkeypatch.setattr(background_plain, "QUIET_S", 3600)
+        await loaded(pilot)
+        await ask(pilot, QUESTION)
+        await idle(pilot)
+        plain, pending = app.chat.parts.plain, list[Callable[[], None]]()
+        monkeypatch.setattr(app.chat, "set_timer", lambda after, then: pending.append(then))
+        plain._begin()
+        plain.stop()
+        plain._begin()
+        assert plain._experiment is not None
+        plain._experiment.stop()
+        assert plain._experiment.join(background_plain.JOIN_S)
+        first, second = pending
+        first()
+        assert plain.running
+        second()
+        assert not plain.running
+
+
 async def test_a_prompt_under_way_holds_back_no_key_and_the_next_turn_waits_for_its_end(
     app: DFlashApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -414,6 +414,26 @@ class TestSweep:
                 await wait_until(pilot, lambda message=message: message in said(screen))
             assert [one.name for one in tmp_path.glob("out.*")] == ["out.csv"]
 
+    async def test_a_fault_of_the_library_that_draws(
+        self, app: DFlashApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It ends the export alone, and its trace is on the disk."""
+
+        def broken(result: object, format: str) -> bytes:
+            raise ValueError("no font")
+
+        monkeypatch.setattr("dflash_core.lab.export.draw", broken)
+        async with app.run_test(size=(160, 40)) as pilot:
+            await asked(pilot)
+            screen = await opened(pilot, "/sweep budget=4,12 repeats=1", SweepScreen)
+            await pilot.press("x")
+            await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
+            app.screen.query_one(Input).value = str(tmp_path / "out.svg")
+            await pilot.press("enter")
+            await wait_until(pilot, lambda: "ValueError: no font; the trace is in" in said(screen))
+            assert "no font" in (app.chat.state.past.folder / "last-error.txt").read_text()
+            assert not list(tmp_path.glob("out.*"))
+
     async def test_refused_at_the_prompt(self, app: DFlashApp) -> None:
         async with app.run_test(size=(120, 40)) as pilot:
             await asked(pilot)

@@ -245,6 +245,19 @@ def test_two_apps_share_the_history(tmp_path: Path) -> None:
     assert one.entries == ("a", "c")
 
 
+def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a FIFO never ends, and a link to /dev/null would lead root to replace the device."""
+    real = tmp_path / "fifo"
+    os.mkfifo(real)
+    (tmp_path / "prompts.jsonl").symlink_to(real)
+    monkeypatch.setattr(Path, "read_text", lambda *args, **options: pytest.fail("it is read"))
+    history = History(tmp_path)
+    assert history.problem.endswith("cannot be read: it is not a regular file; starting without it")
+    history.add("a")
+    assert history.entries == ("a",)
+    assert real.is_fifo()
+
+
 async def test_text_typed_elsewhere_goes_to_the_prompt(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:

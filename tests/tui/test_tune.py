@@ -251,3 +251,18 @@ async def test_a_refilled_table_is_as_wide_as_its_cells_at_once(make_app: MakeAp
             table.clear(columns=True)
             table.fill(("", "setting"), {"0": ("★", LONG_LABEL)})
             assert [column.content_width for column in table.ordered_columns] == [1, len(LONG_LABEL)]
+
+
+async def test_a_refilled_table_has_the_colors_of_another_theme(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        table = widgets.DataTable()
+        await app.chat.mount(table)
+        found = set()
+        for theme in ("textual-light", "textual-dark"):
+            app.theme = theme
+            await pilot.pause()
+            table.fill(("", "setting"), {"0": ("█", "budget 4")}, colors={"0": {0: "primary"}})
+            found.add(table.get_row("0")[0].style)
+        assert len(found) == 2

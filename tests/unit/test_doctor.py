@@ -180,6 +180,8 @@ def test_a_verdict_and_a_remedy(_what: str, sick: Computer, check: str, verdict:
         (replace(LAPTOP, terminal=Terminal()), "the output is piped"),
         (env(LAPTOP, CUDA_VISIBLE_DEVICES=""), "no problems"),
         (env(WORKSTATION, CUDA_VISIBLE_DEVICES="0"), "CUDA_VISIBLE_DEVICES='0'"),
+        # A container that was started without the driver's tools. The driver itself was asked for its version.
+        (stage(WORKSTATION, "management", error="NVML Shared Library Not Found"), "version unknown"),
     ],
 )
 def test_what_is_fine(changed: Computer, says: str) -> None:

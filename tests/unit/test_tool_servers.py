@@ -300,6 +300,18 @@ serve(tools, lambda: answer({"content": [{"type": "text", "text": "fine"}]}))
     assert call(servers, "good").text == "fine"
 
 
+def test_lists_after_the_first_take_no_memory(start: Start) -> None:
+    """The package asks for the list again where a call does not fit it."""
+    text = """
+tool = {"name": "a", "inputSchema": OBJECT}
+serve([tool], lambda: answer({"content": [], "tools": [tool]}))
+"""
+    servers = start(by_hand(text))
+    for _ in range(2):
+        call(servers, "a")
+    assert len(servers.connections["hand"]._listed) == len(servers.tools) == 1
+
+
 def test_pages_of_tools(start: Start) -> None:
     text = """
 while True:

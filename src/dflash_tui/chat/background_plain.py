@@ -88,22 +88,20 @@ class BackgroundPlain(Controller):
             run.cancel()
             session.cancel()  # a prompt that is being read
 
-        self._experiment = Experiment(state.decoder, iter(run), stop)
-        self._experiment.start()
-        self.screen.set_timer(LOOK_S, lambda: self._look(run))
+        self._experiment = experiment = Experiment(state.decoder, iter(run), stop)
+        experiment.start()
+        self.screen.set_timer(LOOK_S, lambda: self._look(experiment, run))
 
-    def _look(self, run: LabExperiment) -> None:
-        experiment = self._experiment
-        if experiment is None:
+    def _look(self, experiment: Experiment, run: LabExperiment) -> None:
+        if experiment is not self._experiment:  # it was stopped, and another may have begun since
             return
         if not experiment.over:
             if self.prompt.text != self._typed:  # the next message is being sent
                 experiment.stop()
-            self.screen.set_timer(LOOK_S, lambda: self._look(run))
+            self.screen.set_timer(LOOK_S, lambda: self._look(experiment, run))
             return
         self._experiment = None
         if experiment.error is not None:
             LOG.warning("plain decoding was not measured: %s", experiment.error)
-        else:
-            if (speed := of_result(run.result, "timed separately")) is not None and run.result.complete:
-                self._gauges.took_plain_speed(speed)
+        elif (speed := of_result(run.result, "timed separately")) is not None and run.result.complete:
+            self._gauges.took_plain_speed(speed)

@@ -101,7 +101,7 @@ def check_torch(machine: Computer) -> Iterator[Finding]:
         yield Finding("torch", "problem", torch["error"], "install the project again: pip install --force-reinstall .")
         return
     built = torch["cuda"]
-    if built and driver and driver_cuda(machine)[0] < int(built.split(".")[0]):
+    if built and driver and 0 < driver_cuda(machine)[0] < int(built.split(".")[0]):
         return  # the driver is too old for it: reported by that check
     blind = built and driver and not machine.stage("torch_cuda").get("available")
     yield judged(
@@ -140,8 +140,9 @@ def check_driver(machine: Computer) -> Iterator[Finding]:
     needed = machine.stage("torch").get("cuda") or "13.0"
     again = "see the line on CUDA_VISIBLE_DEVICES; else restart the machine, install the driver again, or --device cpu"
     yield judged(
-        "driver", f"{management.get('driver', 'version unknown')}, for CUDA up to {'.'.join(map(str, cuda))}",
-        (cuda[0] < int(needed.split(".")[0]), "problem", f"; {needed} is needed", f"install driver {DRIVER} or later"),
+        "driver", f"{management['driver']}, for CUDA up to {cuda[0]}.{cuda[1]}" if cuda[0] else "version unknown",
+        (0 < cuda[0] < int(needed.split(".")[0]), "problem", f"; {needed} is needed",
+         f"install driver {DRIVER} or later"),
         ("error" in driver, "problem", f"; {driver.get('error')}", again),
     )  # fmt: skip
 

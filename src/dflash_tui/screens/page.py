@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any, ClassVar
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from dflash_core.errors import DFlashError
 from dflash_core.lab.export import ROWS, check_path, write_rows
+from dflash_tui.application.faults import fault, keep_trace
 from dflash_tui.application.new_file import new_path
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.help import HelpScreen
@@ -19,7 +22,7 @@ from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import bindings
 from dflash_tui.widgets.dialogs import ask_line
-from dflash_tui.widgets.flash import Flash, reported
+from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.literal import DataTable
 
 NARROW, WIDE, TALL = 110, 160, 30  # below these columns, from these columns and rows on, a page has another layout
@@ -65,8 +68,13 @@ class Page(Passing, Screen[None]):
         Offered is `name`, or what was typed instead of it before, which may have been refused."""
 
         async def fill(path: Path) -> None:
-            with reported(self.say):
+            try:
                 await asyncio.to_thread(write, path)
+            except DFlashError as error:
+                self.say(error)
+            except Exception as error:  # of the library that draws; what was measured is still on the page
+                self.say(f"{fault(error)}; {keep_trace(traceback.format_exc(), self.chat.state.past.folder)}")
+            else:
                 self.say(f"written: {path}")
 
         def named(answer: str) -> None:

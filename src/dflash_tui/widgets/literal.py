@@ -124,7 +124,7 @@ class DataTable(widgets.DataTable[Text]):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, cursor_type="row")
-        self._shown: tuple[object, ...] = ()  # headings, keys of the rows and colors
+        self._shown: tuple[object, ...] = ()  # headings, keys of the rows, and styles of cells by both
         self._texts: Mapping[str, Sequence[str]] = {}
 
     @property
@@ -144,14 +144,15 @@ class DataTable(widgets.DataTable[Text]):
     ) -> None:
         """Show these rows, by key. The cursor goes to the row `cursor`; without one it stays on its row, if that is
         still there. `colors`: of some rows, names of the theme's colors by the places of the cells that have one."""
-        shown, before, chosen = ([*headings], [*rows], colors), self._texts, cursor or self.cursor_key
+        of_theme = self.app.theme_variables
+        styles = {key: {at: of_theme[name] for at, name in names.items()} for key, names in colors.items()}
+        shown, before, chosen = ([*headings], [*rows], styles), self._texts, cursor or self.cursor_key
         same, self._shown, self._texts = shown == self._shown and self.row_count == len(rows), shown, rows
         if not same:
             self.clear(columns=True)
             self.add_columns(*(Text(clean(heading)) for heading in headings))
         for place, (key, cells) in enumerate(rows.items()):
-            styles = {at: self.app.theme_variables[name] for at, name in colors.get(key, {}).items()}
-            row = [Text(clean(cell), styles.get(at, "")) for at, cell in enumerate(cells)]
+            row = [Text(clean(cell), styles.get(key, {}).get(at, "")) for at, cell in enumerate(cells)]
             if not same:
                 self.add_row(*row, key=key)
                 # Textual measures later, when the table is idle; until then it would be as narrow as its headings.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 from collections.abc import Sequence
@@ -66,6 +67,8 @@ class History:
 
     def _stored(self) -> tuple[str, ...]:
         """The prompts of the file. Raises OSError."""
+        if self._file.exists() and not self._file.is_file():  # a link to /dev/null, which root would replace
+            raise OSError(errno.EINVAL, "it is not a regular file")
         try:
             lines = self._file.read_text(encoding="utf-8", errors="replace").split("\n")
         except (FileNotFoundError, NotADirectoryError):

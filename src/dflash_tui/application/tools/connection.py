@@ -122,7 +122,8 @@ class Connection:
 
     def _usable(self, found: list[Any]) -> list[Any]:
         """The tools of a list without the broken ones, for which the package would refuse the whole list."""
-        self._listed += found
+        if self.state == "starting":  # a later list is not looked at
+            self._listed += found
         return [one for one in found if not problem(one)]
 
     async def _list(self, client: Client) -> None:
