@@ -306,6 +306,7 @@ def test_the_golden_files_hold_this_tokenizer(file: Path) -> None:
         ({"eos_token_id": 768}, "eos_token_id is 768, expected an id below 768"),
         ({"eos_token_id": -1}, "eos_token_id is -1"),
         ({"eos_token_id": "x"}, "eos_token_id is 'x'"),
+        ({"eos_token_id": "\ud800"}, r"eos_token_id is '\ud800'"),
     ],
 )
 def test_malformed_metadata_is_refused_in_one_line(changes: dict[str, object], words: str) -> None:

@@ -53,7 +53,7 @@ class Vocabulary:
             value = value.tolist() if hasattr(value, "tolist") else value  # files give lists and numbers of numpy too
             try:
                 return None if value is None and optional else msgspec.convert(value, kind)
-            except msgspec.ValidationError:
+            except (msgspec.ValidationError, UnicodeEncodeError):  # the latter: half a surrogate pair
                 raise FormatError(f"{key} is {_shown(value)}, expected {words or WORDS[kind]}") from None
 
         def per_token(name: str, kind: Any, optional: bool) -> list[Any]:
