@@ -11,11 +11,13 @@ import pytest
 from dflash_core import load_draft, load_target
 from dflash_core.backends.base import AnswerOptions, Checkpoint
 from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda import step
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters import caches
-from dflash_core.backends.cuda.drafters.base import on_device
+from dflash_core.backends.cuda.drafters.base import PENDING_ROWS, on_device
 from dflash_core.backends.cuda.drafters.dflash import DFlash
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.cuda.state import MAX_DEPTH
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.errors import ContextError
@@ -41,6 +43,8 @@ def make(device_name: str, monkeypatch: pytest.MonkeyPatch) -> Make:
         draft = on_device(config, uploads[1], model, CHOICES["f16"])
         for upload in uploads:
             upload.close()
+
+    monkeypatch.setattr(step, "CALM_MS", 0.0)  # no more than two steps in flight: such rings have no memory for more
 
     def session(spare: int) -> CudaSession:
         monkeypatch.setattr(caches, "SPARE", spare or CONTEXT)
@@ -144,6 +148,11 @@ def test_an_answer_is_drafted_again_from_any_position(
     assert starts[0] == starts[1]
     for ours, theirs in zip(*found, strict=True):
         assert np.array_equal(ours, theirs)
+
+
+def test_rings_are_long_enough_for_all_steps_in_flight() -> None:
+    """For what those commit, a block behind it, and what is not in the caches yet."""
+    assert caches.SPARE >= step.MAX_IN_FLIGHT + MAX_DEPTH + 1 + PENDING_ROWS
 
 
 def test_what_is_gone_is_refused(make: Make, rng: np.random.Generator) -> None:

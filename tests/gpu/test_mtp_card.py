@@ -15,6 +15,7 @@ from tools.bench.replay import GivenCosts
 from dflash_core import Knobs
 from dflash_core.backends.base import Checkpoint, Session
 from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda import step as cuda_step
 from dflash_core.backends.cuda.drafters import caches
 from dflash_core.backends.cuda.drafters.mtp import Mtp
 from dflash_core.events import StepEvent
@@ -132,6 +133,7 @@ def test_a_turn_is_drafted_again_as_it_was(device_name: str, monkeypatch: pytest
     """Also where the hidden states before the turn have been overwritten since."""
     monkeypatch.setattr(caches, "SPARE", 62)
     monkeypatch.setattr(Mtp, "max_pending", 20)
+    monkeypatch.setattr(cuda_step, "CALM_MS", 0.0)  # such a ring has no memory for more than two steps in flight
     one, text = runner(mtp_pair(device_name)), list(prompt()[:7])
     tokens, steps = answer(one, 68, mode="chain", mtp_depth=2, budget=2)
     text.append(tokens[0])
