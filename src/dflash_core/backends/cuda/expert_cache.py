@@ -19,9 +19,10 @@ from torch import Tensor
 from dflash_core.backends.cuda.launch import At, Device
 from dflash_core.backends.cuda.layers.experts import Experts
 from dflash_core.backends.cuda.products import Arena
+from dflash_core.backends.cuda.state import STEP_SLOTS
 
 PERIOD = 16  # steps from one reading of the counts to the next
-DELAY = 4  # steps after which the host reads counts that were copied: by then the copy has ended
+DELAY = STEP_SLOTS  # steps after which the host reads counts that were copied: by then the copy has ended
 # Experts that are exchanged at once: in the middle of a turn the next step waits for them, 2 ms for 64 experts of a
 # 35B-A3B on a bus of 52 GB/s; before a turn's first step a whole prompt has been counted.
 STEP_LIMIT, TURN_LIMIT = 64, 1024
