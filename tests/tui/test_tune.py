@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -240,13 +241,20 @@ async def test_without_a_drafter_there_is_nothing_to_tune(make_app: MakeApp) -> 
 LONG_LABEL = "tree 22, p_min 0.25, tree T 0.7"
 
 
-async def test_a_refilled_table_is_as_wide_as_its_cells_at_once(make_app: MakeApp) -> None:
-    """Regression: after Esc stopped a tuning it was as narrow as its headings, as Textual measures rows when idle."""
+@asynccontextmanager
+async def a_table(make_app: MakeApp) -> AsyncIterator[tuple[DFlashApp, Pilot[int], widgets.DataTable]]:
+    """An empty table on the chat's screen."""
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
         table = widgets.DataTable()
         await app.chat.mount(table)
+        yield app, pilot, table
+
+
+async def test_a_refilled_table_is_as_wide_as_its_cells_at_once(make_app: MakeApp) -> None:
+    """Regression: after Esc stopped a tuning it was as narrow as its headings, as Textual measures rows when idle."""
+    async with a_table(make_app) as (_, _, table):
         for _ in range(2):
             table.clear(columns=True)
             table.fill(("", "setting"), {"0": ("★", LONG_LABEL)})
@@ -254,11 +262,7 @@ async def test_a_refilled_table_is_as_wide_as_its_cells_at_once(make_app: MakeAp
 
 
 async def test_a_refilled_table_has_the_colors_of_another_theme(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        table = widgets.DataTable()
-        await app.chat.mount(table)
+    async with a_table(make_app) as (app, pilot, table):
         found = set()
         for theme in ("textual-light", "textual-dark"):
             app.theme = theme
