@@ -136,30 +136,20 @@ struct Choosing {
 #define CHOICE_PARAMETERS CHOICE_BIAS_PARAMETER EXPERT_SCALES_PARAMETER
 #define CHOOSING Choosing{scale, GIVEN_BIAS, GIVEN_SCALES}
 
-// What a lane gets of a row: the expert of its rank, and that expert's weight.
-struct Choice {
-    int expert;
-    float weight;
-};
-
-// Chooses the BEST largest of COUNT scores of a row, of equal ones the lower expert: lane r gets the choice of rank r.
-// The whole warp calls. Weights are shares of the softmax over the chosen scores, or with OF_ALL over all, times
-// the factor; with SIGMOID they are sigmoids of scores, over their sum unless OF_ALL.
-template <int COUNT, int BEST, bool OF_ALL>
-__device__ __forceinline__ Choice choice_of_row(const float* scores, const Choosing& choosing) {
+// Chooses the BEST largest of COUNT scores of a row, of equal ones the lower expert: lane r gets the expert of rank r.
+// The whole warp calls.
+template <int COUNT, int BEST>
+__device__ __forceinline__ int expert_of_rank(const float* scores, const Choosing& choosing) {
     constexpr int EACH = ceil_div(COUNT, WARP);  // a lane's: neighbours, so a lower lane has lower experts
     constexpr bool SORTED = EACH <= MAX_SORTED;
     const int lane = lane_id();
-    float score[EACH];
     u32 key[EACH];
     int at[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         const int expert = lane * EACH + i;
-        score[i] = expert < COUNT ? choosing.rank(scores[expert], expert) : -INFINITE;
+        key[i] = expert < COUNT ? ordered(choosing.rank(scores[expert], expert)) : 0, at[i] = i;
     }
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) key[i] = lane * EACH + i < COUNT ? ordered(score[i]) : 0, at[i] = i;
     if constexpr (SORTED) sort_keys(key, at);
     int expert_of = 0;  // lane r: of rank r
 #pragma unroll 1
@@ -187,23 +177,29 @@ __device__ __forceinline__ Choice choice_of_row(const float* scores, const Choos
             }
         }
     }
-    const float score_of = lane < BEST ? scores[expert_of] : 0.0f;
+    return expert_of;
+}
+
+// The weight of the lane's rank, whose expert is `expert`: its share of the softmax over the chosen scores, or with
+// OF_ALL over all, times the factor; with SIGMOID the sigmoid of its score, over the sum of these unless OF_ALL. The
+// whole warp calls.
+template <int COUNT, int BEST, bool OF_ALL>
+__device__ __forceinline__ float weight_of_rank(const float* scores, const Choosing& choosing, int expert) {
+    const int lane = lane_id();
+    const float score = lane < BEST ? scores[expert] : 0.0f;
 #ifdef SIGMOID
-    const float share = lane < BEST ? sigmoid(score_of) : 0.0f;
+    const float share = lane < BEST ? sigmoid(score) : 0.0f;
     float sum = 1.0f;
     if constexpr (!OF_ALL) {
         sum = 0.0f;
         for (int rank = 0; rank < BEST; ++rank) sum += __shfl_sync(FULL_WARP, share, rank);
     }
 #else
-    const float most = __shfl_sync(FULL_WARP, score_of, 0);
+    constexpr int EACH = ceil_div(COUNT, WARP);
+    const float most = __shfl_sync(FULL_WARP, score, 0);
     float sum = 0.0f;
-    const float share = lane < BEST ? expf(score_of - most) : 0.0f;
-    if constexpr (OF_ALL && SORTED) {
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) sum += expf(score[i] - most);
-        sum = warp_sum(sum);
-    } else if constexpr (OF_ALL) {  // many scores are not kept in registers just for this
+    const float share = lane < BEST ? expf(score - most) : 0.0f;
+    if constexpr (OF_ALL) {
 #pragma unroll 1
         for (int i = lane * EACH; i < min(COUNT, (lane + 1) * EACH); ++i) sum += expf(scores[i] - most);
         sum = warp_sum(sum);
@@ -211,7 +207,19 @@ __device__ __forceinline__ Choice choice_of_row(const float* scores, const Choos
         for (int rank = 0; rank < BEST; ++rank) sum += __shfl_sync(FULL_WARP, share, rank);
     }
 #endif
-    return {expert_of, share / sum * choosing.factor(expert_of)};
+    return share / sum * choosing.factor(expert);
+}
+
+// What a lane gets of a row: the expert of its rank, and that expert's weight.
+struct Choice {
+    int expert;
+    float weight;
+};
+
+template <int COUNT, int BEST, bool OF_ALL>
+__device__ __forceinline__ Choice choice_of_row(const float* scores, const Choosing& choosing) {
+    const int expert = expert_of_rank<COUNT, BEST>(scores, choosing);
+    return {expert, weight_of_rank<COUNT, BEST, OF_ALL>(scores, choosing, expert)};
 }
 
 // The same, but every lane gets every rank: chosen(rank, expert, weight).

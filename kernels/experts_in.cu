@@ -1,12 +1,13 @@
 // experts_in: gate and up of the chosen experts, for the rows that take them.
 //
 // Activations are gathered by address: column c of a product is row pair[c] of what the norm wrote. Weights are found
-// through the list, so nothing is read before `route` has ended. Later kernels may begin after that, and may read the
-// list at once. Bound by memory. Defines: see experts_stream.cuh; CHOOSES where the row of a pass of one is routed
-// here, and then those of `route` in router.cu.
+// through the list, so nothing is read before `route` has ended. Later kernels may begin after that. Bound by memory.
+// Defines: see experts_stream.cuh; CHOOSES where the row of a pass of one is routed here (experts_one_row.cuh).
 
 #include "experts_stream.cuh"
-#include "partials.cuh"
+#ifdef CHOOSES
+#include "experts_one_row.cuh"
+#endif
 
 // Rows of activations of a pass, as the norm wrote them.
 struct GatheredRows {
@@ -47,52 +48,17 @@ struct GatheredRows {
 
 #ifdef CHOOSES
 
-// The work of a pass of one row: an entry per expert.
-struct OneRow {
-    ExpertWork head;
-    ExpertEntry entry[USED + SHARED_EXPERTS];
-};
-
-// What `route` computes for one row, computed by every thread block itself: that is quicker than waiting for another
-// kernel. The first block stores it for experts_out.
-__device__ __forceinline__ const ExpertWork* choose_for_row(
-    const float* scores, const Choosing& choosing, bool live, ExpertWork* work, float* weights) {
-    __shared__ OneRow own;
-    const int lane = lane_id();
-    if (warp_id() == 0) {
-        if (lane == 0) {
-            own.head.shared = live ? SHARED_EXPERTS : 0, own.head.entries = live ? USED + SHARED_EXPERTS : 0;
-            if (SHARED_EXPERTS) own.entry[0] = ExpertEntry{0, 1, {USED * ACTS_ROWS}};
-        }
-        if (live) {
-            const Choice mine = choice_of_row<EXPERTS, USED, ALL>(scores, choosing);
-            if (lane < USED) {
-                own.entry[SHARED_EXPERTS + lane] = ExpertEntry{u16(mine.expert), 1, {u16(lane * ACTS_ROWS)}};
-                if (blockIdx.x == 0) weights[lane * ACTS_ROWS] = mine.weight;
-            }
-            if (SHARED_EXPERTS && lane == 0 && blockIdx.x == 0) {
-                weights[USED * ACTS_ROWS] = SHARED_GATES ? sigmoid(scores[EXPERTS]) : 1.0f;
-            }
-        }
-    }
-    __syncthreads();
-    if (blockIdx.x == 0) {
-        for (int i = threadIdx.x; i < int(sizeof(OneRow) / 4); i += MATMUL_THREADS) ((u32*)work)[i] = ((u32*)&own)[i];
-    }
-    return &own.head;
-}
-
 // As below, for a pass of one row, which is live where node0 < *count: scores f32 (EXPERTS, then the shared expert's),
 // and `scale`, as in router.cu.
 extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
-    const ExpertLaunch launch, ExpertWork* work, const u8* acts_q8, const u8* acts_f16, float* out, int rows,
-    const float* scores, float scale, float* weights, const int* count,
-    int node0 BIAS_PARAMETER CHOICE_PARAMETERS) {
+    const ExpertLaunch launch, const u8* acts_q8, const u8* acts_f16, float* out, int rows, const float* scores,
+    float scale, const int* count, int node0 BIAS_PARAMETER CHOICE_PARAMETERS) {
     SHARED_DYNAMIC(shared);
+    __shared__ OneRow row;
     pdl_wait();
     pdl_launch();
-    const ExpertWork* own = choose_for_row(scores, CHOOSING, node0 < *count, work, weights);
-    stream_experts(Job{launch, own, nullptr, out, rows, BIAS}, GatheredRows{acts_q8, acts_f16}, shared);
+    row.choose<false>(scores, CHOOSING, node0 < *count);
+    stream_experts(Job{launch, &row.work, nullptr, out, rows, BIAS}, GatheredRows{acts_q8, acts_f16}, shared);
 }
 
 #else

@@ -1,10 +1,14 @@
 // experts_out: down of silu(gate) * up, times the pair's weight.
 //
 // A block computes the activations of its entries itself, from the output of experts_in. This saves a launch, and
-// overlaps with the loading of its first weights. Bound by memory. Defines: see experts_stream.cuh.
+// overlaps with the loading of its first weights. Bound by memory. Defines: see experts_stream.cuh; CHOOSES where the row
+// of a pass of one is routed here (experts_one_row.cuh): its weights are requested before experts_in has ended.
 
 #include "experts_stream.cuh"
 #include "activation.cuh"
+#ifdef CHOOSES
+#include "experts_one_row.cuh"
+#endif
 
 // silu(gate) * up of pairs, from the output of experts_in: f32 [place of the pair][stride], gate before up.
 struct SwigluOfPairs {
@@ -16,6 +20,7 @@ struct SwigluOfPairs {
         using M = Meeting<F>;
         static_assert(M::F16_ACTS || SPANS == 1, "one scale per group");
         const int columns = entry.count;
+        pdl_wait();
 #pragma unroll 1
         for (int i = warp_id(); i < kind.tiles_k * columns; i += WARPS) {
             const int k = i / columns, c = i - k * columns, at = k * TILE_K + 8 * lane_id();
@@ -39,6 +44,23 @@ struct SwigluOfPairs {
     }
 };
 
+#ifdef CHOOSES
+
+// As below, for a pass of one row, as in experts_in.cu. The kernel before has waited for the scores before it let this one
+// begin.
+extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_out(
+    const ExpertLaunch launch, const float* inner, int stride, float* out, int rows, const float* scores, float scale,
+    const int* count, int node0 BIAS_PARAMETER CHOICE_PARAMETERS) {
+    SHARED_DYNAMIC(shared);
+    __shared__ OneRow row;
+    pdl_launch();
+    row.choose<true>(scores, CHOOSING, node0 < *count);
+    stream_experts(Job{launch, &row.work, row.weight, out, rows, BIAS}, SwigluOfPairs{inner, rows, stride}, shared);
+    pdl_wait();  // a block without work ends after experts_in, too
+}
+
+#else
+
 // inner: the output of experts_in, of `stride`; weights f32 by pair. out f32 [pair's place][launch.stride].
 extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_out(
     const ExpertLaunch launch, const ExpertWork* work, const float* weights, const float* inner, int stride, float* out,
@@ -48,3 +70,5 @@ extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_out
     pdl_wait();
     stream_experts(Job{launch, work, weights, out, rows, BIAS}, SwigluOfPairs{inner, rows, stride}, shared);
 }
+
+#endif

@@ -6,11 +6,13 @@
 //
 // The K of a block of rows has `split` parts, and its sum is that of the parts in order: this depends on the shape of the
 // matrix alone, so a pair has the same bits whatever else the pass holds. Where there is little work, `split`
-// warps share a block of rows, and the first of them adds the sums of the others; else each warp has its own block and
-// takes one part after the other, without waiting for other warps.
+// warps share a block of rows: each leaves the sum of its part in shared memory, and after SLOT_SETS blocks they are
+// added. Parts differ by a tile, so a warp takes another one of each block. Else each warp has its own block and takes
+// one part after the other, without waiting for other warps.
 //
 // An entry's activations are staged when its first rows begin, while their weights are being loaded: for all of K, in
-// the columns of the entry.
+// the columns of the entry. In a pass of one row, which is bound by latency, the tiles behind the first ones are
+// prefetched into the L2.
 //
 // Defines: see matmul.cuh; WARPS of a block; PER_SM blocks that share a multiprocessor; BIASED where all experts have
 // biases, which adds an argument.
@@ -22,6 +24,7 @@
 #include "matmul.cuh"
 
 constexpr u32 UNSHARED_FROM = 2;  // from this many blocks of rows per warp of the grid on, none is shared
+constexpr int SLOT_SETS = 4;      // turns of shared blocks between two barriers; a power of two
 
 // A kernel has BIAS_PARAMETER as its last one, and BIAS is what was given.
 #ifdef BIASED
@@ -44,11 +47,17 @@ struct Run {
 struct Job {
     const ExpertLaunch& launch;
     const ExpertWork* work;
-    const float* weights;  // by pair, or null
+    const float* weights;  // by pair, or with CHOOSES by rank; or null
     float* out;
     int rows;
     const float* bias;     // f32 [experts][stride], with BIASED
 
+    __device__ __forceinline__ float weight(int pair) const {
+#ifdef CHOOSES
+        pair /= ACTS_ROWS;
+#endif
+        return weights ? weights[pair] : 1.0f;
+    }
     __device__ __forceinline__ const ExpertKind& kind(const Run& run) const { return launch.kind[run.kind]; }
     __device__ __forceinline__ const ExpertMatrix& matrix(const Run& run) const { return kind(run).matrix[run.matrix]; }
     __device__ __forceinline__ const ExpertEntry& entry(const Run& run) const { return work->list()[run.entry]; }
@@ -66,7 +75,7 @@ struct PairSink {
         for (int c = 0; c < 2; ++c) {
             if (column + c >= entry.count) continue;
             const int pair = entry.pair[column + c];
-            const float weight = job.weights ? job.weights[pair] : 1.0f;
+            const float weight = job.weight(pair);
             float* at = job.out + size_t(place_of(pair, job.rows)) * job.launch.stride + row;
 #ifdef BIASED
             const float* bias = job.bias + size_t(entry.expert) * job.launch.stride + row;
@@ -97,23 +106,29 @@ __device__ __forceinline__ int exponent_of(int power) { return __ffs(power) - 1;
 template <class F, class Input>
 __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u8* shared, Walk& walk) {
     using M = Meeting<F>;
-    constexpr int SLOTS_BYTES = 2 * WARPS * WARP * sizeof(float4);
+    constexpr int SLOTS_BYTES = SLOT_SETS * WARPS * WARP * sizeof(float4);
     u8* const staged = shared + SLOTS_BYTES;
     const Run& run = walk.run;
-    const int lane = lane_id();
+    const int lane = lane_id(), warp = warp_id();
     // Powers of two, so that there are no divisions while weights are loading.
     const auto together = [&] { return walk.unshared ? 1 : job.kind(run).split; };
-    const auto part = [&] { return warp_id() & (together() - 1); };
     const auto side_by_side = [&] { return WARPS >> exponent_of(together()); };
     const auto tiles_k = [&] { return job.kind(run).tiles_k; };
-    const auto part_end = [&](int index) { return tiles_k() * (index + 1) >> exponent_of(job.kind(run).split); };
-    int block = walk.first + (warp_id() >> exponent_of(together()));  // of 16 rows, this warp's
+    const auto part_begin = [&](int part) { return tiles_k() * part >> exponent_of(job.kind(run).split); };
+    const auto part_of = [&](int turn) { return (warp + turn) & (together() - 1); };
+    const u8* const weights = job.matrix(run).of(job.entry(run).expert);
+    const auto tile_at = [&](int block, int k) { return weights + (size_t(block) * tiles_k() + k) * F::BYTES; };
+    int block = walk.first + (warp >> exponent_of(together()));  // of 16 rows, this warp's
     const int end = walk.first + walk.blocks;
-    const int k0 = together() > 1 ? part_end(part() - 1) : 0, k1 = together() > 1 ? part_end(part()) : tiles_k();
-    const u8* tile = job.matrix(run).of(job.entry(run).expert) + (size_t(block) * tiles_k() + k0) * F::BYTES;
+    const u8* tile = tile_at(block, part_begin(part_of(0)));
 
     Ahead<F> ahead;
     if (block < end) ahead.begin(tile, lane);
+    if (COLUMNS == 1 && !job.matrix(run).places) {
+        for (int i = threadIdx.x; i < walk.blocks * tiles_k(); i += MATMUL_THREADS) {
+            bulk_prefetch(tile_at(walk.first, i), F::BYTES);
+        }
+    }
     constexpr Staged FORM = M::F16_ACTS ? Staged::F16 : Staged::Q8;
     const bool fresh = walk.entry != run.entry || walk.form != FORM, tables = walk.tables != F::NUMBER;
     if (fresh) {
@@ -125,43 +140,56 @@ __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u
     __syncthreads();
     if (threadIdx.x == 0) walk.entry = run.entry, walk.form = FORM, walk.tables = F::NUMBER;
 
+    const auto finish = [&](int of, const float (&total)[4]) {
+        deliver<F>(PairSink{job, run}, of * TILE_ROWS, {{total[0], total[1], total[2], total[3]}});
+    };
+    float4* const slots = (float4*)shared + lane;
 #pragma unroll 1
     for (int turn = 0; turn * side_by_side() < walk.blocks; ++turn, block += side_by_side()) {
         float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // zero: adding it changes nothing
+        const int first = part_of(turn);
         if (block < end) {
             Accumulator acc = {};
-            int index = part(), border = part_end(index);
+            int part = first, border = part_begin(part + 1);
+            const int stop = together() > 1 ? border : tiles_k();
             const bool last = block + side_by_side() >= end;
+            const u8* const after = tile_at(block + side_by_side(), part_begin(part_of(turn + 1)));
 #pragma unroll 1
-            for (int k = k0; k < k1; ++k) {
+            for (int k = part_begin(part); k < stop; ++k) {
                 const u8* acts = staged + k * M::STAGE;
-                if (k + 1 == k1 && last) {
+                if (k + 1 == stop && last) {
                     multiply_tile<F, false>(ahead, tile, tile, acts, lane, Added{acc});
                 } else {
-                    const u8* next = tile + (k + 1 < k1 ? 1 : side_by_side() * tiles_k() - (k1 - k0 - 1)) * F::BYTES;
+                    const u8* next = k + 1 < stop ? tile + F::BYTES : after;
                     multiply_tile<F, true>(ahead, tile, next, acts, lane, Added{acc});
                     tile = next;
                 }
                 if (k + 1 == border) {
-                    border = part_end(++index);
+                    border = part_begin(++part + 1);
 #pragma unroll
                     for (int i = 0; i < 4; ++i) total[i] += acc[0][i], acc[0][i] = 0.0f;
                 }
             }
+            if (together() == 1) finish(block, total);
         }
-        if (together() > 1) {
-            // Two sets of slots: those read now are not written until after one more barrier.
-            float4* slot = (float4*)shared + ((turn & 1) * WARPS + warp_id()) * WARP + lane;
-            if (part() > 0) *slot = make_float4(total[0], total[1], total[2], total[3]);
-            __syncthreads();
-            if (part() > 0) continue;
+        if (together() == 1) continue;
+        const int set = turn & (SLOT_SETS - 1), group = warp & -together();  // the first warp that shares the block
+        slots[(set * WARPS + group + first) * WARP] = make_float4(total[0], total[1], total[2], total[3]);
+        if (set + 1 < SLOT_SETS && (turn + 1) * side_by_side() < walk.blocks) continue;
+        __syncthreads();
+        const int begin = walk.first + (turn - set) * side_by_side();
 #pragma unroll 1
-            for (int other = 1; other < together(); ++other) {
-                const float4 v = slot[other * WARP];
-                total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
+        for (int of = begin + warp; of < min(end, begin + (set + 1) * side_by_side()); of += WARPS) {
+            const float4* from = slots + (of - begin) * together() * WARP;
+            float sum[4] = {-0.0f, -0.0f, -0.0f, -0.0f};
+#pragma unroll 1
+            for (int one = 0; one < together(); ++one) {
+                const float4 v = from[one * WARP];
+                sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
             }
+            finish(of, sum);
         }
-        if (block < end) deliver<F>(PairSink{job, run}, block * TILE_ROWS, {{total[0], total[1], total[2], total[3]}});
+        __syncthreads();
     }
 }
 

@@ -11,8 +11,9 @@
 //
 // Defines: WIDTH, elements of a row, a multiple of 8; SPLIT_K, partials to add, 0 for none; CLUSTER, blocks of a row;
 // FRESH where the partials are the whole sum and h is not read; ROWS where the normed rows go out as f32 too. Of what is
-// added, in this order: BIASED, a bias; NORMED, a norm of its own. SCALED: the new h is multiplied. ROWS_BY: the f32 rows
-// have a weight of their own. Each adds an argument. UNNORMED where activations are those of h itself.
+// added, in this order: BIASED, a bias; JOINED, the partials of a second branch, whose sum is added, where FIRST_NORMED and
+// SECOND_NORMED say that a branch has a norm of its own; NORMED, a norm of the sum. SCALED: the new h is multiplied. ROWS_BY:
+// the f32 rows have a weight of their own. Each adds an argument. UNNORMED where activations are those of h itself.
 
 #include "acts.cuh"
 #include "partials.cuh"
@@ -51,6 +52,15 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
 #ifdef BIASED
     , const float* bias
 #endif
+#ifdef JOINED
+    , const float* joined
+#endif
+#ifdef FIRST_NORMED
+    , const float* first_weight
+#endif
+#ifdef SECOND_NORMED
+    , const float* second_weight
+#endif
 #ifdef NORMED
     , const float* branch_weight
 #endif
@@ -58,10 +68,7 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
     , const float* factor
 #endif
 ) {
-    __shared__ float sums[TURNS * STEP];  // of the whole row, by group
-#ifdef NORMED
-    __shared__ float branch_sums[TURNS * STEP];
-#endif
+    __shared__ float sums[4][TURNS * STEP];  // of the whole row, by group: of h, of the sum, of either branch
     const int row = blockIdx.x / CLUSTER, rank = blockIdx.x % CLUSTER, group0 = rank * WARPS + warp_id();
     const int k0 = group0 * ACTS_GROUP + 8 * lane_id();
     Span<8> x[TURNS], w[TURNS];
@@ -89,14 +96,25 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
         if (k < WIDTH) biases[turn].load(bias + k);
     }
 #endif
+    const auto load_weight = [&](Span<8>(&by)[TURNS], const float* from) {
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
+            const int k = k0 + turn * STEP * ACTS_GROUP;
+            by[turn].zero();
+            if (k < WIDTH) by[turn].load(from + k);
+        }
+    };
+#ifdef FIRST_NORMED
+    Span<8> first_by[TURNS];
+    load_weight(first_by, first_weight);
+#endif
+#ifdef SECOND_NORMED
+    Span<8> second_by[TURNS];
+    load_weight(second_by, second_weight);
+#endif
 #ifdef NORMED
     Span<8> branch_by[TURNS];
-#pragma unroll
-    for (int turn = 0; turn < TURNS; turn++) {
-        const int k = k0 + turn * STEP * ACTS_GROUP;
-        branch_by[turn].zero();
-        if (k < WIDTH) branch_by[turn].load(branch_weight + k);
-    }
+    load_weight(branch_by, branch_weight);
 #endif
     pdl_wait();
 #pragma unroll
@@ -111,37 +129,59 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
         if (k < WIDTH) added[turn].load(partials, rows, WIDTH, row, k);
 #endif
     }
+#ifdef JOINED
+    PartialSpan<JOINED, 8, PREFETCHED> other[TURNS];
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int k = k0 + turn * STEP * ACTS_GROUP;
+        other[turn].zero();
+        if (k < WIDTH) other[turn].load(joined, rows, WIDTH, row, k);
+    }
+#endif
     const bool live = node0 + row < *count;
 #if CLUSTER > 1
     cluster_wait();  // all blocks of the row have begun, so their shared memory is valid
 #endif
     if (!live) return;
 
-    // The row's sum of squares, from those of this block's groups.
-    const auto whole = [&](const float (&values)[TURNS][8], float* sums) {
+    // The row's sums of squares: each block sends those of its groups to all; after `meet` each has the whole.
+    const auto send_squares = [&](const float (&values)[TURNS][8], float* to) {
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {
             float squares = 0.0f;
 #pragma unroll
             for (int i = 0; i < 8; i++) squares += values[turn][i] * values[turn][i];
             squares = warp_sum(squares);
-            float* sum = sums + group0 + turn * STEP;
+            float* sum = to + group0 + turn * STEP;
 #if CLUSTER > 1
             if (lane_id() < CLUSTER) cluster_store(sum, lane_id(), squares);
 #else
             if (lane_id() == 0) *sum = squares;
 #endif
         }
+    };
+    const auto meet = [] {
 #if CLUSTER > 1
         cluster_arrive();
         cluster_wait();
 #else
         __syncthreads();
 #endif
-        float total = sums[0];
+    };
+    const auto scale_from = [&](const float* from) {
+        float total = from[0];
 #pragma unroll
-        for (int i = 1; i < TURNS * STEP; i++) total += sums[i];
-        return total;
+        for (int i = 1; i < TURNS * STEP; i++) total += from[i];
+        return 1.0f / sqrtf(total / WIDTH + eps);
+    };
+    const auto multiply = [&](float (&values)[TURNS][8], float own, const Span<8>(&weight)[TURNS]) {
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
+            float by[8];
+            weight[turn].values(by);
+#pragma unroll
+            for (int i = 0; i < 8; i++) values[turn][i] *= own * by[i];
+        }
     };
 
     float values[TURNS][8];
@@ -153,20 +193,40 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
 #ifdef BIASED
         sum[turn].add(biases[turn]);
 #endif
+        sum[turn].values(values[turn]);
     }
-#ifdef NORMED
+#ifdef JOINED
+    float more[TURNS][8];
 #pragma unroll
-    for (int turn = 0; turn < TURNS; turn++) sum[turn].values(values[turn]);
-    const float own = 1.0f / sqrtf(whole(values, branch_sums) / WIDTH + eps);
+    for (int turn = 0; turn < TURNS; turn++) other[turn].sum().values(more[turn]);
+#ifdef FIRST_NORMED
+    send_squares(values, sums[2]);
+#endif
+#ifdef SECOND_NORMED
+    send_squares(more, sums[3]);
+#endif
+#if defined(FIRST_NORMED) || defined(SECOND_NORMED)
+    meet();
+#endif
+#ifdef FIRST_NORMED
+    multiply(values, scale_from(sums[2]), first_by);
+#endif
+#ifdef SECOND_NORMED
+    multiply(more, scale_from(sums[3]), second_by);
+#endif
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
-        float by[8];
-        branch_by[turn].values(by);
 #pragma unroll
-        for (int i = 0; i < 8; i++) values[turn][i] *= own * by[i];
-        sum[turn].set(values[turn]);
+        for (int i = 0; i < 8; i++) values[turn][i] += more[turn][i];
     }
 #endif
+#ifdef NORMED
+    send_squares(values, sums[1]);
+    meet();
+    multiply(values, scale_from(sums[1]), branch_by);
+#endif
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) sum[turn].set(values[turn]);
 #endif
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
@@ -180,8 +240,9 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
         x[turn].set(values[turn]);
 #endif
     }
-    const float total = whole(values, sums);
-    const float scale = 1.0f / sqrtf(total / WIDTH + eps);
+    send_squares(values, sums[0]);
+    meet();
+    const float scale = scale_from(sums[0]);
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
         const int group = group0 + turn * STEP, k = k0 + turn * STEP * ACTS_GROUP;

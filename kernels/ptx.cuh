@@ -265,6 +265,9 @@ __device__ __forceinline__ unsigned ldg_stream4(const void* p) {
     return v;
 }
 
+// Past the L1, which may hold what was there before another kernel wrote it.
+__device__ __forceinline__ float load_l2(const float* p) { return __ldcg(p); }
+
 // Prefetches `bytes` of global memory into the L2; address and size are multiples of 16. One thread calls for all.
 __device__ __forceinline__ void bulk_prefetch(const void* p, int bytes) {
 #if __CUDA_ARCH__ >= 900

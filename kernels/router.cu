@@ -18,8 +18,8 @@
 
 constexpr int SCORES = EXPERTS + SHARED_GATES;  // of a row
 constexpr int ROUTER_STEP = 4 * WARP;
-constexpr int MAX_FOURS = 16;  // fours of a row of weights that a lane loads at a time
-constexpr int FOURS = ceil_div(WIDTH, ROUTER_STEP) < MAX_FOURS ? ceil_div(WIDTH, ROUTER_STEP) : MAX_FOURS;
+constexpr int MAX_FOURS = 24;  // fours of a row of weights that a lane loads at a time
+constexpr int ALL_FOURS = ceil_div(WIDTH, ROUTER_STEP), FOURS = ceil_div(ALL_FOURS, ceil_div(ALL_FOURS, MAX_FOURS));
 
 static_assert(WIDTH % 4 == 0, "a lane holds 4 elements");
 
@@ -52,14 +52,17 @@ extern "C" __global__ void router(
             last = min(rows, *count - node0) - 1;
             if (row0 > last) return;
         }
-        // Rows in parallel: their loads overlap, and their sums do not wait for each other.
+        // Rows in parallel: their loads overlap, and their sums do not wait for each other. Past a row's end are zeros,
+        // not a branch, which no load would pass.
 #pragma unroll
         for (int i = 0; i < FOURS; ++i) {
             const int k = begin + i * ROUTER_STEP + k0;
-            if (k >= WIDTH) break;
             Span<4> part[TURN];
 #pragma unroll
-            for (int r = 0; r < TURN; ++r) part[r].load(x + (u64)min(row0 + r, last) * WIDTH + k);
+            for (int r = 0; r < TURN; ++r) {
+                part[r].zero();
+                if (k < WIDTH) part[r].load(x + (u64)min(row0 + r, last) * WIDTH + k);
+            }
 #pragma unroll
             for (int r = 0; r < TURN; ++r) {
                 sum[r] = __fmaf_rn(weights[i].at[0].x, part[r].at[0].x, sum[r]);

@@ -74,6 +74,8 @@ class Routed:
     entries: npt.NDArray[Any]
     shared: int
     ranks: int
+    defines: dict[str, int]
+    scored: tuple[Any, ...]  # the arguments of a product that routes its one row
 
     @property
     def pairs(self) -> dict[tuple[int, int], int]:
@@ -95,12 +97,13 @@ def route(
     work = engine.poisoned((8 + ENTRY_BYTES * (ROWS * used + ROWS // COLUMNS),), np.uint8)
     weights = engine.poisoned((ranks, ROWS), np.float32)
     count = engine.array(np.array([3 + (rows if live is None else live)], np.int32))
-    args = [engine.array(scores), np.float32(scale), work, weights, np.int32(rows), count, np.int32(3)]
+    given, factor = engine.array(scores), np.float32(scale)
+    args = [given, factor, work, weights, np.int32(rows), count, np.int32(3)]
     engine.kernel("router.cu", "route", defines)(1, ROUTE_THREADS, args)
     data = work.numpy()
     first, total = np.frombuffer(data[:8].tobytes(), np.int32)
     entries = np.frombuffer(data[8 : 8 + int(total) * ENTRY_BYTES].tobytes(), ENTRY)
-    return Routed(work, weights, entries, int(first), ranks)
+    return Routed(work, weights, entries, int(first), ranks, defines, (given, factor, count, np.int32(3)))
 
 
 ROUTES = ((5, 2, 1, False), (256, 8, 64, True), (16, 16, 9, True), (300, 10, 33, False), (1024, 32, 9, True))
@@ -196,9 +199,17 @@ def layer(
     return Layer(product, [part[1] for part in parts], [part[2] for part in parts])
 
 
-def launch(engine: Engine, name: str, plan: ExpertPlan, rows: int, args: list[Any]) -> None:
-    kernel = engine.kernel(f"{name}.cu", name, plan.defines(rows))
-    kernel(plan.grid, plan.warps * 32, args, shared=plan.shared_bytes)
+def launch(
+    engine: Engine, name: str, plan: ExpertPlan, rows: int, routed: Routed, work: list[Any], args: list[Any],
+    stride: int, table: np.void,
+) -> Float32:  # fmt: skip
+    """`work`: what the kernel takes of the pass's routing, unless it routes its one row itself."""
+    out = engine.poisoned((routed.ranks, rows, stride), np.float32)
+    defines = plan.defines(rows) | ({"CHOOSES": 1, **routed.defines} if rows == 1 else {})
+    more = [*args, out, np.int32(rows), *routed.scored] if rows == 1 else [*work, *args, out, np.int32(rows)]
+    kernel = engine.kernel(f"{name}.cu", name, defines)
+    kernel(plan.grid, plan.warps * 32, [table, *more], shared=plan.shared_bytes)
+    return out.numpy()
 
 
 def multiply_in(engine: Engine, of: Layer, x: Float32, routed: Routed, way: KernelConfig = AS_PLANNED) -> Float32:
@@ -207,17 +218,13 @@ def multiply_in(engine: Engine, of: Layer, x: Float32, routed: Routed, way: Kern
     forms = {"PLANE_BITS": 0, "SPANS": 1, **plan.forms}
     q8 = engine.array(acts.pack_q8(x, int(str(forms["PLANE_BITS"])), 1)) if plan.needs_q8 else np.uint64(0)
     f16 = engine.array(acts.pack_f16(x)) if plan.needs_f16 else np.uint64(0)
-    out = engine.poisoned((of.product.ranks, rows, plan.stride), np.float32)
-    launch(engine, "experts_in", plan, rows, [of.pack(plan), routed.work, q8, f16, out, np.int32(rows)])
-    return out.numpy()
+    return launch(engine, "experts_in", plan, rows, routed, [routed.work], [q8, f16], plan.stride, of.pack(plan))
 
 
 def multiply_out(engine: Engine, of: Layer, inner: Float32, routed: Routed, way: KernelConfig = AS_PLANNED) -> Float32:
-    plan, (ranks, rows, stride) = ExpertPlan(of.product, replace(CARD, config=way)), inner.shape
-    out = engine.poisoned((ranks, rows, plan.stride), np.float32)
-    args = [of.pack(plan), routed.work, routed.weights, engine.array(inner), np.int32(stride), out, np.int32(rows)]
-    launch(engine, "experts_out", plan, rows, args)
-    return out.numpy()
+    plan, (_, rows, stride) = ExpertPlan(of.product, replace(CARD, config=way)), inner.shape
+    work, args = [routed.work, routed.weights], [engine.array(inner), np.int32(stride)]
+    return launch(engine, "experts_out", plan, rows, routed, work, args, plan.stride, of.pack(plan))
 
 
 def seen(x: Float32, name: str, product: ExpertProduct) -> Float64:

@@ -132,6 +132,31 @@ def test_a_cluster_leaves_the_bits_of_one_block(
         np.testing.assert_array_equal(one, many)
 
 
+@pytest.mark.parametrize("normed", [(), ("FIRST_NORMED", "SECOND_NORMED", "NORMED"), ("SECOND_NORMED",)])
+@pytest.mark.parametrize(("width", "blocks"), [(2816, 1), (2816, 5), (9000, 1)])
+def test_two_branches_are_added_together(
+    engine: Engine, rng: np.random.Generator, width: int, blocks: int, normed: tuple[str, ...]
+) -> None:
+    if blocks > 1 and not engine.real:
+        pytest.skip("the emulator has no clusters")
+    h, first, second = normal(rng, 2, width), normal(rng, 3, 2, width), normal(rng, 13, 2, width)
+    weights = {name: normal(rng, width) for name in ("own", *normed)}
+    residual, acts = engine.array(h), Acts(engine, width)
+    arguments = [residual, engine.array(first), np.int32(2), engine.array(weights["own"]), np.float32(EPS)]
+    arguments += [*acts.arguments, np.uint64(0), np.int32(0), count(engine, 2), np.int32(0)]
+    arguments += [engine.array(second), *(engine.array(weights[name]) for name in normed)]
+    defines = {"WIDTH": width, "SPLIT_K": 3, "JOINED": 13, "CLUSTER": blocks, **dict.fromkeys(normed, 1)}
+    engine.kernel("norm.cu", "rms_norm", defines)(2 * blocks, 32 * min(32, -(-(-(-width // 256)) // blocks)), arguments)
+
+    def under(name: str, x: oracles.Floats) -> oracles.Floats:
+        return oracles.rms_norm(x, weights[name], EPS) if name in normed else x
+
+    branches = under("FIRST_NORMED", oracles.planes_sum(first)) + under("SECOND_NORMED", oracles.planes_sum(second))
+    total = h.astype(np.float64) + under("NORMED", branches)
+    np.testing.assert_allclose(residual.numpy(), total, rtol=2e-6, atol=1e-5)
+    acts.check(oracles.rms_norm(total, weights["own"], EPS))
+
+
 @pytest.mark.parametrize("turns_of_16", [True, False])
 @pytest.mark.parametrize(("width", "rows", "warps"), [(768, 1, 1), (768, 5, 2), (400, 3, 4), (17408, 1, 4)])
 def test_swiglu(engine: Engine, rng: np.random.Generator, width: int, rows: int, warps: int, turns_of_16: bool) -> None:

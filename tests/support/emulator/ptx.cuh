@@ -90,6 +90,7 @@ inline unsigned look_up_shared4(const void* base, unsigned word, unsigned steps,
 inline uint4 ldg_stream16(const void* p) { return *static_cast<const uint4*>(p); }
 inline uint2 ldg_stream8(const void* p) { return *static_cast<const uint2*>(p); }
 inline unsigned ldg_stream4(const void* p) { return *static_cast<const unsigned*>(p); }
+inline float load_l2(const float* p) { return *p; }
 
 inline void bulk_prefetch(const void* p, int bytes) {  // memory that is not there is not asked for
     const auto* at = static_cast<const volatile unsigned char*>(p);

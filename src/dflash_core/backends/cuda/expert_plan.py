@@ -19,6 +19,7 @@ from dflash_core.errors import UnsupportedError
 
 COLUMNS = 8  # the most columns of a work list entry
 WARPS = 8  # warps of a thread block by default
+SLOT_SETS = 4  # turns whose sums are in shared memory at once
 MAX_PARTS = 8  # the most parts of K: warps share a block of rows, so their number is a multiple of this
 MAX_PER_SM = 2  # thread blocks of a multiprocessor, whose warps share its registers
 MATRICES, KINDS = 2, 2  # the most of each in a launch's struct
@@ -95,7 +96,7 @@ class ExpertPlan(ReadsActs):
         self.stride = max(sum(ROWS * blocks_of(s.rows) for s in kind.shapes) for kind in product.kinds)
         self.tiles_k = max(groups_of(kind.columns) for kind in product.kinds)
         self.warps = WARPS
-        self.shared_bytes = 2 * self.warps * WARP * 16 + self.tiles_k * self.staged_block
+        self.shared_bytes = SLOT_SETS * self.warps * WARP * 16 + self.tiles_k * self.staged_block
         shared_limit = self.shared_limit_on(card)
         if self.shared_bytes > shared_limit:
             raise UnsupportedError(

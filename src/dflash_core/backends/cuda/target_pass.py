@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dflash_core.backends.cuda.launch import At, Launch
 from dflash_core.backends.cuda.layers.base import Branch, Pass
-from dflash_core.backends.cuda.layers.norm import Added, join_launch, norm_launch
+from dflash_core.backends.cuda.layers.norm import Added, norm_launch
 from dflash_core.backends.cuda.projection import AnyProjection
 from dflash_core.backends.cuda.sequence import SequenceMemory
 from dflash_core.backends.cuda.target_model import Block, DeviceTarget
@@ -61,10 +61,11 @@ def block_launches(
             yield from part.launches(own)
             given.append(Added(part.out.split_k, own.buffers.narrow, part.out_bias, branch.post_norm))
         first, *others = given
-        for other in others:
-            yield join_launch(scope, first, other)
-            first = Added(1, first.partials)
-        norm = first.norm if residual.post_norm is None else residual.post_norm
-        before = replace(first, norm=norm, factor=residual.factor)
+        if others:
+            (other,) = others
+            before = replace(first, norm=residual.post_norm, other=other, first_norm=first.norm, factor=residual.factor)
+        else:
+            norm = first.norm if residual.post_norm is None else residual.post_norm
+            before = replace(first, norm=norm, factor=residual.factor)
     assert before is not None, "a layer without parts"
     return before

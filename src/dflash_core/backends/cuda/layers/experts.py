@@ -240,19 +240,20 @@ class Experts(FeedForward):
         x, scores, work, weights = buffers.inside.carve(*self.pass_buffers)
         count: list[Argument] = [np.int32(rows), scope.count, np.int32(scope.node0)]
         yield self._score(x, scores, rows, count, ROUTER_WARPS)
-        scale = np.float32(spec.scale)
-        into: list[Argument] = [work, *self.inputs.act_args(buffers.acts), buffers.wide, np.int32(rows)]
+        scale, inner = np.float32(spec.scale), np.int32(self.inputs.width)
         choice, chosen_by = self._choice
-        if rows == 1:  # the kernel experts_in itself routes a single row
-            own: list[Argument] = [scores, scale, weights, *count[1:]]
-            yield self.inputs.launch(rows, [*into, *own], ({"CHOOSES": 1, **choice}, chosen_by))
+        into: list[Argument] = [*self.inputs.act_args(buffers.acts), buffers.wide, np.int32(rows)]
+        down: list[Argument] = [buffers.wide, inner, buffers.narrow, np.int32(rows)]
+        if rows == 1:  # both products route a single row themselves
+            own: list[Argument] = [scores, scale, *count[1:]]
+            chooses = {"CHOOSES": 1, **choice}
+            yield self.inputs.launch(rows, [*into, *own], (chooses, chosen_by))
+            yield self.out.launch(rows, [*down, *own], ({**self.activation, **chooses}, chosen_by))
         else:
             route: list[Argument] = [scores, scale, work, weights, *count, *chosen_by]
             yield Launch("router.cu", "route", {"WIDTH": self.hidden, **choice}, 1, ROUTE_THREADS, route)
-            yield self.inputs.launch(rows, into)
-        inner = np.int32(self.inputs.width)
-        down: list[Argument] = [work, weights, buffers.wide, inner, buffers.narrow, np.int32(rows)]
-        yield self.out.launch(rows, down, (self.activation, ()))
+            yield self.inputs.launch(rows, [work, *into])
+            yield self.out.launch(rows, [work, weights, *down], (self.activation, ()))
 
     @property
     def _experts(self) -> dict[str, object]:

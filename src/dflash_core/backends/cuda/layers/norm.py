@@ -25,13 +25,16 @@ ROW_THREADS = 256  # threads per block of the kernels that process a chunk's row
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What is added to the residual stream: `split_k` partials, the bias of their sum, under a norm of its own.
-    `factor` (1,): of the stream after that. `fresh`: it takes the stream's place."""
+    """What is added to the residual stream: `split_k` partials, the bias of their sum, under a norm of its own. `other`:
+    a second branch, which is added to the first one under `first_norm` before that norm. `factor` (1,): of the stream after
+    that. `fresh`: it takes the stream's place."""
 
     split_k: int
     partials: Tensor
     bias: Tensor | None = None
     norm: Tensor | None = None
+    other: Added | None = None
+    first_norm: Tensor | None = None
     factor: Tensor | None = None
     fresh: bool = False
 
@@ -68,8 +71,9 @@ def norm_launch(
     ]  # fmt: skip
     if weight is None:
         defines["UNNORMED"] = 1
-    options = {"BIASED": added.bias, "NORMED": added.norm, "SCALED": added.factor} if added else {}
-    chosen, more = optional(ROWS=normed, ROWS_BY=normed_by, **options)
+    chosen, more = optional(ROWS=normed, ROWS_BY=normed_by, **(_options(added) if added else {}))
+    if added is not None and added.other is not None:
+        chosen = {**chosen, "JOINED": added.other.split_k}
 
     def launch(blocks: int, clustered: Launch | None = None) -> Launch:
         threads = WARP * min(ceil_div(groups_of(width), blocks), 32)
@@ -81,16 +85,12 @@ def norm_launch(
     return launch(1, launch(ROW_BLOCKS))
 
 
-def join_launch(scope: Pass, first: Added, second: Added) -> Launch:
-    """Two branches become one: their sum, each under its norm, is stored as a single partial in the first's memory."""
-    width = scope.buffers.h.shape[1]
-    defines: dict[str, object] = {"WIDTH": width, "FIRST": first.split_k, "SECOND": second.split_k}
-    defines |= {f"NORMED_{name}": 1 for name, of in (("FIRST", first), ("SECOND", second)) if of.norm is not None}
-    return Launch(
-        "branches.cu", "join_branches", defines, scope.rows, ROW_THREADS,
-        [first.partials, second.partials, np.int32(scope.rows), pointer(first.norm), pointer(second.norm),
-         np.float32(scope.eps), scope.count, np.int32(scope.node0)],
-    )  # fmt: skip
+def _options(added: Added) -> dict[str, Tensor | None]:
+    """What a norm takes for what it adds, by the define that each sets, in the kernel's order."""
+    other = added.other
+    joined = (other.partials, added.first_norm, other.norm) if other is not None else (None, None, None)
+    names = ("BIASED", "JOINED", "FIRST_NORMED", "SECOND_NORMED", "NORMED", "SCALED")
+    return dict(zip(names, (added.bias, *joined, added.norm, added.factor)))
 
 
 def chunk_norm(

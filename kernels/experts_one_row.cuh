@@ -1,0 +1,40 @@
+// The experts of a pass of one row, chosen by every thread block itself: that is quicker than waiting for another kernel.
+//
+// Defines: those of `route` in router.cu.
+
+#pragma once
+
+#include "experts.cuh"
+#include "partials.cuh"
+
+constexpr int SCORES = EXPERTS + SHARED_GATES;  // of a row
+
+// The row's work list, as `route` would write it, and the weights by rank.
+struct OneRow {
+    ExpertWork work;
+    ExpertEntry entry[USED + SHARED_EXPERTS];
+    float weight[USED + SHARED_EXPERTS];
+    float score[SCORES];
+
+    // scores f32 (SCORES), which may have been written since this kernel began. All threads of the block call.
+    template <bool WEIGHTS>
+    __device__ __forceinline__ void choose(const float* scores, const Choosing& choosing, bool live) {
+        const int lane = lane_id();
+        for (int i = threadIdx.x; i < SCORES; i += blockDim.x) score[i] = load_l2(scores + i);
+        __syncthreads();
+        if (warp_id() == 0) {
+            if (lane == 0) {
+                work.shared = live ? SHARED_EXPERTS : 0, work.entries = live ? USED + SHARED_EXPERTS : 0;
+                if (SHARED_EXPERTS) entry[0] = ExpertEntry{0, 1, {USED * ACTS_ROWS}};
+            }
+            const int expert = expert_of_rank<EXPERTS, USED>(score, choosing);
+            if (lane < USED) entry[SHARED_EXPERTS + lane] = ExpertEntry{u16(expert), 1, {u16(lane * ACTS_ROWS)}};
+            if constexpr (WEIGHTS) {
+                const float own = weight_of_rank<EXPERTS, USED, ALL>(score, choosing, expert);
+                if (lane < USED) weight[lane] = own;
+                if (SHARED_EXPERTS && lane == 0) weight[USED] = SHARED_GATES ? sigmoid(score[EXPERTS]) : 1.0f;
+            }
+        }
+        __syncthreads();
+    }
+};
