@@ -55,10 +55,17 @@ extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
     float scale, const int* count, int node0 BIAS_PARAMETER CHOICE_PARAMETERS) {
     SHARED_DYNAMIC(shared);
     __shared__ OneRow row;
+    __shared__ Walk walk;
+    const Job job{launch, &row.work, nullptr, out, rows, BIAS};
+    const GatheredRows input{acts_q8, acts_f16};
+    if (threadIdx.x == 0) row.begin(), walk.begin(job);
+    __syncthreads();
+    for_each_format(StageFirst<GatheredRows>{job, input, shared, walk});
     pdl_wait();
     pdl_launch();
-    row.choose<false>(scores, CHOOSING, node0 < *count);
-    stream_experts(Job{launch, &row.work, nullptr, out, rows, BIAS}, GatheredRows{acts_q8, acts_f16}, shared);
+    if (node0 >= *count) return;
+    row.choose<false>(scores, CHOOSING);
+    stream_experts(job, input, shared, walk);
 }
 
 #else

@@ -16,19 +16,22 @@ struct OneRow {
     float weight[USED + SHARED_EXPERTS];
     float score[SCORES];
 
+    // The list but for the experts. Thread 0 calls.
+    __device__ __forceinline__ void begin() {
+        work.shared = SHARED_EXPERTS, work.entries = USED + SHARED_EXPERTS;
+        if (SHARED_EXPERTS) entry[0] = ExpertEntry{0, 1, {USED * ACTS_ROWS}};
+#pragma unroll
+        for (int rank = 0; rank < USED; ++rank) entry[SHARED_EXPERTS + rank] = ExpertEntry{0, 1, {u16(rank * ACTS_ROWS)}};
+    }
+
     // scores f32 (SCORES), which may have been written since this kernel began. All threads of the block call.
-    template <bool WEIGHTS>
-    __device__ __forceinline__ void choose(const float* scores, const Choosing& choosing, bool live) {
+    template <bool WEIGHTS> __device__ __forceinline__ void choose(const float* scores, const Choosing& choosing) {
         const int lane = lane_id();
         for (int i = threadIdx.x; i < SCORES; i += blockDim.x) score[i] = load_l2(scores + i);
         __syncthreads();
         if (warp_id() == 0) {
-            if (lane == 0) {
-                work.shared = live ? SHARED_EXPERTS : 0, work.entries = live ? USED + SHARED_EXPERTS : 0;
-                if (SHARED_EXPERTS) entry[0] = ExpertEntry{0, 1, {USED * ACTS_ROWS}};
-            }
             const int expert = expert_of_rank<EXPERTS, USED>(score, choosing);
-            if (lane < USED) entry[SHARED_EXPERTS + lane] = ExpertEntry{u16(expert), 1, {u16(lane * ACTS_ROWS)}};
+            if (lane < USED) entry[SHARED_EXPERTS + lane].expert = u16(expert);
             if constexpr (WEIGHTS) {
                 const float own = weight_of_rank<EXPERTS, USED, ALL>(score, choosing, expert);
                 if (lane < USED) weight[lane] = own;

@@ -54,8 +54,12 @@ extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_out
     SHARED_DYNAMIC(shared);
     __shared__ OneRow row;
     pdl_launch();
-    row.choose<true>(scores, CHOOSING, node0 < *count);
-    stream_experts(Job{launch, &row.work, row.weight, out, rows, BIAS}, SwigluOfPairs{inner, rows, stride}, shared);
+    if (threadIdx.x == 0) row.begin();
+    row.choose<true>(scores, CHOOSING);
+    if (node0 < *count) {
+        const Job job{launch, &row.work, row.weight, out, rows, BIAS};
+        stream_experts(job, SwigluOfPairs{inner, rows, stride}, shared);
+    }
     pdl_wait();  // a block without work ends after experts_in, too
 }
 

@@ -25,6 +25,7 @@
 
 constexpr u32 UNSHARED_FROM = 2;  // from this many blocks of rows per warp of the grid on, none is shared
 constexpr int SLOT_SETS = 4;      // turns of shared blocks between two barriers; a power of two
+constexpr int SLOTS_BYTES = SLOT_SETS * WARPS * WARP * sizeof(float4);  // of shared memory, before staged activations
 
 // A kernel has BIAS_PARAMETER as its last one, and BIAS is what was given.
 #ifdef BIASED
@@ -89,7 +90,11 @@ struct PairSink {
     }
 };
 
-// The block's place in the list, in shared memory: it costs no registers while tiles stream.
+__device__ __forceinline__ int blocks_of(const ExpertKind& kind) {
+    return kind.matrix[0].blocks + (kind.matrices > 1 ? kind.matrix[1].blocks : 0);
+}
+
+// The block's place in the list, in shared memory: it costs no registers while tiles stream. Thread 0 calls the functions.
 struct Walk {
     Run run;
     bool unshared;           // whether a warp has blocks of 16 rows of its own
@@ -98,6 +103,65 @@ struct Walk {
     int first, blocks;       // of the run, in the matrix
     int entry, tables;       // whose activations are staged, and the format whose tables are
     Staged form;
+
+    // The share, and its first run. Of the work only the numbers of entries are read.
+    __device__ __forceinline__ void begin(const Job& job) {
+        const int of_shared = job.work->shared, of_chosen = job.work->entries - of_shared;
+        shared = of_shared, of_all = of_shared * blocks_of(job.launch.kind[1]);
+        const u32 total = of_all + of_chosen * blocks_of(job.launch.kind[0]);
+        unshared = total >= UNSHARED_FROM * WARPS * gridDim.x;
+        // Thread blocks that share a multiprocessor take neighbouring shares, which together are even.
+        const u32 processors = gridDim.x / PER_SM;
+        u32 turn = 0;
+#pragma unroll
+        for (u32 i = 1; i < PER_SM; ++i) turn += blockIdx.x >= i * processors;
+        const u32 me = (blockIdx.x - turn * processors) * PER_SM + turn;
+        if (unshared || !within_matrices(job, of_chosen, total, me)) {
+            const auto cut = [&](u32 block) {
+                const u32 to = total * block / gridDim.x;
+                return int(unshared && block < gridDim.x ? to / WARPS * WARPS : to);
+            };
+            at = cut(me), end = cut(me + 1);
+        }
+        blocks = 0, entry = tables = -1, form = Staged::NONE;
+        next(job);
+    }
+
+    // The run after this one: without blocks where the share ends.
+    __device__ __forceinline__ void next(const Job& job) {
+        at += blocks;
+        run.kind = at < of_all;
+        const ExpertKind& kind = job.launch.kind[run.kind];
+        const int local = run.kind ? at : at - of_all, each = blocks_of(kind), index = local / each;
+        const int inside = local - index * each;
+        run.matrix = inside >= kind.matrix[0].blocks;
+        run.entry = (run.kind ? 0 : shared) + index;
+        first = run.matrix ? inside - kind.matrix[0].blocks : inside;
+        blocks = min(end - at, kind.matrix[run.matrix].blocks - first);
+    }
+
+private:
+    // Where it makes shares hardly less even, each is in one matrix of one entry: a thread block that goes on to another
+    // one waits for its first weights again, and the others wait for it.
+    __device__ __forceinline__ bool within_matrices(const Job& job, int of_chosen, u32 total, u32 me) {
+        u32 from = 0, begin = 0;  // thread blocks and blocks of rows before the kind's
+        at = end = 0;
+#pragma unroll
+        for (int k = 1; k >= 0; --k) {
+            const ExpertKind& kind = job.launch.kind[k];
+            const u32 entries = k ? shared : of_chosen, size = kind.matrix[0].blocks, parts = entries * kind.matrices;
+            if (parts == 0) continue;
+            const u32 each = gridDim.x * size / total;  // thread blocks of a matrix
+            if (size * kind.matrices != blocks_of(kind)) return false;
+            if (each == 0 || ceil_div(size, each) > total / gridDim.x + 1) return false;
+            if (me >= from && me < from + parts * each) {
+                const u32 matrix = (me - from) / each, part = me - from - matrix * each, zero = begin + matrix * size;
+                at = zero + size * part / each, end = zero + size * (part + 1) / each;
+            }
+            from += parts * each, begin += parts * size;
+        }
+        return true;
+    }
 };
 
 __device__ __forceinline__ int exponent_of(int power) { return __ffs(power) - 1; }
@@ -106,7 +170,6 @@ __device__ __forceinline__ int exponent_of(int power) { return __ffs(power) - 1;
 template <class F, class Input>
 __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u8* shared, Walk& walk) {
     using M = Meeting<F>;
-    constexpr int SLOTS_BYTES = SLOT_SETS * WARPS * WARP * sizeof(float4);
     u8* const staged = shared + SLOTS_BYTES;
     const Run& run = walk.run;
     const int lane = lane_id(), warp = warp_id();
@@ -131,11 +194,9 @@ __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u
     }
     constexpr Staged FORM = M::F16_ACTS ? Staged::F16 : Staged::Q8;
     const bool fresh = walk.entry != run.entry || walk.form != FORM, tables = walk.tables != F::NUMBER;
-    if (fresh) {
-        input.template stage<F>(staged, job.kind(run), job.entry(run));
-        cp_async_commit();
-        cp_async_wait<0>();
-    }
+    if (fresh) input.template stage<F>(staged, job.kind(run), job.entry(run));
+    cp_async_commit();
+    cp_async_wait<0>();
     if (tables) prepare(F{});
     __syncthreads();
     if (threadIdx.x == 0) walk.entry = run.entry, walk.form = FORM, walk.tables = F::NUMBER;
@@ -205,14 +266,27 @@ template <class Input> struct StreamRun {
     }
 };
 
-__device__ __forceinline__ int blocks_of(const ExpertKind& kind) {
-    return kind.matrix[0].blocks + (kind.matrices > 1 ? kind.matrix[1].blocks : 0);
-}
+// Fills the tables of the walk's first run, and stages its activations before its weights are known. A barrier must follow.
+template <class Input> struct StageFirst {
+    const Job& job;
+    const Input& input;
+    u8* shared;
+    Walk& walk;
 
-// The thread block's share of all blocks of rows.
+    template <class F> __device__ __forceinline__ void operator()() const {
+        const Run& run = walk.run;
+        if (walk.blocks <= 0 || job.matrix(run).format != F::NUMBER) return;
+        prepare(F{});
+        pdl_wait();
+        input.template stage<F>(shared + SLOTS_BYTES, job.kind(run), job.entry(run));
+        if (threadIdx.x > 0) return;
+        walk.entry = run.entry, walk.form = Meeting<F>::F16_ACTS ? Staged::F16 : Staged::Q8, walk.tables = F::NUMBER;
+    }
+};
+
+// The thread block's share of all blocks of rows, which `walk` has begun; a barrier has followed.
 template <class Input>
-__device__ __forceinline__ void stream_experts(const Job& job, const Input& input, u8* shared) {
-    __shared__ Walk walk;
+__device__ __forceinline__ void stream_experts(const Job& job, const Input& input, u8* shared, Walk& walk) {
     if (job.launch.used && blockIdx.x == 0) {
         const int first = job.work->shared, count = job.work->entries;
         for (int i = first + threadIdx.x; i < count; i += WARPS * WARP) {
@@ -220,43 +294,19 @@ __device__ __forceinline__ void stream_experts(const Job& job, const Input& inpu
             atomicAdd(job.launch.used + entry.expert, u32(entry.count));
         }
     }
-    if (threadIdx.x == 0) {
-        const int of_shared = job.work->shared, of_chosen = job.work->entries - of_shared;
-        const int of_all = of_shared * blocks_of(job.launch.kind[1]);
-        const u32 total = of_all + of_chosen * blocks_of(job.launch.kind[0]);
-        walk.shared = of_shared, walk.of_all = of_all;
-        const bool unshared = total >= UNSHARED_FROM * WARPS * gridDim.x;
-        const auto cut = [&](u32 block) {
-            const u32 at = total * block / gridDim.x;
-            return int(unshared && block < gridDim.x ? at / WARPS * WARPS : at);
-        };
-        // Thread blocks that share a multiprocessor take neighbouring shares, which together are even.
-        const u32 processors = gridDim.x / PER_SM;
-        u32 turn = 0;
-#pragma unroll
-        for (u32 i = 1; i < PER_SM; ++i) turn += blockIdx.x >= i * processors;
-        const u32 me = (blockIdx.x - turn * processors) * PER_SM + turn;
-        walk.unshared = unshared, walk.at = cut(me), walk.end = cut(me + 1);
-        walk.blocks = 0, walk.entry = walk.tables = -1, walk.form = Staged::NONE;
-    }
 #pragma unroll 1
-    for (;;) {
-        __syncthreads();  // the previous run is complete: its staged activations are no longer read
-        if (threadIdx.x == 0) {
-            const int at = walk.at += walk.blocks;
-            Run run;
-            run.kind = at < walk.of_all;
-            const ExpertKind& kind = job.launch.kind[run.kind];
-            const int local = run.kind ? at : at - walk.of_all, each = blocks_of(kind), index = local / each;
-            const int inside = local - index * each;
-            run.matrix = inside >= kind.matrix[0].blocks;
-            run.entry = (run.kind ? 0 : walk.shared) + index;
-            walk.run = run;
-            walk.first = run.matrix ? inside - kind.matrix[0].blocks : inside;
-            walk.blocks = min(walk.end - at, kind.matrix[run.matrix].blocks - walk.first);
-        }
-        __syncthreads();
-        if (walk.blocks <= 0) break;
+    while (walk.blocks > 0) {
         for_each_format(StreamRun<Input>{job, input, shared, walk, job.matrix(walk.run).format});
+        __syncthreads();  // the run is complete: its staged activations are no longer read
+        if (threadIdx.x == 0) walk.next(job);
+        __syncthreads();
     }
+}
+
+// The same from the beginning, for all threads of the block.
+template <class Input> __device__ __forceinline__ void stream_experts(const Job& job, const Input& input, u8* shared) {
+    __shared__ Walk walk;
+    if (threadIdx.x == 0) walk.begin(job);
+    __syncthreads();
+    stream_experts(job, input, shared, walk);
 }
