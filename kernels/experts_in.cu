@@ -1,8 +1,9 @@
 // experts_in: gate and up of the chosen experts, for the rows that take them.
 //
 // Activations are gathered by address: column c of a product is row pair[c] of what the norm wrote. Weights are found
-// through the list, so nothing is read before `route` has ended. Later kernels may begin after that. Bound by memory.
-// Defines: see experts_stream.cuh; CHOOSES where the row of a pass of one is routed here (experts_one_row.cuh).
+// through the list, so nothing is read before `route` has ended. Later kernels may begin after that. Bound by memory in
+// wide passes; one row reads at half the memory's rate (docs/notes/steps.md, "One row of experts"). Defines: see
+// experts_stream.cuh; CHOOSES where the row of a pass of one is routed here (experts_one_row.cuh).
 
 #include "experts_stream.cuh"
 #ifdef CHOOSES

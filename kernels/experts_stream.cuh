@@ -188,9 +188,8 @@ __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u
     Ahead<F> ahead;
     if (block < end) ahead.begin(tile, lane);
     if (COLUMNS == 1 && !job.matrix(run).places) {
-        for (int i = threadIdx.x; i < walk.blocks * tiles_k(); i += MATMUL_THREADS) {
-            bulk_prefetch(tile_at(walk.first, i), F::BYTES);
-        }
+        const int bytes = walk.blocks * tiles_k() * F::BYTES;
+        for (int at = L2_LINE * threadIdx.x; at < bytes; at += L2_LINE * MATMUL_THREADS) prefetch_line(tile_at(walk.first, 0) + at);
     }
     constexpr Staged FORM = M::F16_ACTS ? Staged::F16 : Staged::Q8;
     const bool fresh = walk.entry != run.entry || walk.form != FORM, tables = walk.tables != F::NUMBER;
