@@ -47,6 +47,7 @@ struct BlockView {
 
     __device__ int tile(int step) const { return tiles.tile(step); }
     __device__ InOrder order(int) const { return {}; }
+    __device__ InPlace placed(int) const { return {}; }
 
     __device__ bool open(int begin) const {
         const bool behind = begin >= first && (!window || length + live - 1 - begin < window);
