@@ -157,6 +157,19 @@ struct NodesView : Window {
     __device__ bool stores(int row) const { return first <= tree.position(row) / TILE; }
 };
 
+#ifdef PREFETCH
+// Requests the last committed keys and values, which attn_split reads next, for the L2: all threads of the grid share them.
+__device__ __forceinline__ void prefetch_newest(const NewestRows& cache, int kv_heads, int length) {
+    const int count = min(length, MAX_NODES), blocks = gridDim.x * gridDim.y;
+    const int first = gridDim.x * blockIdx.y + blockIdx.x + blocks * threadIdx.x;
+    for (int at = first; at < 2 * kv_heads * count; at += blocks * WARP * PREPARE_WARPS) {
+        const int kv_head = at / count / 2, position = length - count + at % count;
+        if (at / count % 2) bulk_prefetch(cache.value(kv_head, position), NewestRows::Values::BYTES);
+        else bulk_prefetch(cache.key(kv_head, position), NewestRows::Keys::BYTES);
+    }
+}
+#endif
+
 // Sums the partials of [attn_q | attn_k | attn_v] (per query head: query, then its gate), normalises and rotates
 // queries and keys, writes q f16 [kv heads][rows * GROUP][HEAD_DIM] times `scale` (log2(e) / sqrt(HEAD_DIM)), and keys
 // and values into slots length + node. Grid (ceil(tasks / PREPARE_WARPS), rows); a warp per task, which is a head to
@@ -168,14 +181,28 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
     int slots RECENT_PARAMETER BIAS_PARAMETER
 ) {
     pdl_launch();
-    const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
-    pdl_wait();
-    if (task >= heads + MADE_PARTS * kv_heads || node0 + row >= st->n) return;
+    const int task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
+    const KeyValues cache = {k, v, slots RECENT_GIVEN};
+#ifdef PREFETCH
+    if (node0 == 0) prefetch_newest(newest_of(cache), kv_heads, load_now(st->length));
+#endif
+    if (task >= kv_heads * (GROUP + MADE_PARTS)) return;
     const Projection in = {partials, rows, projected(kv_heads), BIAS};
-    const int position = st->length + st->depth[node0 + row], slot = st->length + node0 + row;
+#ifdef OLD_PREPARE
+    pdl_wait();
+    if (node0 + row >= st->n) return;
+    const int length = st->length, depth = st->depth[node0 + row];
     prepare_head<QUERY_PARTS * HEAD_DIM>(
-        in, row, task, kv_heads, position, slot, q_norm, k_norm, frequency, eps, scale, q, {k, v, slots RECENT_GIVEN}
+        in, row, task, kv_heads, length + depth, length + node0 + row, q_norm, k_norm, frequency, eps, scale, q, cache
     );
+#else
+    const HeadTask made(task, kv_heads, q_norm, k_norm, frequency);
+    pdl_wait();
+    const int n = st->n, length = st->length, depth = st->depth[node0 + row];
+    Head head = made.load<QUERY_PARTS * HEAD_DIM>(in, row);  // requested before it is known whether the row is live
+    if (node0 + row >= n) return;
+    made.store<KeyType>(head, row, rows, length + depth, length + node0 + row, eps, scale, q, cache);
+#endif
 }
 
 // How the work for one kv head is cut into pieces, and how many of them this block takes.
@@ -391,7 +418,13 @@ extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS, 6) attn_combine(
     const GatedGroup group(blockIdx.x, kv_heads);
     const SinkOf sink(SINKS_GIVEN, group.padding ? 0 : group.element / HEAD_DIM);
     pdl_wait();
+#ifdef OLD_COMBINE
     if (node0 + row >= st->n) return;
     const auto parts = [&] { return FIRST_SPLIT + splits_of(st->length + st->depth[node0 + row], splits); };
+#else
+    const int n = st->n, length = st->length, depth = st->depth[node0 + row];
+    if (node0 + row >= n) return;
+    const auto parts = [&] { return FIRST_SPLIT + splits_of(length + depth, splits); };
+#endif
     group.combine(parts, row, rows, kv_heads, out, stats, partials, {acts_q8, acts_f16}, sink);
 }

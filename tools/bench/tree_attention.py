@@ -45,23 +45,33 @@ WAYS = ("alone", "in place", "prepare", "split", "combine")
 
 @dataclass(frozen=True)
 class Way:
-    """A variant: defines of attn_split, the most blocks of attn_prepare per multiprocessor (-1: as many as make one
-    round), stages (0: as sessions have)."""
+    """A variant: defines of all three kernels; whether attn_prepare, and attn_combine, have as few blocks per
+    multiprocessor as make one round; stages (0: as sessions have)."""
 
     name: str
     defines: Mapping[str, object] = field(default_factory=dict)
-    prepare: int = 2
+    prepare: bool = False
+    combine: bool = False
     stages: int = 0
 
 
+OLD: Mapping[str, object] = {"OLD_DEAL": 1, "OLD_PREPARE": 1, "OLD_COMBINE": 1}
 VARIANTS = (
-    Way("before", {"NODES_AT_ONCE": 1, "OLD_DEAL": 1}),
-    Way("deal loaded at once", {"NODES_AT_ONCE": 1}),
-    Way("+ nodes at once"),
-    Way("+ prepare in one round", prepare=-1),
-    Way("+ prepare unlimited", prepare=0),
-    Way("+ one round, 1 stage", prepare=-1, stages=1),
+    Way("before", {"NODES_AT_ONCE": 1, **OLD}),
+    Way("nodes at once", OLD),
+    Way("+ state loaded at once"),
+    Way("+ prepare in one round", prepare=True),
+    Way("+ combine in one round", prepare=True, combine=True),
+    Way("+ newest prefetched", {"PREFETCH": 1}, prepare=True, combine=True),
+    Way("the last with 1 stage", {"PREFETCH": 1}, prepare=True, combine=True, stages=1),
 )
+
+
+CLOCKED = VARIANTS[0], VARIANTS[2], VARIANTS[5]
+
+
+def stamped(way: Way) -> Way:
+    return replace(way, defines={**way.defines, "STAMPS": 1})
 
 
 class Layers:
@@ -108,12 +118,14 @@ class Layers:
         if way.stages and launch.layout.row_warps > 1:
             launch = replace(launch, stages=way.stages)
         defines: dict[str, object] = {
-            **launch.defines, "SPLIT_K": SPLIT_K, **self.layers.defines, **self.kv.defines
+            **launch.defines, "SPLIT_K": SPLIT_K, **self.layers.defines, **self.kv.defines, **way.defines
         }  # fmt: skip
         window = self.layers.window
         windowed = {} if window is None else {"WINDOWED": 1}
         blocks = ceil_div(heads.heads + self.layers.made, PREPARE_WARPS), rows
-        per_sm = ceil_div(blocks[0] * blocks[1], card.multiprocessors) if way.prepare < 0 else way.prepare
+        per_sm = ceil_div(blocks[0] * blocks[1], card.multiprocessors) if way.prepare else 2
+        merging = heads.heads * heads.head_dim // GROUP, rows
+        merged = ceil_div(merging[0] * merging[1], card.multiprocessors) if way.combine else 0
         norms: list[Argument] = [*self.norms, self.layers.frequencies, np.float32(spec.eps), self.layers.query_scale]
         for layer in range(self.count):
             cache = self.kv.layer(layer)
@@ -128,24 +140,23 @@ class Layers:
                 )  # fmt: skip
             if part in ("alone", "in place", "split"):
                 yield Launch(
-                    "attention.cu", "attn_split", {**defines, **windowed, **way.defines}, launch.grid, launch.block,
+                    "attention.cu", "attn_split", {**defines, **windowed}, launch.grid, launch.block,
                     [self.state.pointer, zero, count, np.int32(order.splits), splits.q, *cache, splits.out,
                      splits.stats, *(() if window is None else (window,))],
                     launch.shared,
                 )  # fmt: skip
             if part in ("alone", "in place", "combine"):
                 yield Launch(
-                    "attention.cu", "attn_combine", defines, (heads.heads * heads.head_dim // GROUP, rows),
-                    COMBINE_THREADS,
+                    "attention.cu", "attn_combine", defines, merging, COMBINE_THREADS,
                     [self.state.pointer, zero, splits.out, splits.stats, np.int32(order.splits), self.partials, count,
                      kv_heads, self.acts.q8, self.acts.f16],
+                    per_sm=merged if merged <= 6 else 0,
                 )  # fmt: skip
 
     def clocks(self, rows: int, way: Way) -> Iterator[str]:
         """What thread 0 of some blocks recorded: the clock of each mark after the first."""
-        stamped = replace(way, defines={**way.defines, "STAMPS": 1})
         for at in ("alone", "in place"):
-            self.device.record("clocks", self.device.bind(list(self.launches(rows, stamped, at))))()
+            self.device.record("clocks", self.device.bind(list(self.launches(rows, stamped(way), at))))()
             self.device.synchronize()
             blocks = self.order.blocks
             used = (self.order.parts) * self.heads.kv_heads * self.heads.packed_rows(rows) * 2
@@ -185,7 +196,7 @@ def lines(device: CudaDevice, only: str | None, until: float) -> Iterator[str]:
         for _, spec, _ in kinds(only):
             small = Layers(device, spec, 1, 200)
             for rows, _ in cases:
-                for way in (*VARIANTS, Way("", {"NODES_AT_ONCE": 1, "STAMPS": 1}), Way("", {"STAMPS": 1})):
+                for way in (*VARIANTS, *(stamped(one) for one in CLOCKED)):
                     programs += [Variant.of(one.file, one.defines) for one in small.launches(rows, way, "in place")]
         device.programs.compile(programs)
         yield f"{len(set(programs))} programs compiled after {time.monotonic() - begin:.0f} s"
@@ -200,8 +211,8 @@ def lines(device: CudaDevice, only: str | None, until: float) -> Iterator[str]:
                     if depth > 200 and rows == 16:
                         continue
                     if time.monotonic() > until:
-                        yield "out of time"
-                        return
+                        yield f"out of time: no {name} at {depth:,} with {rows} rows"
+                        continue
                     layers.tree(rows, own)
                     parts = WAYS if depth == 200 else WAYS[:2]
                     runs = {
@@ -221,7 +232,7 @@ def lines(device: CudaDevice, only: str | None, until: float) -> Iterator[str]:
                         yield f"{name:18} {depth:9,} {rows:4} {own:3}  {way.name:24}{figures}"
                     if rows == 24 and own and depth != 2048:
                         later.append(f"{name}, {depth:,} positions, 24 rows, 8 own; clocks after a block began:")
-                        for way in (VARIANTS[1], VARIANTS[2]):
+                        for way in CLOCKED:
                             later += layers.clocks(rows, way)
                 del layers
                 torch.cuda.empty_cache()
