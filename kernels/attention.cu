@@ -360,7 +360,11 @@ __device__ __attribute__((noinline)) void attend_piece(
 // blocks round robin. Those of splits (a split times a group of rows) start with the first block. Those that exist at
 // any context length (a node that is not straight; a near part times a group of rows) start with the last block and go
 // backwards. Launch no more blocks than run at the same time: each takes most of an SM.
+#ifdef FEWER_REGISTERS
+extern "C" __global__ void __launch_bounds__(THREADS == 384 ? 448 : THREADS, 1) attn_split(
+#else
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
+#endif
     const StepState* st, int node0, int rows, int splits, const half* q, u8* k, u8* v, int slots, float* out,
     float2* stats RECENT_PARAMETER WINDOW_PARAMETER
 ) {

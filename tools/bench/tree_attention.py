@@ -46,11 +46,12 @@ WAYS = ("alone", "in place", "prepare", "split", "combine")
 @dataclass(frozen=True)
 class Way:
     """A variant: defines of all three kernels; whether attn_prepare, and attn_combine, have as few blocks per
-    multiprocessor as make one round; stages (0: as sessions have)."""
+    multiprocessor as make one round, or attn_prepare as many as fit (`free`); stages (0: as sessions have)."""
 
     name: str
     defines: Mapping[str, object] = field(default_factory=dict)
     prepare: bool = False
+    free: bool = False
     combine: bool = False
     stages: int = 0
 
@@ -64,6 +65,7 @@ VARIANTS = (
     Way("+ combine in one round", prepare=True, combine=True),
     Way("+ newest prefetched", {"PREFETCH": 1}, prepare=True, combine=True),
     Way("the last with 1 stage", {"PREFETCH": 1}, prepare=True, combine=True, stages=1),
+    Way("1 stage beside prepare", {"PREFETCH": 1, "FEWER_REGISTERS": 1}, free=True, combine=True, stages=1),
 )
 
 
@@ -123,7 +125,7 @@ class Layers:
         window = self.layers.window
         windowed = {} if window is None else {"WINDOWED": 1}
         blocks = ceil_div(heads.heads + self.layers.made, PREPARE_WARPS), rows
-        per_sm = ceil_div(blocks[0] * blocks[1], card.multiprocessors) if way.prepare else 2
+        per_sm = ceil_div(blocks[0] * blocks[1], card.multiprocessors) if way.prepare else 0 if way.free else 2
         merging = heads.heads * heads.head_dim // GROUP, rows
         merged = ceil_div(merging[0] * merging[1], card.multiprocessors) if way.combine else 0
         norms: list[Argument] = [*self.norms, self.layers.frequencies, np.float32(spec.eps), self.layers.query_scale]
