@@ -98,6 +98,9 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
         if (k < WIDTH) branch_by[turn].load(branch_weight + k);
     }
 #endif
+#ifdef SCALED
+    const float scaled_by = *factor;
+#endif
     pdl_wait();
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
@@ -176,7 +179,7 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
         x[turn].values(values[turn]);
 #ifdef SCALED
 #pragma unroll
-        for (int i = 0; i < 8; i++) values[turn][i] *= *factor;
+        for (int i = 0; i < 8; i++) values[turn][i] *= scaled_by;
         x[turn].set(values[turn]);
 #endif
     }
