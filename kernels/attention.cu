@@ -236,9 +236,9 @@ struct Arranged {
     __device__ explicit Arranged(u8* shared)
         : list(shared), places(shared + TILE), bits(reinterpret_cast<u32*>(shared + MAX_NODES)) {}
 
-    // For nodes node.. of the tree, `count` of them; returns how many rows are copied. The caller waits before it reads,
+    // For nodes node.. of the tree, `count` of them; nodes from `end` on are none of their ancestors. Returns how many rows are copied. The caller waits before it reads,
     // and all threads are done with what was there.
-    __device__ int make(const Tree& tree, int node, int count, int begin) const {
+    __device__ int make(const Tree& tree, int node, int count, int end, int begin) const {
         const StepState* const st = tree.st;
         const int before = max(tree.length - begin, 0), root = tree.length - begin;
         // The last row is zeros where there is more than one node: see `arrange`.
@@ -251,12 +251,13 @@ struct Arranged {
         for (int i = 0; i < ceil_div(MAX_NODES, THREADS); i++) {
             const int other = threadIdx.x + THREADS * i;
             if (other >= MAX_NODES) break;  // whole warps
-            depth[i] = st->depth[other];
-            const bool in_tile = root + depth[i] >= 0 && root + depth[i] < TILE;
+            const bool there = other < end;  // the others' state may be far away
+            depth[i] = there ? st->depth[other] : -MAX_NODES;
+            const bool in_tile = there && root + depth[i] >= 0 && root + depth[i] < TILE;
             bool any = false;
 #pragma unroll
             for (int w = 0; w < NODES; w++) {
-                const u64 word = st->mask[node + min(w, count - 1)][other / 64];
+                const u64 word = there ? st->mask[node + min(w, count - 1)][other / 64] : 0;
                 const bool mine = in_tile && word >> other % 64 & 1;
                 within[w] |= u32(mine) << i;
                 any |= mine;
@@ -339,7 +340,7 @@ __device__ __attribute__((noinline)) void attend_piece(
         for (int row = begin_row; row < end_row; row += count) {
             if (count == 1 && tree.position(row) < tile * TILE) continue;
             __syncthreads();  // all threads have finished the previous tile
-            int copied = arranged.make(tree, node0 + row, count, tile * TILE);
+            int copied = arranged.make(tree, node0 + row, count, node0 + deal->live, tile * TILE);
             if (count > 1 && copied >= TILE) {  // one at a time: the tile has no more rows
                 count = 1;
                 row--;
@@ -389,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
     Deal* const deal = reinterpret_cast<Deal*>(shared + DEAL_AT);
 #else
     // Loaded at once: a block can do nothing before it has them.
-    const int row = threadIdx.x, n = st->n, length = st->length, depth = st->depth[min(node0 + row, MAX_NODES - 1)];
+    const int row = threadIdx.x, n = st->n, length = st->length, depth = st->depth[node0 + min(row, rows - 1)];
     if (node0 >= n) return;
     const int live = min(n - node0, rows);
     Deal* const deal = reinterpret_cast<Deal*>(shared + DEAL_AT);

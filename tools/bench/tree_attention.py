@@ -69,7 +69,7 @@ VARIANTS = (
 )
 
 
-CLOCKED = VARIANTS[0], VARIANTS[2], VARIANTS[5]
+CLOCKED = VARIANTS[0], VARIANTS[4], VARIANTS[5]
 
 
 def stamped(way: Way) -> Way:
@@ -157,17 +157,17 @@ class Layers:
 
     def clocks(self, rows: int, way: Way) -> Iterator[str]:
         """What thread 0 of some blocks recorded: the clock of each mark after the first."""
-        for at in ("alone", "in place"):
+        for at in ("in place",):
             self.device.record("clocks", self.device.bind(list(self.launches(rows, stamped(way), at))))()
             self.device.synchronize()
             blocks = self.order.blocks
             used = (self.order.parts) * self.heads.kv_heads * self.heads.packed_rows(rows) * 2
             marks = self.splits.stats[used : used + 2 * STAMPS * blocks * self.heads.kv_heads].view(torch.int64)
             table = marks.reshape(self.heads.kv_heads, blocks, STAMPS).cpu().numpy()
-            for block in sorted({0, 1, blocks // 2, blocks - 2, blocks - 1}):
+            for block in sorted({0, blocks // 2, blocks - 1}):
                 row = table[1, block]
-                row = row[: int((row != 0).sum())]
-                yield f"    {way.name}, {at}, block {block:2}: {' '.join(str(int(one)) for one in row - row[0])}"
+                row = row[: min(int((row != 0).sum()), 16)]
+                yield f" {VARIANTS.index(way)} block {block:2}: {' '.join(str(int(one)) for one in row - row[0])}"
 
 
 def kinds(only: str | None) -> Iterator[tuple[str, Attention, int]]:
@@ -201,10 +201,11 @@ def lines(device: CudaDevice, only: str | None, until: float) -> Iterator[str]:
                 for way in (*VARIANTS, *(stamped(one) for one in CLOCKED)):
                     programs += [Variant.of(one.file, one.defines) for one in small.launches(rows, way, "in place")]
         device.programs.compile(programs)
-        yield f"{len(set(programs))} programs compiled after {time.monotonic() - begin:.0f} s"
-        yield f"{'layers':18} {'positions':>9} {'rows':>4} {'own':>3}  {'variant':24}" + "".join(
-            f"{one:>10}" for one in WAYS
-        )
+        compiled = time.monotonic() - begin
+        yield f"{len(set(programs))} programs compiled after {compiled:.0f} s; us of a layer by variant:"
+        for at, way in enumerate(VARIANTS):
+            yield f"  {at} {way.name}"
+        yield "layers, positions, rows/own, what: " + "".join(f"{at:8}" for at in range(len(VARIANTS)))
         later = []
         for depth in (200, 2048, 8192):
             for name, spec, count in kinds(only):
@@ -216,7 +217,7 @@ def lines(device: CudaDevice, only: str | None, until: float) -> Iterator[str]:
                         yield f"out of time: no {name} at {depth:,} with {rows} rows"
                         continue
                     layers.tree(rows, own)
-                    parts = WAYS if depth == 200 else WAYS[:2]
+                    parts = WAYS if depth == 200 and rows == 24 and own else WAYS[:2]
                     runs = {
                         (way.name, part): device.record(
                             "attention", device.bind(list(layers.launches(rows, way, part)))
@@ -227,12 +228,12 @@ def lines(device: CudaDevice, only: str | None, until: float) -> Iterator[str]:
                     product = list(layers.launches(rows, VARIANTS[0], "product"))
                     runs["", "product"] = device.record("product", device.bind(product))
                     found = measured(layers, rows, runs)
-                    for way in VARIANTS:
-                        times = [found[way.name, part] for part in parts]
-                        times[1] -= found["", "product"]
-                        figures = "".join(f"{one:10.2f}" for one in times)
-                        yield f"{name:18} {depth:9,} {rows:4} {own:3}  {way.name:24}{figures}"
-                    if rows == 24 and own and depth != 2048:
+                    short = name.removeprefix("llama-3.1-").replace("gemma-4-31b", "gemma")
+                    for part in parts:
+                        less = found["", "product"] if part == "in place" else 0.0
+                        figures = "".join(f"{found[way.name, part] - less:8.2f}" for way in VARIANTS)
+                        yield f"{short} {depth} {rows}/{own} {part:9}{figures}"
+                    if rows == 24 and own and depth == 200:
                         later.append(f"{name}, {depth:,} positions, 24 rows, 8 own; clocks after a block began:")
                         for way in CLOCKED:
                             later += layers.clocks(rows, way)
