@@ -9,8 +9,9 @@
 // and up. Each later tile up to p is a part of its own, 0..NEAR - 1. No node is deeper than MAX_NODES - 1, so far tiles
 // hold committed positions only and are the same for all rows. So are near tiles that hold nothing after the root. In
 // the other near tiles a node's keys are arranged by position, wherever the cache holds them. Nodes whose ancestors are
-// 0, 1, 2, .. ("straight": plain decoding, a chain, a tree's first chain) have them in order and share the work; every
-// other node is processed alone.
+// 0, 1, 2, .. ("straight": plain decoding, a chain, a tree's first chain) have them in order and share the work. Of the
+// other nodes a piece has one, or where all pieces are more than the blocks as many as there are row warps, each with a
+// node of its own: the keys of all their ancestors are copied once, and read in the order of each node's path.
 //
 // Defines: HEAD_DIM; ROTARY, dimensions rotated; GROUP, query heads per kv head; SPLIT_K, split-K partials of a matmul;
 // those of heads.cuh; SINKS where heads have sinks, which adds an argument to attn_combine. For attn_split: NEAR,
@@ -24,14 +25,11 @@
 
 constexpr int PREPARE_WARPS = 4;
 
-// Nodes that are processed alone: so many at a time, each by a row warp of its own, where warps can read a tile in any
-// order; else one, of whose rows a row warp has NODE_TILES tiles of 16.
-#ifndef NODES_AT_ONCE
-#define NODES_AT_ONCE ROW_WARPS
-#endif
+// Nodes that are not straight: the most of a piece, each in a row warp of its own, where warps can read a tile in any
+// order; else one. A row warp has NODE_TILES tiles of 16 rows of a node.
 constexpr bool ANY_ORDER = NewestForm::KEY_HALVES && NewestForm::VALUE_HALVES && GROUP <= 16;
-constexpr int MOST_NODES = MAX_NODES / TILE - 1;  // by the memory for Arranged
-constexpr int NODES = !ANY_ORDER ? 1 : NODES_AT_ONCE < MOST_NODES ? NODES_AT_ONCE : MOST_NODES;
+constexpr int NODE_LIMIT = MAX_NODES / TILE - 1;  // by the memory for Arranged
+constexpr int NODES = !ANY_ORDER ? 1 : ROW_WARPS < NODE_LIMIT ? ROW_WARPS : NODE_LIMIT;
 constexpr int NODE_TILES = NODES > 1 ? 1 : ceil_div(GROUP, 16 * ROW_WARPS);
 using NodeRows = SpreadRows<NODES>;
 // Tiles of 16 rows per row warp in a piece of a near part: one where a block has several row warps, so that pieces are
@@ -60,7 +58,7 @@ struct Tree {
 };
 
 // What many rows of a pass see of one part: a split, a recent or a near part. Only straight rows see tiles that are not
-// common: NodeView has those of the other rows.
+// common: NodesView has those of the other rows.
 struct SharedView : Window {
     Tree tree;
     SplitTiles tiles;
@@ -157,19 +155,6 @@ struct NodesView : Window {
     __device__ bool stores(int row) const { return first <= tree.position(row) / TILE; }
 };
 
-#ifdef PREFETCH
-// Requests the last committed keys and values, which attn_split reads next, for the L2: all threads of the grid share them.
-__device__ __forceinline__ void prefetch_newest(const NewestRows& cache, int kv_heads, int length) {
-    const int count = min(length, MAX_NODES), blocks = gridDim.x * gridDim.y;
-    const int first = gridDim.x * blockIdx.y + blockIdx.x + blocks * threadIdx.x;
-    for (int at = first; at < 2 * kv_heads * count; at += blocks * WARP * PREPARE_WARPS) {
-        const int kv_head = at / count / 2, position = length - count + at % count;
-        if (at / count % 2) bulk_prefetch(cache.value(kv_head, position), NewestRows::Values::BYTES);
-        else bulk_prefetch(cache.key(kv_head, position), NewestRows::Keys::BYTES);
-    }
-}
-#endif
-
 // Sums the partials of [attn_q | attn_k | attn_v] (per query head: query, then its gate), normalises and rotates
 // queries and keys, writes q f16 [kv heads][rows * GROUP][HEAD_DIM] times `scale` (log2(e) / sqrt(HEAD_DIM)), and keys
 // and values into slots length + node. Grid (ceil(tasks / PREPARE_WARPS), rows); a warp per task, which is a head to
@@ -183,41 +168,32 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
     pdl_launch();
     const int task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
     const KeyValues cache = {k, v, slots RECENT_GIVEN};
-#ifdef PREFETCH
-    if (node0 == 0) prefetch_newest(newest_of(cache), kv_heads, load_now(st->length));
-#endif
     if (task >= kv_heads * (GROUP + MADE_PARTS)) return;
     const Projection in = {partials, rows, projected(kv_heads), BIAS};
-#ifdef OLD_PREPARE
-    pdl_wait();
-    if (node0 + row >= st->n) return;
-    const int length = st->length, depth = st->depth[node0 + row];
-    prepare_head<QUERY_PARTS * HEAD_DIM>(
-        in, row, task, kv_heads, length + depth, length + node0 + row, q_norm, k_norm, frequency, eps, scale, q, cache
-    );
-#else
     const HeadTask made(task, kv_heads, q_norm, k_norm, frequency);
     pdl_wait();
     const int n = st->n, length = st->length, depth = st->depth[node0 + row];
     Head head = made.load<QUERY_PARTS * HEAD_DIM>(in, row);  // requested before it is known whether the row is live
     if (node0 + row >= n) return;
     made.store<KeyType>(head, row, rows, length + depth, length + node0 + row, eps, scale, q, cache);
-#endif
 }
 
 // How the work for one kv head is cut into pieces, and how many of them this block takes.
 struct Deal : Window {
     int length, live, near_blocks;
-    int own;                    // pieces of nodes that are not straight, which are always the last ones
-    int straight;               // the others
+    int straight;               // nodes; the others are always the last ones
+    int nodes, own;             // of these in a piece, and their pieces
     int far_rows;               // rows of a piece of a split
     int from_first, from_last;  // the block's pieces: of splits, and those that exist at any context length
 
     __device__ Deal(int node0, int length, int live, int splits, int straight, const Window& window)
         : Window(window), length(length), live(live), near_blocks(ceil_div(live * GROUP, NEAR_ROWS)),
-          own(ceil_div(live - straight, NODES)), straight(straight) {
-        const int block = blockIdx.x, blocks = gridDim.x, always = own + FIRST_SPLIT * near_blocks;
+          straight(straight), nodes(1), own(live - straight) {
+        const int block = blockIdx.x, blocks = gridDim.x, near = FIRST_SPLIT * near_blocks;
         const int far = splits_of(length + node0 + live - 1, splits);
+        // A node alone is faster, but not than two of them in turn.
+        if (far * near_blocks + near + own > blocks) nodes = NODES, own = ceil_div(own, NODES);
+        const int always = own + near;
         // Larger pieces read a tile once for more rows; smaller ones, where there are few, occupy more blocks.
         far_rows = far * near_blocks + always <= FEW_TURNS * blocks ? NEAR_ROWS : ROWS;
         from_first = max(ceil_div(far_blocks() * far - block, blocks), 0);
@@ -241,7 +217,7 @@ struct Arranged {
     __device__ int make(const Tree& tree, int node, int count, int end, int begin) const {
         const StepState* const st = tree.st;
         const int before = max(tree.length - begin, 0), root = tree.length - begin;
-        // The last row is zeros where there is more than one node: see `arrange`.
+        // The last row is zeros where not all of the tile's rows are copied.
         for (int at = threadIdx.x; at < NODES * TILE; at += THREADS) places[at] = at % TILE < before ? at % TILE : TILE - 1;
         u32 within[NODES];  // bit i: the thread's i-th node is an ancestor of the w-th, and in the tile
         int depth[ceil_div(MAX_NODES, THREADS)];
@@ -325,7 +301,8 @@ __device__ __attribute__((noinline)) void attend_piece(
     }
     if (!OTHERS) return;
 
-    const int begin_row = deal->straight + NODES * (deal->own + item), end_row = min(begin_row + NODES, deal->live);
+    const int nodes = deal->nodes, begin_row = deal->straight + nodes * (deal->own + item);
+    const int end_row = min(begin_row + nodes, deal->live);
     const Arranged arranged(shared);
     int shallow = tree.position(begin_row), deep = shallow;
     for (int row = begin_row + 1; row < end_row; row++) {
@@ -361,44 +338,25 @@ __device__ __attribute__((noinline)) void attend_piece(
 // blocks round robin. Those of splits (a split times a group of rows) start with the first block. Those that exist at
 // any context length (a node that is not straight; a near part times a group of rows) start with the last block and go
 // backwards. Launch no more blocks than run at the same time: each takes most of an SM.
-#ifdef FEWER_REGISTERS
-extern "C" __global__ void __launch_bounds__(THREADS == 384 ? 448 : THREADS, 1) attn_split(
-#else
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
-#endif
     const StepState* st, int node0, int rows, int splits, const half* q, u8* k, u8* v, int slots, float* out,
     float2* stats RECENT_PARAMETER WINDOW_PARAMETER
 ) {
     pdl_launch();
     SHARED_DYNAMIC(shared);
-#ifdef STAMPS
-    if (threadIdx.x == 0) {
-        *reinterpret_cast<int*>(shared + PATH_BYTES - 16) = 0;
-        *reinterpret_cast<long long**>(shared + PATH_BYTES - 8) =
-            reinterpret_cast<long long*>(stats + u64(FIRST_SPLIT + splits) * gridDim.y * rows * GROUP) +
-            32 * (blockIdx.y * gridDim.x + blockIdx.x);
-        for (int i = 0; i < 32; i++) (*reinterpret_cast<long long**>(shared + PATH_BYTES - 8))[i] = 0;
-    }
-#endif
-    MARK(shared + PATH_BYTES)
+    const int row = threadIdx.x;
+    // The path to every node is in the L2 by the time that it is read.
+    if (row < rows) bulk_prefetch(st->mask[node0 + row], sizeof st->mask[0]);
     pdl_wait();
-    MARK(shared + PATH_BYTES)
-#ifdef OLD_DEAL
-    if (node0 >= st->n) return;
-    const int row = threadIdx.x, live = min(st->n - node0, rows), length = st->length;
-    const int depth = row < live ? st->depth[node0 + row] : -1;
-    Deal* const deal = reinterpret_cast<Deal*>(shared + DEAL_AT);
-#else
     // Loaded at once: a block can do nothing before it has them.
-    const int row = threadIdx.x, n = st->n, length = st->length, depth = st->depth[node0 + min(row, rows - 1)];
+    const int n = st->n, length = st->length, depth = st->depth[node0 + min(row, rows - 1)];
+    const Window shown = WINDOW;
     if (node0 >= n) return;
     const int live = min(n - node0, rows);
     Deal* const deal = reinterpret_cast<Deal*>(shared + DEAL_AT);
-#endif
     const int straight = __syncthreads_count(row < live && depth == node0 + row);
-    if (threadIdx.x == 0) *deal = Deal(node0, length, live, splits, straight, WINDOW);
+    if (threadIdx.x == 0) *deal = Deal(node0, length, live, splits, straight, shown);
     __syncthreads();
-    MARK(shared + PATH_BYTES)
 #pragma unroll 1
     for (int turn = 0; turn < deal->from_first + deal->from_last; turn++) {
         if (turn) __syncthreads();  // all threads have finished the previous piece
@@ -409,7 +367,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
         } else {
             attend_piece<false, true>(st, node0, rows, splits, turn, q, k, v, slots, out, stats RECENT_PASSED);
         }
-        MARK(shared + PATH_BYTES)
     }
 }
 
@@ -423,13 +380,8 @@ extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS, 6) attn_combine(
     const GatedGroup group(blockIdx.x, kv_heads);
     const SinkOf sink(SINKS_GIVEN, group.padding ? 0 : group.element / HEAD_DIM);
     pdl_wait();
-#ifdef OLD_COMBINE
-    if (node0 + row >= st->n) return;
-    const auto parts = [&] { return FIRST_SPLIT + splits_of(st->length + st->depth[node0 + row], splits); };
-#else
     const int n = st->n, length = st->length, depth = st->depth[node0 + row];
     if (node0 + row >= n) return;
     const auto parts = [&] { return FIRST_SPLIT + splits_of(length + depth, splits); };
-#endif
     group.combine(parts, row, rows, kv_heads, out, stats, partials, {acts_q8, acts_f16}, sink);
 }

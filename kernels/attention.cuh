@@ -31,16 +31,6 @@
 
 #include "attention_tiles.cuh"
 
-#ifdef STAMPS  // clocks of thread 0, one after the other
-#define MARK(shared)                                                                        \
-    if (threadIdx.x == 0) {                                                                 \
-        const int mark = (*reinterpret_cast<int*>((shared) - 16))++;                        \
-        if (mark < 32) (*reinterpret_cast<long long**>((shared) - 8))[mark] = clock64();    \
-    }
-#else
-#define MARK(shared)
-#endif
-
 constexpr int ROWS = 16 * ROW_TILES * ROW_WARPS;  // packed rows of a block
 constexpr int MAX_PARTS = 64;
 constexpr int MERGE_WARPS = 4;
@@ -321,11 +311,9 @@ __device__ __forceinline__ void attend(
             fetch_values(step + IN_FLIGHT - 1);
         }
 
-        MARK(shared)
         if (step == view.step0) queries.read();
         Scores scores;
         score(scores, step);
-        MARK(shared)
         offer_tops(scores, step, exchange);
         if constexpr (APART) cp_async_wait<0>();
         else if constexpr (ONCE) cp_async_wait<1>();
@@ -348,9 +336,7 @@ __device__ __forceinline__ void attend(
         __syncthreads();  // P and V are complete, and with APART or AHEAD the next K
         if constexpr (APART) fetch_keys(step + 2);
         if constexpr (ONCE) fetch_values(step + 1);
-        MARK(shared)
         add_values(step, p_tile);
-        MARK(shared)
     }
 
     // A thread's weights are those of its own keys: add up the four lanes of a row, then the column warps.
