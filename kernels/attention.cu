@@ -9,8 +9,9 @@
 // and up. Each later tile up to p is a part of its own, 0..NEAR - 1. No node is deeper than MAX_NODES - 1, so far tiles
 // hold committed positions only and are the same for all rows. So are near tiles that hold nothing after the root. In
 // the other near tiles a node's keys are arranged by position, wherever the cache holds them. Nodes whose ancestors are
-// 0, 1, 2, .. ("straight": plain decoding, a chain, a tree's first chain) have them in order and share the work; every
-// other node is processed alone.
+// 0, 1, 2, .. ("straight": plain decoding, a chain, a tree's first chain) have them in order and share the work. Of the
+// other nodes a piece has one, or where all pieces are more than the blocks as many as there are row warps, each with a
+// node of its own: the keys of all their ancestors are copied once, and read in the order of each node's path.
 //
 // Defines: HEAD_DIM; ROTARY, dimensions rotated; GROUP, query heads per kv head; SPLIT_K, split-K partials of a matmul;
 // those of heads.cuh; SINKS where heads have sinks, which adds an argument to attn_combine. For attn_split: NEAR,
@@ -24,15 +25,22 @@
 
 constexpr int PREPARE_WARPS = 4;
 
-constexpr int NODE_TILES = ceil_div(GROUP, 16 * ROW_WARPS);  // tiles of 16 rows per row warp that hold one node
+// Nodes that are not straight: the most of a piece, each in a row warp of its own, where warps can read a tile in any
+// order; else one. A row warp has NODE_TILES tiles of 16 rows of a node.
+constexpr bool ANY_ORDER = NewestForm::KEY_HALVES && NewestForm::VALUE_HALVES && GROUP <= 16;
+constexpr int NODE_LIMIT = MAX_NODES / TILE - 1;  // by the memory for Arranged
+constexpr int NODES = !ANY_ORDER ? 1 : ROW_WARPS < NODE_LIMIT ? ROW_WARPS : NODE_LIMIT;
+constexpr int NODE_TILES = NODES > 1 ? 1 : ceil_div(GROUP, 16 * ROW_WARPS);
+using NodeRows = SpreadRows<NODES>;
 // Tiles of 16 rows per row warp in a piece of a near part: one where a block has several row warps, so that pieces are
 // small and spread over many blocks.
 constexpr int NEAR_TILES = ROW_WARPS == 1 ? ROW_TILES : 1;
 constexpr int NEAR_ROWS = 16 * NEAR_TILES * ROW_WARPS;
 constexpr int FEW_TURNS = 2;  // up to so many pieces per block, pieces of splits have NEAR_ROWS rows instead of ROWS
-constexpr int PATH_BYTES = MAX_NODES + 128;                   // shared memory of attn_split, before that of attend
+constexpr int PATH_BYTES = MAX_NODES + 128;  // shared memory of attn_split, before that of attend: Arranged, and a Deal
+constexpr int DEAL_AT = MAX_NODES + 64;
 static_assert(THREADS >= 64, "a thread for every row of a pass");
-static_assert(MAX_NODES <= 256 && TILE <= 128, "a path is bytes, and is read up to a tile past its end");
+static_assert(MAX_NODES <= 256, "a node is a byte");
 
 // The last tile not above `tile` that belongs to near part `part`. A tile's near part is its number modulo NEAR.
 __device__ __forceinline__ int tile_of(int part, int tile) { return tile - (tile - part + NEAR) % NEAR; }
@@ -50,7 +58,7 @@ struct Tree {
 };
 
 // What many rows of a pass see of one part: a split, a recent or a near part. Only straight rows see tiles that are not
-// common: NodeView has those of the other rows.
+// common: NodesView has those of the other rows.
 struct SharedView : Window {
     Tree tree;
     SplitTiles tiles;
@@ -85,6 +93,7 @@ struct SharedView : Window {
         return RECENT_SPLITS && !near() ? recent.tile(step) : begin + NEAR * step;
     }
     __device__ InOrder order(int) const { return {}; }
+    __device__ InPlace placed(int) const { return {}; }
 
     __device__ bool open(int begin) const {
         const int end = begin + TILE, deepest = tree.length + tree.node0 + last;
@@ -104,35 +113,46 @@ struct SharedView : Window {
     }
 };
 
-// What a node that is not straight sees of one tile that is not common. path[d] is its ancestor at depth d.
-struct NodeView : Window {
-    int first, length, keys;
-    const u8* path;
+// What NODES nodes that are not straight see of one tile that is not common, row warp w the w-th of them. Keys of all their
+// ancestors in the tile, and of committed positions before them, are copied once; a row warp then reads them in the order
+// of its node's path.
+struct NodesView : Window {
+    Tree tree;
+    int first, before, keys;  // the tile; its committed positions
+    const u8 *list, *places;  // see Arranged
     const NewestRows& cache;
     static constexpr int step0 = 0;
 
-    __device__ NodeView(
-        int first, int length, int keys, const u8* path, const NewestRows& cache, const Window& window
-    ) : Window(window), first(first), length(length), keys(keys), path(path), cache(cache) {}
+    __device__ NodesView(
+        const Tree& tree, int first, int before, int keys, const u8* list, const u8* places, const NewestRows& cache,
+        const Window& window
+    ) : Window(window), tree(tree), first(first), before(before), keys(keys), list(list), places(places), cache(cache) {}
 
     struct Order {
         static constexpr bool STRAIGHT = false;
-        const u8* path;
+        const u8* list;
         const NewestRows& cache;
-        int begin, committed;  // rows of the tile that are committed positions; negative if it begins in the tree
+        int begin, before, root;  // root: where node 0 is, counted from the tile's beginning
         __device__ int operator()(int row) const {
-            return row < committed ? row : cache.after(begin, committed + path[row - committed]);
+            return row < before ? row : cache.after(begin, root + list[row - before]);
         }
         __device__ bool skips(int) const { return false; }
     };
+    struct Placed {
+        static constexpr bool IN_ORDER = NODES == 1;  // of one node alone ancestors are listed in order
+        const u8* of;
+        __device__ __forceinline__ int operator()(int key) const { return IN_ORDER ? key : of[key]; }
+    };
 
     __device__ int tile(int step) const { return first + NEAR * step; }
-    __device__ Order order(int begin) const { return {path, cache, begin, length - begin}; }
-    __device__ bool open(int begin) const { return begin + TILE <= keys && shows(keys - 1, begin); }
-    __device__ u64 visible(int, int begin) const {
-        return bit_range(0, keys - 1 - begin) & shown(keys - 1, begin);
+    __device__ Order order(int begin) const { return {list, cache, begin, before, tree.length - begin}; }
+    __device__ Placed placed(int row_warp) const { return {places + min(row_warp, NODES - 1) * TILE}; }
+    __device__ bool open(int) const { return false; }
+    __device__ u64 visible(int row, int begin) const {
+        const int position = tree.position(row);
+        return bit_range(0, position - begin) & shown(position, begin);
     }
-    __device__ bool stores(int) const { return true; }
+    __device__ bool stores(int row) const { return first <= tree.position(row) / TILE; }
 };
 
 // Sums the partials of [attn_q | attn_k | attn_v] (per query head: query, then its gate), normalises and rotates
@@ -146,28 +166,34 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) attn_prepare(
     int slots RECENT_PARAMETER BIAS_PARAMETER
 ) {
     pdl_launch();
-    const int heads = kv_heads * GROUP, task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
-    pdl_wait();
-    if (task >= heads + MADE_PARTS * kv_heads || node0 + row >= st->n) return;
+    const int task = blockIdx.x * PREPARE_WARPS + warp_id(), row = blockIdx.y;
+    const KeyValues cache = {k, v, slots RECENT_GIVEN};
+    if (task >= kv_heads * (GROUP + MADE_PARTS)) return;
     const Projection in = {partials, rows, projected(kv_heads), BIAS};
-    const int position = st->length + st->depth[node0 + row], slot = st->length + node0 + row;
-    prepare_head<QUERY_PARTS * HEAD_DIM>(
-        in, row, task, kv_heads, position, slot, q_norm, k_norm, frequency, eps, scale, q, {k, v, slots RECENT_GIVEN}
-    );
+    const HeadTask made(task, kv_heads, q_norm, k_norm, frequency);
+    pdl_wait();
+    const int n = st->n, length = st->length, depth = st->depth[node0 + row];
+    Head head = made.load<QUERY_PARTS * HEAD_DIM>(in, row);  // requested before it is known whether the row is live
+    if (node0 + row >= n) return;
+    made.store<KeyType>(head, row, rows, length + depth, length + node0 + row, eps, scale, q, cache);
 }
 
 // How the work for one kv head is cut into pieces, and how many of them this block takes.
 struct Deal : Window {
     int length, live, near_blocks;
-    int own;                    // nodes that are not straight, always the last ones: a piece each
+    int straight;               // nodes; the others are always the last ones
+    int nodes, own;             // of these in a piece, and their pieces
     int far_rows;               // rows of a piece of a split
     int from_first, from_last;  // the block's pieces: of splits, and those that exist at any context length
 
-    __device__ Deal(const StepState* st, int node0, int rows, int splits, int straight, const Window& window)
-        : Window(window), length(st->length), live(min(st->n - node0, rows)),
-          near_blocks(ceil_div(live * GROUP, NEAR_ROWS)), own(live - straight) {
-        const int block = blockIdx.x, blocks = gridDim.x, always = own + FIRST_SPLIT * near_blocks;
+    __device__ Deal(int node0, int length, int live, int splits, int straight, const Window& window)
+        : Window(window), length(length), live(live), near_blocks(ceil_div(live * GROUP, NEAR_ROWS)),
+          straight(straight), nodes(1), own(live - straight) {
+        const int block = blockIdx.x, blocks = gridDim.x, near = FIRST_SPLIT * near_blocks;
         const int far = splits_of(length + node0 + live - 1, splits);
+        // A node alone is faster, but not than two of them in turn.
+        if (far * near_blocks + near + own > blocks) nodes = NODES, own = ceil_div(own, NODES);
+        const int always = own + near;
         // Larger pieces read a tile once for more rows; smaller ones, where there are few, occupy more blocks.
         far_rows = far * near_blocks + always <= FEW_TURNS * blocks ? NEAR_ROWS : ROWS;
         from_first = max(ceil_div(far_blocks() * far - block, blocks), 0);
@@ -175,7 +201,69 @@ struct Deal : Window {
     }
     __device__ int far_blocks() const { return ceil_div(live * GROUP, far_rows); }
 };
-static_assert(MAX_NODES + TILE + sizeof(Deal) <= PATH_BYTES, "room after the path");
+static_assert(DEAL_AT + sizeof(Deal) <= PATH_BYTES, "memory after Arranged");
+
+// How a tile that is not common is copied and read for up to NODES nodes: in shared memory, made by the whole block.
+struct Arranged {
+    u8* const list;    // [TILE] the nodes whose keys follow those of committed positions
+    u8* const places;  // [NODES][TILE] the copied row that has the i-th position of the tile on the way to a node
+    u32* const bits;   // the nodes of `list`
+
+    __device__ explicit Arranged(u8* shared)
+        : list(shared), places(shared + TILE), bits(reinterpret_cast<u32*>(shared + MAX_NODES)) {}
+
+    // For nodes node.. of the tree, `count` of them; nodes from `end` on are none of their ancestors. Returns how many rows are copied. The caller waits before it reads,
+    // and all threads are done with what was there.
+    __device__ int make(const Tree& tree, int node, int count, int end, int begin) const {
+        const StepState* const st = tree.st;
+        const int before = max(tree.length - begin, 0), root = tree.length - begin;
+        // The last row is zeros where not all of the tile's rows are copied.
+        for (int at = threadIdx.x; at < NODES * TILE; at += THREADS) places[at] = at % TILE < before ? at % TILE : TILE - 1;
+        u32 within[NODES];  // bit i: the thread's i-th node is an ancestor of the w-th, and in the tile
+        int depth[ceil_div(MAX_NODES, THREADS)];
+#pragma unroll
+        for (int w = 0; w < NODES; w++) within[w] = 0;
+#pragma unroll
+        for (int i = 0; i < ceil_div(MAX_NODES, THREADS); i++) {
+            const int other = threadIdx.x + THREADS * i;
+            if (other >= MAX_NODES) break;  // whole warps
+            const bool there = other < end;  // the others' state may be far away
+            depth[i] = there ? st->depth[other] : -MAX_NODES;
+            const bool in_tile = there && root + depth[i] >= 0 && root + depth[i] < TILE;
+            bool any = false;
+#pragma unroll
+            for (int w = 0; w < NODES; w++) {
+                const u64 word = there ? st->mask[node + min(w, count - 1)][other / 64] : 0;
+                const bool mine = in_tile && word >> other % 64 & 1;
+                within[w] |= u32(mine) << i;
+                any |= mine;
+            }
+            const u32 found = __ballot_sync(FULL_WARP, any);
+            if (lane_id() == 0) bits[other / WARP] = found;
+        }
+        __syncthreads();
+        int total = 0;
+#pragma unroll
+        for (int word = 0; word < MAX_NODES / WARP; word++) total += __popc(bits[word]);
+#pragma unroll
+        for (int i = 0; i < ceil_div(MAX_NODES, THREADS); i++) {
+            const int other = threadIdx.x + THREADS * i;
+            if (other >= MAX_NODES) break;
+            int rank = __popc(bits[other / WARP] & ((1u << lane_id()) - 1));
+            for (int word = 0; word < other / WARP; word++) rank += __popc(bits[word]);
+            if (rank >= TILE) break;
+            bool any = false;
+#pragma unroll
+            for (int w = 0; w < NODES; w++) {
+                if (!(within[w] >> i & 1)) continue;
+                places[w * TILE + root + depth[i]] = min(before + rank, TILE - 1);
+                any = true;
+            }
+            if (any) list[rank] = other;
+        }
+        return before + total;
+    }
+};
 
 // One piece of a block's work: of splits, or of the others, or of either kind. A separate function, because attend needs
 // the registers that a loop around it would hold, and two forms of it more than one.
@@ -185,8 +273,8 @@ __device__ __attribute__((noinline)) void attend_piece(
     float2* stats RECENT_PARAMETER
 ) {
     SHARED_DYNAMIC(shared);
-    u8 *const path = shared, *const tiles = shared + PATH_BYTES;
-    const Deal* const deal = reinterpret_cast<Deal*>(shared + MAX_NODES + TILE);
+    u8* const tiles = shared + PATH_BYTES;
+    const Deal* const deal = reinterpret_cast<Deal*>(shared + DEAL_AT);
     const KeyValues cache = {k, v, slots RECENT_GIVEN};
     const NewestRows& newest = newest_of(cache);
     const CopiedQueries queries = {q};
@@ -213,23 +301,36 @@ __device__ __attribute__((noinline)) void attend_piece(
     }
     if (!OTHERS) return;
 
-    // The ancestor at depth d is the node whose bit in the mask has d set bits below it.
-    const int row = deal->live + item, position = tree.position(row);
-    const u64* const mask = st->mask[node0 + row];
-    for (int node = threadIdx.x; node < MAX_NODES; node += THREADS) {
-        const u64 word = mask[node / 64];
-        if (!(word >> node % 64 & 1)) continue;
-        int depth = __popcll(word & ((1ull << node % 64) - 1));
-        for (int before = 0; before < node / 64; before++) depth += __popcll(mask[before]);
-        path[depth] = node;
+    const int nodes = deal->nodes, begin_row = deal->straight + nodes * (deal->own + item);
+    const int end_row = min(begin_row + nodes, deal->live);
+    const Arranged arranged(shared);
+    int shallow = tree.position(begin_row), deep = shallow;
+    for (int row = begin_row + 1; row < end_row; row++) {
+        shallow = min(shallow, tree.position(row));
+        deep = max(deep, tree.position(row));
     }
-    const PackedRows single = {int(blockIdx.y), int(gridDim.y), rows * GROUP, row * GROUP, GROUP};
 #pragma unroll 1
-    for (int tile = tree.common(); tile <= position / TILE; tile++) {
-        __syncthreads();  // the path is written, and all threads have finished the previous tile
-        const int keys = deal->hides(position, tile * TILE) ? 0 : position + 1;
-        const NodeView view(tile, tree.length, keys, path, newest, *deal);
-        attend<NODE_TILES, NewestForm>(view, single, tile % NEAR, queries, newest, tiles, out, stats);
+    for (int tile = tree.common(); tile <= deep / TILE; tile++) {
+        const int before = max(tree.length - tile * TILE, 0);
+        int count = end_row - begin_row;
+#pragma unroll 1
+        for (int row = begin_row; row < end_row; row += count) {
+            if (count == 1 && tree.position(row) < tile * TILE) continue;
+            __syncthreads();  // all threads have finished the previous tile
+            int copied = arranged.make(tree, node0 + row, count, node0 + deal->live, tile * TILE);
+            if (count > 1 && copied >= TILE) {  // one at a time: the tile has no more rows
+                count = 1;
+                row--;
+                continue;
+            }
+            __syncthreads();
+            if (deal->hides(shallow, tile * TILE)) copied = 0;
+            const NodeRows some = {{int(blockIdx.y), int(gridDim.y), rows * GROUP, row * GROUP, count * GROUP}};
+            const NodesView view(
+                tree, tile, before, tile * TILE + copied, arranged.list, arranged.places, newest, *deal
+            );
+            attend<NODE_TILES, NewestForm>(view, some, tile % NEAR, queries, newest, tiles, out, stats);
+        }
     }
 }
 
@@ -243,12 +344,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_split(
 ) {
     pdl_launch();
     SHARED_DYNAMIC(shared);
-    pdl_wait();
-    if (node0 >= st->n) return;
-    Deal* const deal = reinterpret_cast<Deal*>(shared + MAX_NODES + TILE);
     const int row = threadIdx.x;
-    const int straight = __syncthreads_count(row < min(st->n - node0, rows) && Tree{st, node0, 0}.straight(row));
-    if (threadIdx.x == 0) *deal = Deal(st, node0, rows, splits, straight, WINDOW);
+    // The path to every node is in the L2 by the time that it is read.
+    if (row < rows) bulk_prefetch(st->mask[node0 + row], sizeof st->mask[0]);
+    pdl_wait();
+    // Loaded at once: a block can do nothing before it has them.
+    const int n = st->n, length = st->length, depth = st->depth[node0 + min(row, rows - 1)];
+    const Window shown = WINDOW;
+    if (node0 >= n) return;
+    const int live = min(n - node0, rows);
+    Deal* const deal = reinterpret_cast<Deal*>(shared + DEAL_AT);
+    const int straight = __syncthreads_count(row < live && depth == node0 + row);
+    if (threadIdx.x == 0) *deal = Deal(node0, length, live, splits, straight, shown);
     __syncthreads();
 #pragma unroll 1
     for (int turn = 0; turn < deal->from_first + deal->from_last; turn++) {
@@ -273,7 +380,8 @@ extern "C" __global__ void __launch_bounds__(WARP* MERGE_WARPS, 6) attn_combine(
     const GatedGroup group(blockIdx.x, kv_heads);
     const SinkOf sink(SINKS_GIVEN, group.padding ? 0 : group.element / HEAD_DIM);
     pdl_wait();
-    if (node0 + row >= st->n) return;
-    const auto parts = [&] { return FIRST_SPLIT + splits_of(st->length + st->depth[node0 + row], splits); };
+    const int n = st->n, length = st->length, depth = st->depth[node0 + row];
+    if (node0 + row >= n) return;
+    const auto parts = [&] { return FIRST_SPLIT + splits_of(length + depth, splits); };
     group.combine(parts, row, rows, kv_heads, out, stats, partials, {acts_q8, acts_f16}, sink);
 }

@@ -63,6 +63,22 @@ struct PackedRows {
 
     __device__ __forceinline__ u64 query() const { return u64(kv_head) * stride + first; }
     __device__ __forceinline__ u64 result(int part) const { return u64(part) * kv_heads * stride + query(); }
+    // The packed row, counted from `first`, that is row `at` of the tile of queries, and whether it is real.
+    __device__ __forceinline__ int packed(int at) const { return at; }
+    __device__ __forceinline__ bool there(int at) const { return at < live; }
+};
+
+// The same, where NODES > 1 nodes have 16 rows of the tile of queries each, of which the first GROUP are real. As an order
+// of the rows of a tile, it repeats real ones in place of the others.
+template <int NODES> struct SpreadRows : PackedRows {
+    static constexpr bool STRAIGHT = false;
+    static constexpr int OWN = NODES > 1 ? 16 : 1, REAL = NODES > 1 ? GROUP : 1;
+    __device__ __forceinline__ int packed(int at) const { return at / OWN * REAL + at % OWN; }
+    __device__ __forceinline__ bool there(int at) const { return at % OWN < REAL && packed(at) < live; }
+    __device__ __forceinline__ int operator()(int at) const {
+        return min(at / OWN * REAL + min(at % OWN, REAL - 1), live - 1);
+    }
+    __device__ __forceinline__ bool skips(int) const { return false; }
 };
 
 // The rows of block (blockIdx.x, blockIdx.y) of a grid that distributes `rows` rows of the pass, `live` of them real.
@@ -93,6 +109,9 @@ struct CopiedQueries {
     template <int TILE_ROWS> __device__ __forceinline__ void bring(half* tile, const PackedRows& rows) const {
         copy_rows<HEAD_DIM, TILE_ROWS, THREADS>(tile, q + rows.query() * HEAD_DIM, rows.live);
     }
+    template <int TILE_ROWS, int NODES> __device__ __forceinline__ void bring(half* tile, const SpreadRows<NODES>& rows) const {
+        copy_rows<HEAD_DIM, TILE_ROWS, THREADS>(tile, q + rows.query() * HEAD_DIM, TILE_ROWS, rows);
+    }
     __device__ __forceinline__ bool ready() const { return true; }
 };
 
@@ -112,12 +131,13 @@ struct CopiedQueries {
 //   keys                 no row sees positions from here on
 //   order(begin)         which rows of the cache, counted from slot `begin`, are positions begin.. (tiles.cuh); rows
 //                        that it skips are in the tile when the queries are ready
+//   placed(row_warp)     which rows of the copied tile are its positions, in order, for rows of a row warp (tiles.cuh)
 //   open(begin)          every row sees all of the tile that begins there
 //   visible(row, begin)  bit i: the row sees position begin + i
 //   stores(row)          whether this block stores the row's result of this part
-template <int TILES, class Form = StoredForm, class View, class Source>
+template <int TILES, class Form = StoredForm, class View, class Rows, class Source>
 __device__ __forceinline__ void attend(
-    const View& view, const PackedRows& rows, int part, const Source& source, const typename Form::Rows& cache,
+    const View& view, const Rows& rows, int part, const Source& source, const typename Form::Rows& cache,
     u8* shared, float* out, float2* stats
 ) {
     using Keys = typename Form::Keys;
@@ -166,6 +186,7 @@ __device__ __forceinline__ void attend(
     // This thread has rows `quad` and quad + 8 of each tile of 16 rows.
     const int row = 16 * TILES * row_warp, key = 8 * KEY_TILES * column_warp, dim = 8 * DIM_TILES * column_warp;
     Queries<TILES> queries(layout.queries, row);
+    const auto placed = view.placed(row_warp);
     const u32 p_at = chunk_offset<TILE>(row + quad, key / 8) + 4 * (lane % 4);
     float best[TILES][2], weight[TILES][2][SHARES], sums[TILES][DIM_TILES][4];
 #pragma unroll
@@ -182,7 +203,7 @@ __device__ __forceinline__ void attend(
     using Scores = float[TILES][KEY_TILES][4];
     auto score = [&](Scores& scores, int step) {
         half* const keys = ONCE ? key_halves : reinterpret_cast<half*>(stage(step));
-        if constexpr (Form::KEY_HALVES) multiply_keys(scores, queries, keys, key);
+        if constexpr (Form::KEY_HALVES) multiply_keys(scores, queries, keys, key, placed);
         else multiply_packed_keys<Keys>(scores, queries, stage(step), key);
     };
     // Scores become minus infinity where the row does not see the key. The warp's maximum of each row is stored in
@@ -195,8 +216,8 @@ __device__ __forceinline__ void attend(
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int at = row + 16 * r + 8 * h + quad;
-                if (!open && at < live) {
-                    const u64 seen = view.visible((rows.first + at) / GROUP, begin) >> (key + 2 * (lane % 4));
+                if (!open && rows.there(at)) {
+                    const u64 seen = view.visible((rows.first + rows.packed(at)) / GROUP, begin) >> (key + 2 * (lane % 4));
 #pragma unroll
                     for (int t = 0; t < KEY_TILES; t++) {
                         if (!(seen >> 8 * t & 1)) scores[r][t][2 * h] = -INFINITE;
@@ -251,7 +272,7 @@ __device__ __forceinline__ void attend(
     auto add_values = [&](int step, half* p) {
         u8* const values = stage(step) + Form::KEY_BYTES;
         half* const unpacked = ONCE ? value_halves : reinterpret_cast<half*>(values);
-        if constexpr (VALUE_HALVES) multiply_values(sums, p, unpacked, row, dim);
+        if constexpr (VALUE_HALVES) multiply_values(sums, p, unpacked, row, dim, placed);
         else multiply_packed_values<Values>(sums, p, values, row, dim);
     };
     auto there = [&](int step) { return view.tile(step) * TILE < view.keys; };
@@ -337,15 +358,15 @@ __device__ __forceinline__ void attend(
     for (int r = 0; r < TILES; r++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int at = row + 16 * r + 8 * h + quad;
-            if (at >= live || !view.stores((rows.first + at) / GROUP)) continue;
+            const int at = row + 16 * r + 8 * h + quad, packed = rows.packed(at);
+            if (!rows.there(at) || !view.stores((rows.first + packed) / GROUP)) continue;
             if (column_warp == 0 && lane % 4 == 0) {
                 float total = 0.0f;
 #pragma unroll
                 for (int c = 0; c < COLUMNS; c++) total += exchange[c * TILE_ROWS + at];
-                stats[result0 + at] = make_float2(best[r][h], total);
+                stats[result0 + packed] = make_float2(best[r][h], total);
             }
-            float* const to = out + (result0 + at) * HEAD_DIM + dim;
+            float* const to = out + (result0 + packed) * HEAD_DIM + dim;
             if constexpr (VALUE_HALVES) {
 #pragma unroll
                 for (int t = 0; t < DIM_TILES; t++) {

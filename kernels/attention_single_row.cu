@@ -91,6 +91,7 @@ struct PieceView : Window {
         return RECENT_SPLITS && part >= NEAR ? recent.tile(step) : begin + NEAR * step;
     }
     __device__ Order order(int begin) const { return {length - begin}; }
+    __device__ InPlace placed(int) const { return {}; }
     __device__ bool open(int begin) const { return begin + TILE <= keys && shows(length, begin); }
     __device__ u64 visible(int, int begin) const { return bit_range(0, keys - 1 - begin) & shown(length, begin); }
     __device__ bool stores(int) const { return true; }

@@ -249,10 +249,10 @@ __device__ __forceinline__ void multiply_packed_values(
     }
 }
 
-// scores = Q K^T for the warp's rows and keys (from `key`).
-template <int TILES>
+// scores = Q K^T for the warp's rows and keys (from `key`), which are in rows placed(key).. of the tile.
+template <int TILES, class Placed>
 __device__ __forceinline__ void multiply_keys(
-    float (&scores)[TILES][KEY_TILES][4], const Queries<TILES>& q, half* k, int key
+    float (&scores)[TILES][KEY_TILES][4], const Queries<TILES>& q, half* k, int key, const Placed& placed
 ) {
     const int lane = lane_id();
 #pragma unroll
@@ -263,7 +263,7 @@ __device__ __forceinline__ void multiply_keys(
             for (int e = 0; e < 4; e++) scores[r][t][e] = 0.0f;
 
     if constexpr (KEY_TILES == 1) {  // an ldmatrix brings 8 keys x 32 elements
-        const u32 k_at = chunk_offset<HEAD_DIM>(key + lane % 8, lane / 8);
+        const u32 k_at = chunk_offset<HEAD_DIM>(placed(key + lane % 8), lane / 8);
 #pragma unroll
         for (int step = 0; step < HEAD_DIM / 16; step += 2) {
             u32 b[4];
@@ -279,7 +279,12 @@ __device__ __forceinline__ void multiply_keys(
             }
         }
     } else {  // 16 keys x 16 elements
-        const u32 k_at = chunk_offset<HEAD_DIM>(key + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+        constexpr int PLACES = Placed::IN_ORDER ? 1 : KEY_TILES / 2;
+        u32 k_at[PLACES];
+#pragma unroll
+        for (int i = 0; i < PLACES; i++) {
+            k_at[i] = chunk_offset<HEAD_DIM>(placed(key + 16 * i + lane % 8 + lane / 16 * 8), lane / 8 % 2);
+        }
 #pragma unroll
         for (int step = 0; step < HEAD_DIM / 16; step++) {
             u32 a[TILES][4];
@@ -288,7 +293,7 @@ __device__ __forceinline__ void multiply_keys(
 #pragma unroll
             for (int t = 0; t < KEY_TILES; t += 2) {
                 u32 b[4];
-                ldmatrix_x4(b, chunk_on(k, k_at, 2 * step, 8 * t * 2 * HEAD_DIM));
+                ldmatrix_x4(b, chunk_on(k, k_at[t / 2 % PLACES], 2 * step, Placed::IN_ORDER ? 8 * t * 2 * HEAD_DIM : 0));
 #pragma unroll
                 for (int r = 0; r < TILES; r++) mma_pair(scores[r][t], scores[r][t + 1], a[r], b);
             }
@@ -297,22 +302,25 @@ __device__ __forceinline__ void multiply_keys(
 }
 
 // sums += P V for the warp's rows and dimensions (from `dim`).
-template <int TILES>
+template <int TILES, class Placed>
 __device__ __forceinline__ void multiply_values(
-    float (&sums)[TILES][DIM_TILES][4], half* p, half* v, int row, int dim
+    float (&sums)[TILES][DIM_TILES][4], half* p, half* v, int row, int dim, const Placed& placed
 ) {
     static_assert((DIM_TILES & (DIM_TILES - 1)) == 0, "a warp's chunks are reached by XOR");
     const int lane = lane_id();
-    const u32 p_at = fragment_offset<TILE>(row), v_at = chunk_offset<HEAD_DIM>(lane % 16, dim / 8 + lane / 16);
+    const u32 p_at = fragment_offset<TILE>(row), in_order = chunk_offset<HEAD_DIM>(lane % 16, dim / 8 + lane / 16);
 #pragma unroll VALUE_STEPS<TILES>
     for (int step = 0; step < TILE / 16; step++) {
         u32 a[TILES][4];
 #pragma unroll
         for (int r = 0; r < TILES; r++) fragment_on<TILE>(a[r], p, p_at, r, step);
+        u32 v_at = in_order;
+        if (!Placed::IN_ORDER) v_at = chunk_offset<HEAD_DIM>(placed(16 * step + lane % 16), dim / 8 + lane / 16);
+        const int bytes = Placed::IN_ORDER ? step * 16 * 2 * HEAD_DIM : 0;
 #pragma unroll
         for (int t = 0; t < DIM_TILES; t += 2) {
             u32 b[4];
-            ldmatrix_x4_trans(b, chunk_on(v, v_at, t, step * 16 * 2 * HEAD_DIM));
+            ldmatrix_x4_trans(b, chunk_on(v, v_at, t, bytes));
 #pragma unroll
             for (int r = 0; r < TILES; r++) mma_pair(sums[r][t], sums[r][t + 1], a[r], b);
         }

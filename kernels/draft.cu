@@ -47,6 +47,7 @@ struct BlockView {
 
     __device__ int tile(int step) const { return tiles.tile(step); }
     __device__ InOrder order(int) const { return {}; }
+    __device__ InPlace placed(int) const { return {}; }
 
     __device__ bool open(int begin) const {
         const bool behind = begin >= first && (!window || length + live - 1 - begin < window);
@@ -112,8 +113,12 @@ extern "C" __global__ void __launch_bounds__(WARP* PREPARE_WARPS) draft_update(
     const int all = layers;
 #endif
     Head head({partials, rows, all * 2 * kv_heads * HEAD_DIM}, row, task * HEAD_DIM);
-    if (task / kv_heads % 2) store_value(cache, head, kv_head, position);
-    else store_key(cache, head, k_norm + layer * HEAD_DIM, frequency, eps, kv_head, position, position);
+    if (task / kv_heads % 2) {
+        store_value(cache, head, kv_head, position);
+    } else {
+        head.place(HeadNorm(k_norm + layer * HEAD_DIM), Rotation(position, frequency), eps);
+        store_key(cache, head, kv_head, position);
+    }
 }
 
 // The block's queries, keys and values: attn_prepare without gates, from partials of [attn_q | attn_k | attn_v].

@@ -61,8 +61,8 @@ struct Projection {
     const float* bias = nullptr;
 };
 
-// The weights of a head's norm, and the sines and cosines of its rotary embedding at a position, as lanes need them.
-// Both may be loaded long before the head.
+// The weights of a head's norm, the frequencies of its rotary embedding, and the sines and cosines of its rotary embedding at a position, as lanes need
+// them. All may be loaded long before the head.
 struct HeadNorm {
 #ifndef UNNORMED
     float at[HEAD_DIM / WARP];
@@ -75,16 +75,27 @@ struct HeadNorm {
     __device__ __forceinline__ explicit HeadNorm(const float*) {}
 #endif
 };
-struct Rotation {
+struct Frequencies {
     static constexpr int HALF = ROTARY / 2 / WARP;
+    float at[HALF];
+
+    __device__ __forceinline__ explicit Frequencies(const float* frequency) {
+#pragma unroll
+        for (int j = 0; j < HALF; j++) at[j] = frequency[WARP * j + lane_id()];
+    }
+};
+struct Rotation {
+    static constexpr int HALF = Frequencies::HALF;
     float sine[HALF], cosine[HALF];
 
-    __device__ __forceinline__ Rotation(int position, const float* frequency) {
+    __device__ __forceinline__ Rotation(int position, const float* frequency)
+        : Rotation(position, Frequencies(frequency)) {}
+    __device__ __forceinline__ Rotation(int position, const Frequencies& frequency) {
 #pragma unroll
         for (int j = 0; j < HALF; j++) {
             // The product is rounded to float, as in the reference; whole turns are subtracted in double, since at
             // position 262,144 float sine and cosine would need their slow path and its local memory.
-            const double turns = double(float(position) * frequency[WARP * j + lane_id()]) * 0.15915494309189535;
+            const double turns = double(float(position) * frequency.at[j]) * 0.15915494309189535;
             sincospif(2.0f * float(turns - rint(turns)), &sine[j], &cosine[j]);
 #ifdef TURN_FACTOR
             sine[j] *= float(TURN_FACTOR), cosine[j] *= float(TURN_FACTOR);
@@ -189,12 +200,8 @@ struct Head {
     }
 };
 
-// Stores a key as the cache holds it.
-__device__ __forceinline__ void store_key(
-    const KeyValues& cache, Head& head, const float* norm, const float* frequency, float eps, int kv_head, int position,
-    int slot
-) {
-    head.place(HeadNorm(norm), Rotation(position, frequency), eps);
+// Store a key that is placed, or a value, as the cache holds it.
+__device__ __forceinline__ void store_key(const KeyValues& cache, const Head& head, int kv_head, int slot) {
     KeyType::store(cache.key(kv_head, slot), head.x);
 #ifdef RECENT
     NewestRows::Keys::store(cache.newest.key(kv_head, slot), head.x);
@@ -207,26 +214,52 @@ __device__ __forceinline__ void store_value(const KeyValues& cache, const Head& 
 #endif
 }
 
-// One head of row `row` of [queries | keys | values]: `task` counts query heads, then key heads, then value heads. A
-// query head is QUERY_WIDTH columns wide, of which the first HEAD_DIM are the query. Queries are packed by kv head,
-// q [kv heads][rows * GROUP][HEAD_DIM], multiplied by `scale`, and in the order that keys of type `Reader` need.
+// One head of a row of [queries | keys | values]: `task` counts query heads, then key heads, then value heads. Made before
+// the projection is there, then loaded and stored.
+struct HeadTask {
+    const int task, kv_heads, heads;
+    const HeadNorm norm;
+    const Frequencies frequencies;
+
+    __device__ __forceinline__ HeadTask(
+        int task, int kv_heads, const float* q_norm, const float* k_norm, const float* frequency
+    ) : task(task), kv_heads(kv_heads), heads(kv_heads * GROUP), norm(task < kv_heads * GROUP ? q_norm : k_norm),
+        frequencies(frequency) {}
+
+    __device__ __forceinline__ bool query() const { return task < heads; }
+    __device__ __forceinline__ bool value() const { return task >= heads + kv_heads; }
+    __device__ __forceinline__ int kv_head() const { return query() ? task / GROUP : (task - heads) % kv_heads; }
+
+    // A query head is QUERY_WIDTH columns wide, of which the first HEAD_DIM are the query.
+    template <int QUERY_WIDTH> __device__ __forceinline__ Head load(const Projection& in, int row) const {
+        const int after = heads * QUERY_WIDTH + kv_head() * HEAD_DIM + (value() ? values_after_keys(kv_heads) : 0);
+        return Head(in, row, query() ? task * QUERY_WIDTH : after);
+    }
+    // Queries are packed by kv head, q [kv heads][rows * GROUP][HEAD_DIM], multiplied by `scale`, and in the order that
+    // keys of type `Reader` need.
+    template <class Reader>
+    __device__ __forceinline__ void store(
+        Head& head, int row, int rows, int position, int slot, float eps, float scale, half* q, const KeyValues& cache
+    ) const {
+        if (value()) {
+            head.place_value(eps);
+            store_value(cache, head, kv_head(), slot);
+            return;
+        }
+        head.place(norm, Rotation(position, frequencies), eps);
+        if (!query()) return store_key(cache, head, kv_head(), slot);
+        const u64 packed = (u64(kv_head()) * rows + row) * GROUP + task % GROUP;
+        head.template store_for<Reader>(q + packed * HEAD_DIM, scale);
+    }
+};
+
+// All of it at once.
 template <int QUERY_WIDTH, class Reader = KeyType>
 __device__ __forceinline__ void prepare_head(
     const Projection& in, int row, int task, int kv_heads, int position, int slot, const float* q_norm,
     const float* k_norm, const float* frequency, float eps, float scale, half* q, const KeyValues& cache
 ) {
-    const int heads = kv_heads * GROUP;
-    if (task < heads) {
-        Head head(in, row, task * QUERY_WIDTH);
-        head.place(HeadNorm(q_norm), Rotation(position, frequency), eps);
-        const u64 packed = (u64(task / GROUP) * in.rows + row) * GROUP + task % GROUP;
-        head.template store_for<Reader>(q + packed * HEAD_DIM, scale);
-        return;
-    }
-    const int kv_head = (task - heads) % kv_heads;
-    const bool value = task >= heads + kv_heads;
-    Head head(in, row, heads * QUERY_WIDTH + kv_head * HEAD_DIM + (value ? values_after_keys(kv_heads) : 0));
-    if (!value) return store_key(cache, head, k_norm, frequency, eps, kv_head, position, slot);
-    head.place_value(eps);
-    store_value(cache, head, kv_head, slot);
+    const HeadTask made(task, kv_heads, q_norm, k_norm, frequency);
+    Head head = made.load<QUERY_WIDTH>(in, row);
+    made.store<Reader>(head, row, in.rows, position, slot, eps, scale, q, cache);
 }

@@ -39,6 +39,7 @@ struct ChainView {
         : first(first), keys(keys), step0(tiles.from(first / TILE)), tiles(tiles) {}
     __device__ int tile(int step) const { return tiles.tile(step); }
     __device__ InOrder order(int) const { return {}; }
+    __device__ InPlace placed(int) const { return {}; }
     __device__ bool open(int begin) const { return begin >= first && begin + TILE <= keys; }
     __device__ u64 visible(int, int begin) const { return bit_range(first - begin, keys - 1 - begin); }
     __device__ bool stores(int) const { return true; }

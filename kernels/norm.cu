@@ -116,6 +116,9 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
     Span<8> branch_by[TURNS];
     load_weight(branch_by, branch_weight);
 #endif
+#ifdef SCALED
+    const float scaled_by = *factor;
+#endif
     pdl_wait();
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
@@ -236,7 +239,7 @@ extern "C" __global__ void CLUSTER_OF_A_ROW __launch_bounds__(THREADS, 1) rms_no
         x[turn].values(values[turn]);
 #ifdef SCALED
 #pragma unroll
-        for (int i = 0; i < 8; i++) values[turn][i] *= *factor;
+        for (int i = 0; i < 8; i++) values[turn][i] *= scaled_by;
         x[turn].set(values[turn]);
 #endif
     }

@@ -56,6 +56,12 @@ struct InOrder {
     __device__ __forceinline__ bool skips(int) const { return false; }
 };
 
+// Which row of a tile has the `key`-th of some keys: the same one.
+struct InPlace {
+    static constexpr bool IN_ORDER = true;
+    __device__ __forceinline__ int operator()(int key) const { return key; }
+};
+
 // Start copying COUNT rows of WIDTH halves into a tile, row i from row order(i); rows from `live` on are not read and
 // become zeros.
 template <int WIDTH, int COUNT, int THREADS, class Order = InOrder>

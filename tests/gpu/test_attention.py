@@ -298,6 +298,35 @@ def test_a_row_has_the_same_bits_at_every_width(engine: Engine, rng: np.random.G
         np.testing.assert_array_equal(found, widest[: len(found)], f"{width} rows, {layout}, {dealt.blocks} blocks")
 
 
+@pytest.mark.parametrize(
+    ("kv", "length"),
+    [("f16", 10), ("f16", 55), ("heads of 512", 25), ("q8_0", 40), full("f16", 62), full("q4_0+384", 400)],
+)
+def test_nodes_that_share_a_piece_have_the_bits_of_nodes_alone(
+    engine: Engine, rng: np.random.Generator, kv: str, length: int
+) -> None:
+    """Nodes beside a short chain: in one block, where they share pieces, in many, and in blocks of one row warp. Their
+    paths end in the tile of the last position, in the next one, or are too long together."""
+    large, n = kv == "heads of 512", 24
+    heads, kinds = (HeadShape(512, 8, 1, 64), F16) if large else (GROUPS[6], CachePair.parse(kv))
+    parents = [*range(-1, 3), *(at % 4 if at < 6 else at - 2 for at in range(4, n))]
+    cache = Cache.random(rng, heads, length + n, length + 64).kept(kinds)
+    q, projected = queries(rng, heads, n, n), projection(rng, heads, n)
+    order = SplitOrder.of(heads, length + 64, 132, HOPPER, trees=True, kv=kinds)
+    results = []
+    for blocks, layout in ((1, None), (99, None), (99, WarpLayout(1, order.column_warps))):
+        dealt = dataclasses.replace(order, blocks=blocks)
+        launch = SplitLaunch.of(heads, dealt, n, HOPPER)
+        if layout:
+            launch = SplitLaunch.laid(heads, dealt, n, layout, HOPPER)
+        else:
+            assert launch.layout.row_warps > 1
+        part = split(engine, launch, tree_state(parents, length), q, cache)
+        results.append(combine(engine, part, tree_state(parents, length), projected))
+    for found in results[1:]:
+        np.testing.assert_array_equal(found, results[0])
+
+
 ROOTS = {
     "27b": HeadShape(256, 12, 2, 64), "8b": HeadShape(128, 8, 2, 128), "group-8": HeadShape(256, 8, 1, 64),
     "group-1": HeadShape(64, 2, 2, 64), "group-12": HeadShape(128, 12, 1, 64),

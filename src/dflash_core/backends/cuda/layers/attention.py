@@ -43,6 +43,9 @@ from dflash_core.cache_types import F16, RECENT_STEP, CachePair
 from dflash_core.errors import cpu_only
 
 COMBINE_THREADS = 4 * WARP  # threads of attn_combine and draft_combine: MERGE_WARPS of kernels/attention.cuh
+# Blocks of attn_combine per multiprocessor that are spread over all: 24 rows of an 8B take 3.0 us in place of 4.5. With
+# more, the shared memory that spreads them leaves too little L1 to the next kernel: a 27B takes 2 us longer (H200).
+COMBINE_SPREAD = (2, 3)
 MIN_RECENT = 384  # positions of a recent window: near tiles (kernels/attention_parts.cuh) are halves
 # cuDNN's attention is left out: it plans again for every new prompt length, which takes about 50 ms.
 LIBRARY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -218,25 +221,31 @@ class AttentionBranch(Branch):
                 split.single_row_shared,
             )  # fmt: skip
         else:
-            tasks = heads.heads + own
+            blocks = ceil_div(heads.heads + own, PREPARE_WARPS)
             yield Launch(
-                "attention.cu", "attn_prepare", {**defines, **biased}, (ceil_div(tasks, PREPARE_WARPS), scope.rows),
-                WARP * PREPARE_WARPS,
+                "attention.cu", "attn_prepare", {**defines, **biased}, (blocks, scope.rows), WARP * PREPARE_WARPS,
                 [scope.state.pointer, node0, buffers.wide, rows, kv_heads, *norms, splits.q, *cache, *recent, *bias],
-                per_sm=2,
+                per_sm=max(2, self._one_round(blocks * scope.rows)),
             )  # fmt: skip
             yield Launch(
                 "attention.cu", "attn_split", {**defines, **windowed}, split.grid, split.block,
                 [scope.state.pointer, node0, rows, count, splits.q, *cache, *results],
                 split.shared,
             )  # fmt: skip
+        groups = ceil_div(heads.heads * heads.head_dim, GROUP)
+        spread = self._one_round(groups * scope.rows)
         yield Launch(
-            "attention.cu", "attn_combine", {**defines, **sinks[0]},
-            (ceil_div(heads.heads * heads.head_dim, GROUP), scope.rows), COMBINE_THREADS,
+            "attention.cu", "attn_combine", {**defines, **sinks[0]}, (groups, scope.rows), COMBINE_THREADS,
             [scope.state.pointer, node0, splits.out, splits.stats, count, buffers.wide, rows, kv_heads,
              *self.out.act_args(buffers.acts), *sinks[1]],
+            per_sm=spread if spread in COMBINE_SPREAD else 0,
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
+
+    def _one_round(self, blocks: int) -> int:
+        """The fewest thread blocks per multiprocessor with which all of them run at once: more would crowd into those
+        that are free first."""
+        return ceil_div(blocks, self.layers.device.card.multiprocessors)
 
     def chunk(self, chunk: Chunk) -> ChunkRun:
         turns = [self._turn(chunk, heads) for heads in self.layers.turns(self.kv.kv)]

@@ -27,7 +27,7 @@ COLUMN_WARPS = 4  # column warps of such a block
 PACKED_WARPS = 8  # warps that share a tile of packed keys and values and convert it to f16
 MAX_UNPACKED = 256  # numbers of a row of packed keys or values that all warps can convert together
 MAX_MAKERS = 8  # warps of an attn_single_row block that make the row: as in kernels/attention_single_row.cu
-PATH_BYTES = MAX_NODES + 128  # shared memory of attn_split for one node's ancestors
+PATH_BYTES = MAX_NODES + 128  # shared memory of attn_split for nodes that are not straight, and the block's share
 ACCUMULATORS = 96  # the most registers of a thread for output sums: with more, the others spill
 SMALL_HEAD, SMALL_TILES = 64, 4  # tiles of 16 rows of such heads: scores take as many registers as sums there
 
@@ -269,7 +269,7 @@ class SplitLaunch:
         return self.order.tile * sum(tile_stride(kind, self.heads.head_dim) for kind in (kv.k, kv.v))
 
     def _holding(self, rows: int) -> int:
-        """Q, P, the exchange of columns, and a path."""
+        """Q, P, the exchange of columns, and PATH_BYTES."""
         dim, tile, node_rows = self.heads.head_dim, self.order.tile, 16 * self.layout.row_warps
         rows = max(rows, node_rows * ceil_div(self.heads.group, node_rows))  # one node may have more heads
         path = PATH_BYTES if self.order.near else 0
