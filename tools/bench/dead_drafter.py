@@ -66,7 +66,7 @@ class Timed:
         return sum(step.stages.total for step in self.steps) - self.idle_ms
 
     @property
-    def waits(self) -> list[tuple[float, int, str]]:
+    def waits(self) -> Sequence[tuple[float, int, str]]:
         """The longest waits between two steps: milliseconds, number of the step, its mode."""
         return sorted(((round(step.stages.host, 2), at, step.mode) for at, step in enumerate(self.steps)))[:-13:-1]
 
