@@ -214,7 +214,7 @@ class Runner:
         return error
 
     def _with_notes(self, event: StepEvent) -> StepEvent:
-        reason = self._reason(self.policy.watch.reason(event), event.length)
+        reason = self._reason(event.reason, event.length)
         return event if reason is event.reason else dataclasses.replace(event, reason=reason)
 
     def _reason(self, reason: str, length: int) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tools.bench.replay import CONSUMER
 
-from dflash_core.policy.choosing import MAX_CREDIT, SHARE, START_SPARE, Allowance
+from dflash_core.policy.choosing import MAX_CREDIT, QUEUED, SHARE, START_SPARE, Allowance
 from dflash_core.policy.costs import CPU, H200, MIN_STEPS, CostTable
 from dflash_core.policy.queued import CHOICES, START
 from support.drafted import DEPTHS, Host, policy_for, run
@@ -65,12 +65,22 @@ def test_what_a_card_waits_for_the_host_because_of_drafts_is_their_loss(name: st
     shape, host = WAITING[name]
     ran = run(policy_for(True, kind), shape, lambda position: 0, host=host)
     assert ran.lost(256) <= 0.05
-    assert ran.lost(2000) <= 0.015, "the program's own work takes the rest of the bar"
+    assert ran.lost(2000) <= 0.01, "the program's own work takes the rest of the bar"
     assert ran.drafts >= 2
     thinks = run(policy_for(True, kind), shape, lambda position: 0, 256, thinking=100, host=host)
     assert thinks.lost(256) <= 0.05
     short = run(policy_for(True, kind), shape, lambda position: 0, 40, answers=50, host=host)
     assert short.lost(2000) <= 0.015
+
+
+def test_a_card_tries_a_drafter_that_was_never_right_ever_more_rarely() -> None:
+    shape, host = WAITING["the demo pair"]
+    ran = run(policy_for(True), shape, lambda position: 0, 8000, host=host)
+    tried = [at for at, mode in enumerate(ran.modes) if mode == "tree"]
+    gaps = np.diff(tried)
+    assert len(gaps) >= 5
+    assert (np.diff(gaps) > 0).all()
+    assert ran.lost(8000, 4000) <= 0.005
 
 
 SMOLLM2 = CostTable({1: 0.7, 8: 0.75, 16: 0.81, 24: 0.86, 64: 1.2}, plain=0.513, draft=0.2)
@@ -85,6 +95,22 @@ def test_a_machine_that_pauses_does_not_keep_a_good_drafter_from_being_used(paus
         host = replace(HOST, pause=pause, every=every)
         ran = run(policy_for(True), SMOLLM2, right.tolist().__getitem__, 6000, host=host)
         assert ran.modes[-1000:].count("tree") > 900, seed
+
+
+def test_an_answer_does_not_begin_with_what_its_first_draft_brought_alone() -> None:
+    policy = policy_for(True)
+    run(policy, DEMO, lambda position: 2, 40, answers=3)
+    known = policy.arm.state.parts["answer"].drafts[QUEUED]
+    assert known.steps > 30, "all drafts of the three answers count"
+
+
+def test_a_card_goes_on_drafting_in_a_hard_answer_where_drafts_pay() -> None:
+    """They bring 1.8 tokens in 1.5 plain steps, in answers of 96 tokens. Scaled by what the answer's own few steps had
+    brought, which counted already, the expectation was too low in a third of the steps."""
+    for seed in range(2):
+        right = np.minimum(np.random.default_rng(seed).geometric(0.55, 2000) - 1, DEPTHS)
+        ran = run(policy_for(True), SMOLLM2, right.tolist().__getitem__, 96, 20, host=HOST)
+        assert ran.modes.count("plain") < 0.1 * len(ran.modes), seed
 
 
 def test_waits_do_not_keep_a_good_drafter_from_being_used() -> None:

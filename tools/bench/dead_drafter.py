@@ -6,7 +6,8 @@ A synthetic pair (--folder, where its files are written if missing) has random w
 
 The MTP head gets a projection of zeros, the block drafter an output norm of noise. Each round is an answer by plain
 decoding and one by `auto` with nothing learned, the order turned from round to round; the losses are medians over the
-rounds, and the rate of plain decoding belongs to the same rounds. On a CPU the processor's time counts. Garbage is
+rounds, and the rate of plain decoding belongs to the same rounds. `more_..`: what `auto` took more than plain decoding
+between steps of the device, in steps, and after the last one. On a CPU the processor's time counts. Garbage is
 collected as by the app and the server.
 """
 
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +43,34 @@ LENGTHS = (256, 2000)
 CONTEXT = 4096
 
 
+@dataclass(frozen=True)
+class Timed:
+    """`seconds` of an answer, those after its last token (`end`), and its steps."""
+
+    seconds: float
+    end: float
+    steps: Sequence[StepEvent]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(step.tokens) for step in self.steps)
+
+    @property
+    def idle_ms(self) -> float:
+        """Of the device, between steps."""
+        return sum(step.stages.host for step in self.steps)
+
+    @property
+    def step_ms(self) -> float:
+        """Of the device, in steps."""
+        return sum(step.stages.total for step in self.steps) - self.idle_ms
+
+    @property
+    def waits(self) -> Sequence[tuple[float, int, str]]:
+        """The longest waits between two steps: milliseconds, number of the step, its mode."""
+        return sorted(((round(step.stages.host, 2), at, step.mode) for at, step in enumerate(self.steps)))[:-13:-1]
+
+
 def written(folder: Path) -> dict[str, Path]:
     """Copies of the demo's drafters that are never right, by kind."""
     noise = np.random.default_rng(5).standard_normal(1 << 16).astype(np.float32)
@@ -54,16 +84,18 @@ def written(folder: Path) -> dict[str, Path]:
     return found
 
 
-def timed(engine: Engine, ids: Sequence[int], knobs: Knobs, *, processor: bool) -> tuple[float, int, int]:
-    """Seconds of an answer after its first token, its further tokens, and how many steps drafted."""
+def timed(engine: Engine, ids: Sequence[int], knobs: Knobs, *, processor: bool) -> Timed:
+    """An answer after its first token."""
     clock = time.process_time if processor else time.perf_counter
-    began, tokens, drafts = clock(), 0, 0
+    began = last = clock()
+    steps = list[StepEvent]()
     for event in engine.generate(ids, knobs):
+        last = clock()
         if isinstance(event, StepEvent):
-            tokens, drafts = tokens + len(event.tokens), drafts + bool(event.drafts.tokens)
+            steps.append(event)
         else:
-            began = clock()
-    return clock() - began, tokens, drafts
+            began = last
+    return Timed(clock() - began, clock() - last, steps)
 
 
 def rounds(
@@ -73,18 +105,22 @@ def rounds(
     for at in range(count + 1):
         base = Knobs(temperature=0.8, seed=at, ignore_eos=True, max_tokens=length)
         ways = ["plain", "auto"] if at % 2 else ["auto", "plain"]
-        took = dict[str, tuple[float, int, int]]()
+        took = dict[str, Timed]()
         for way in ways:
             engine.forget_learned()
             took[way] = timed(engine, ids, base.replace(drafting=way), processor=processor)
-        (plain, tokens, _), (auto, _, drafts) = took["plain"], took["auto"]
+        plain, auto = took["plain"], took["auto"]
         if at:
             yield {
-                "plain_tok_s": tokens / plain,
-                "auto_tok_s": tokens / auto,
-                "lost": auto / plain - 1,
-                "drafts": drafts,
+                "plain_tok_s": plain.tokens / plain.seconds,
+                "auto_tok_s": auto.tokens / auto.seconds,
+                "lost": auto.seconds / plain.seconds - 1,
+                "drafts": sum(bool(step.drafts.tokens) for step in auto.steps),
+                "more_idle_ms": auto.idle_ms - plain.idle_ms,
+                "more_step_ms": auto.step_ms - plain.step_ms,
+                "more_end_ms": (auto.end - plain.end) * 1e3,
             }
+    sys.stderr.write(f"{length} tokens, longest waits (ms, step, mode), plain and auto: {plain.waits} {auto.waits}\n")
 
 
 def engines(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Engine, Sequence[int]]]:

@@ -57,6 +57,7 @@ class Found:
         return {
             "prompts": len(self.steps), "tokens": sum(self.tokens), "steps": sum(self.steps),
             "tokens_a_second": _rates(self.tokens, self.seconds),
+            "tokens_a_second_together": round(sum(self.tokens) / max(sum(self.seconds), 1e-9), 1),
             "tokens_a_second_of_processor": _rates(self.tokens, self.processor),
             "tokens_a_step": together, "quartiles": [round(cut, 2) for cut in cuts], "equal": self.equal,
             "compared": self.compared,

@@ -228,7 +228,7 @@ class Decoder(AnswerDecoder):
             length=self.backend.length,
             stages=clock.times(),
             mode=self.decision.mode,
-            reason=self.decision.reason,
+            reason=self.policy.watch.reason(self.decision, self.knobs),
             stop=stop,
             drafts=step_drafts(drafts),
             bonus=walk.next_token,

@@ -87,14 +87,14 @@ class Watch:
             if drafts >= MISSES and kind not in self._right and kind not in self.left_out
         ]
 
-    def reason(self, step: StepEvent) -> str:
+    def reason(self, decision: Decision, knobs: Knobs) -> str:
         """A step's reason, with what is wrong with a drafter before it, where the user wants drafts."""
-        if step.knobs.mode == "plain":
-            return step.reason
+        if knobs.mode == "plain":
+            return decision.reason
         if self._prefix is None:
             left_out = (f"{kind} is left out, its numbers are not finite" for kind in self.left_out)
             self._prefix = "".join(f"{one}; " for one in (*left_out, *self._misfits()))
-        return self._prefix + step.reason
+        return self._prefix + decision.reason
 
     def leave_out(self, kind: str, error: NumericsError) -> None:
         """Leave a drafter out."""

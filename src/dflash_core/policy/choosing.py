@@ -53,6 +53,16 @@ class Found:
         self.tokens, self.plain = DECAY * self.tokens + tokens, DECAY * self.plain + plain
         self.steps = DECAY * self.steps + 1
 
+    @property
+    def mean(self) -> float:
+        """Expected tokens of a step."""
+        return (self.tokens + START_STEPS * START_TOKENS) / (self.steps + START_STEPS)
+
+    @property
+    def share(self) -> float:
+        """Of the time, for tries: the less, the more drafts have brought nothing, if none was ever right."""
+        return SHARE * START_STEPS / (START_STEPS + (self.steps if self.tokens == self.steps else 0.0))
+
 
 Drafts = dict[Circumstance, Found]
 """The sums of one drafter by circumstance; ALL: over all of them; QUEUED: the same where the previous step's result is
@@ -115,13 +125,11 @@ class Chooser:
     does not use up what another may lose, none spends in one part of the text what was saved in another, and tries
     after the first step do not use up what first steps may lose.
 
-    `start`: what an allowance starts with, in plain steps. `queued`: steps are decided before the previous one's result
-    is known, so there are no circumstances.
+    `start`: what an allowance starts with, in plain steps.
     """
 
-    def __init__(self, kinds: Sequence[str], start: float = START_SPARE, *, queued: bool = False) -> None:
+    def __init__(self, kinds: Sequence[str], start: float = START_SPARE) -> None:
         self._kinds, self._start = tuple(kinds), start
-        self._all, self._first = (QUEUED, QUEUED) if queued else (ALL, FIRST)
         self.reset()
         self.begin()
 
@@ -135,14 +143,14 @@ class Chooser:
         # Found and expected tokens of this answer's steps, by drafter.
         self._brought, self._expected = defaultdict[str, float](float), defaultdict[str, float](float)
         self._doubts = deque[float](maxlen=LATELY)  # of the target at its newest tokens: -log of their probability
-        self._circumstance: Circumstance = self._first
+        self._circumstance: Circumstance = FIRST
         self._last = ("", 0)  # the drafter of the previous step, and its tokens
         self._undrafted = 0
 
     def expected(self, at: int, drafts: Drafts, start: float) -> Expected:
         """The expectation for the next step with drafter `at`. `start`: its assumed time in plain steps, before any was
         measured."""
-        kind, known = self._kinds[at], drafts.get(self._all, Found())
+        kind, known = self._kinds[at], drafts.get(ALL, Found())
         # What this answer's steps brought, over what was expected; that of all drafters where this one has few.
         factor = (sum(self._brought.values()) + SHRINK) / (sum(self._expected.values()) + SHRINK)
         factor = (self._brought[kind] + SHRINK * factor) / (self._expected[kind] + SHRINK)
@@ -151,8 +159,8 @@ class Chooser:
     def _tokens(self, kind: str, drafts: Drafts) -> float:
         """Tokens of a step: the mean of this circumstance, with a few steps of the mean over all circumstances, or of
         the drafter's own previous step, as a prior."""
-        known, here = drafts.get(self._all, Found()), drafts.get(self._circumstance, Found())
-        tokens = (known.tokens + START_STEPS * START_TOKENS) / (known.steps + START_STEPS)
+        known, here = drafts.get(ALL, Found()), drafts.get(self._circumstance, Found())
+        tokens = known.mean
         if self._last[0] == kind:
             tokens = (tokens + self._last[1]) / 2
         return (here.tokens + WIDER * tokens) / (here.steps + WIDER)
@@ -214,15 +222,14 @@ class Chooser:
 
     def drafted(self, at: int, tokens: int, plain: float, drafts: Drafts) -> None:
         """Count a step of drafter `at`, `plain` its time in plain steps, into `drafts` too."""
-        kind, known = self._kinds[at], drafts.get(self._all, Found()).steps
+        kind, known = self._kinds[at], drafts.get(ALL, Found()).steps
         # The result of an unknown drafter shows more about the drafter than about the answer.
         weight = known / (known + START_STEPS)
         self._brought[kind] += weight * tokens
         self._expected[kind] += weight * self._tokens(kind, drafts)
-        for circumstance in dict.fromkeys((self._all, self._circumstance)):
+        for circumstance in (ALL, self._circumstance):
             drafts.setdefault(circumstance, Found()).add(tokens, plain)
-        if self._all == ALL:
-            self._circumstance, self._last, self._undrafted = f"{kind} {_class_of(tokens)}", (kind, tokens), 0
+        self._circumstance, self._last, self._undrafted = f"{kind} {_class_of(tokens)}", (kind, tokens), 0
 
     def certain(self, chances: Sequence[float]) -> None:
         """The target's own probability of each of the newest tokens; empty where unknown, which clears older ones.

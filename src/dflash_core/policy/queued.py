@@ -21,7 +21,7 @@ from dflash_core.policy.arm import PARTS, Arm, PairState, Part
 from dflash_core.policy.auto import AutoPolicy, Step, free, max_nodes
 from dflash_core.policy.base import Decision, as_set
 from dflash_core.policy.best_first import Trials
-from dflash_core.policy.choosing import QUEUED, SHARE, START_TOKENS, Allowance, Chooser, Found
+from dflash_core.policy.choosing import QUEUED, START_TOKENS, Allowance, Chooser, Found
 from dflash_core.policy.costs import MIN_STEPS
 from dflash_core.policy.values import Array
 from dflash_core.policy.walked import shown, walk_trials
@@ -50,7 +50,7 @@ class QueuedPolicy(AutoPolicy):
 
     def __init__(self, arm: Arm, *, think_ids: tuple[int, int] | None = None) -> None:
         super().__init__([arm], think_ids=think_ids)
-        self._chooser = Chooser([arm.kind], START, queued=True)
+        self._chooser = Chooser([arm.kind], START)
         self._untaught: dict[Part, list[Trials]] = {part: [] for part in PARTS}
         self._tags = frozenset(think_ids or ())
         self._forget()
@@ -126,9 +126,9 @@ class QueuedPolicy(AutoPolicy):
                 self._count_plain()
             return
         self._count_plain()
-        self._trying = False
         if free(step.knobs):
             self._count(step)
+        self._trying = False
         self._step = None
         self._extend(step.tokens)
 
@@ -137,6 +137,11 @@ class QueuedPolicy(AutoPolicy):
     @property
     def _allowance(self) -> Allowance:
         return self._chooser.allowance((self._part, False), self.arm.kind)
+
+    @property
+    def _known(self) -> Found:
+        """What the drafter's steps brought in this part of the text."""
+        return self._drafts(self.arm).setdefault(QUEUED, Found())
 
     def _decide(self, knobs: Knobs) -> Step:
         self._count_plain()
@@ -148,7 +153,7 @@ class QueuedPolicy(AutoPolicy):
             self._batch = MAX_PLAIN_BATCH
             return Decision("plain", 0, "a plain step, until the result of a try is known")
         arm, costs, most = self.arm, self.arm.costs, max_nodes(knobs) + 1
-        known, tokens = self._drafts(arm).get(QUEUED, Found()), self._expected(arm).tokens
+        known = self._known
         if not (costs.knows_plain and (known.steps or self._begun)):
             self._batch = MIN_STEPS if known.steps else SOON
             return Decision("plain", 0, "a plain step, to see what it costs")
@@ -162,7 +167,7 @@ class QueuedPolicy(AutoPolicy):
             why = f"{untimed[0]} rows, to see what they cost"
             decision = replace(decision, budget=untimed[0] - 1, reason=why)
         takes = curve[best] / plain
-        pays = (tokens if known.steps else START_TOKENS) > takes
+        pays = known.mean > takes
         if known.tokens > known.steps and pays and allowance.left > takes - 1:
             return decision
         # A drafter that was never right, or is not known to pay, drafts one step at a time, between plain steps.
@@ -174,8 +179,8 @@ class QueuedPolicy(AutoPolicy):
             why = decision.reason if pays else f"drafts are tried again; {risk:.1f} plain steps may be lost"
             self._tries = replace(decision, reason=why)
             return self._tries
-        self._batch = min(max(math.floor(missing / SHARE), first, 1), MAX_PLAIN_BATCH)
-        brought = f"{tokens:.1f} tokens for {takes:.1f} plain steps"
+        self._batch = min(max(math.floor(missing / known.share), first, 1), MAX_PLAIN_BATCH)
+        brought = f"{known.mean:.1f} tokens for {takes:.1f} plain steps"
         return Decision("plain", 0, f"drafts bring {brought}; they are tried again")
 
     def _why(self, rows: int, widths: Sequence[int], curve: Sequence[float], rate: float) -> str:
@@ -203,7 +208,7 @@ class QueuedPolicy(AutoPolicy):
             spent = costs.add(step, False)
         arm.state.pace.add(1, spent, arm.unit, drafted=False, steps=count)
         self._begun = True
-        self._allowance.earn(count)
+        self._allowance.earn(count, self._known.share)
         if self._since < WAITING:
             self._count_waits(steps[: WAITING - self._since])
         self._extend([token for step in steps for token in step.tokens])
@@ -220,12 +225,12 @@ class QueuedPolicy(AutoPolicy):
 
     def _count(self, step: StepEvent) -> None:
         """Count a draft. Its loss is what was measured, waits for the host included."""
-        arm, costs, drafts, brought = self.arm, self.arm.costs, self._drafts(self.arm), step.accepted_depth + 1
+        arm, costs, brought = self.arm, self.arm.costs, step.accepted_depth + 1
         spent = costs.add(step, True)
         arm.state.pace.add(len(step.tokens), spent, arm.unit)
-        better = self._since == WAITING and brought > 1  # what earlier drafts brought no longer counts
+        better = self._trying and brought > 1  # what earlier drafts brought no longer counts
         if better:
-            drafts.pop(QUEUED, None)
+            self._drafts(arm).pop(QUEUED, None)
         arm.changed = self._begun = True
         self._since = 0
         arm.count_depth(step, self._part, anew=better)
@@ -233,8 +238,8 @@ class QueuedPolicy(AutoPolicy):
         wait = _usual(self._before, _wait(step, usual) / unit)
         self._waited = wait
         took = usual / unit + wait
-        self._chooser.drafted(0, brought, took, drafts)
-        self._allowance.earn(took)
+        self._known.add(brought, took)
+        self._allowance.earn(took, self._known.share)
         self._allowance.settle(brought - usual / unit - wait)
         if step.choice is None:
             return

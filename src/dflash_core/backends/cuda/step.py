@@ -322,7 +322,8 @@ class CudaDecoder(AnswerDecoder):
         if int(slot["stop"]) == StopCode.BROKEN:
             raise not_finite("target", self.session.length)
         copied = int(self.steps.copied.array[self._read % STEP_SLOTS]) if queued.text else 0
-        event = step_event(slot, self._last, queued.decision.mode, queued.decision.reason, queued.knobs, copied)
+        reason = self.policy.watch.reason(queued.decision, queued.knobs)
+        event = step_event(slot, self._last, queued.decision.mode, reason, queued.knobs, copied)
         drafted = self.session.capabilities if queued.decision.mode != "plain" else None
         if drafted is not None and not drafts_finite(slot, queued.knobs):
             # What was accepted is the target's own choice; steps that are queued already end the same way.
