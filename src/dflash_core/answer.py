@@ -19,7 +19,7 @@ from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.prompt import Prompt
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Detokenizer, Tokenizer
-from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
+from dflash_core.turn_stats import TurnReport, TurnStats, TurnTotals
 
 if TYPE_CHECKING:
     from dflash_core.runner import Runner
@@ -88,13 +88,19 @@ class Answer:
         self._stop_lock = threading.RLock()  # a signal handler may call `stop` on the thread that has the lock
         self._changed: Knobs | None = None
         self._began, self._decode_s = time.perf_counter(), 0.0
-        self._recorder, self._parts = Recorder(start(prompt, knobs), tokenizer.token_text), PartTotals()
+        self._recorder, self._totals = Recorder(start(prompt, knobs), tokenizer.token_text), TurnTotals()
+        self._read: PrefillEvent | None = None
         self._detokenizer = Detokenizer(tokenizer, shown)
         self._split = ThinkingSplit(start_inside=prompt.opens_thinking)
         self._pieces = self._run()
 
     def __iter__(self) -> Iterator[Piece]:
         return self._pieces
+
+    @property
+    def stats(self) -> TurnStats | None:
+        """The figures so far; None before the first token. On the thread that iterates."""
+        return self._totals.stats(self._read, self._decode_s) if self._read is not None else None
 
     def stop(self) -> None:
         """End the answer as soon as possible; what there is of it stays. Callable from any thread and from a signal
@@ -175,8 +181,10 @@ class Answer:
         if event.stop is not None:
             more_thinking, more_text = self._flush()
             thinking, text = thinking + more_thinking, text + more_text
+        if isinstance(event, PrefillEvent):
+            self._read = event
         piece = Piece(event, text, thinking, at)
-        self._parts.add(piece)
+        self._totals.add(piece)
         self._recorder.add(piece)
         return self._add(piece)
 
@@ -205,11 +213,11 @@ class Answer:
         thinking, text = self._flush()
         events = self._recorder.events
         self._finish(thinking, text, cut=not events or events[-1].stop != "stop token")
-        if events and isinstance(prefill := events[0], PrefillEvent):
-            last, steps = events[-1], [event for event in events if isinstance(event, StepEvent)]
+        if (stats := self.stats) is not None:
+            last = events[-1]
             self.report = TurnReport(
                 self.text, self.thinking, tuple(id for event in events for id in event.tokens), last.mode, last.reason,
-                last.stop or "cancelled", self.knobs, turn_stats(prefill, steps, self._decode_s, self._parts),
+                last.stop or "cancelled", self.knobs, stats,
                 guards=tuple(event.guard for event in events if event.guard is not None),
                 learned=self._engine.learned(), effort=self.prompt.effort, notes=self._notes(),
                 seed_source=self._seed_source,

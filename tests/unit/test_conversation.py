@@ -17,7 +17,7 @@ from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
 from dflash_core.text.prompt import Prompting
 from dflash_core.text.template import ChatTemplate
-from dflash_core.turn_stats import FoundRow
+from dflash_core.turn_stats import FoundRow, StepTotals
 
 TINY = tiny()
 KNOBS = Knobs(thinking=False, seed=0)
@@ -136,6 +136,27 @@ def test_the_report_sums_the_turn_up() -> None:
     assert report.stats.ttft_ms == 5.0
     assert report.stats.decode_s > 0
     assert report.stats.tokens_per_second > 0
+
+
+def test_the_end_of_a_turn_counts_no_step_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are counted while the next one runs. A client that streams would wait for a count at the end."""
+    counted, add = list[StepEvent](), StepTotals.add
+
+    def counting(totals: StepTotals, step: StepEvent) -> None:
+        counted.append(step)
+        add(totals, step)
+
+    monkeypatch.setattr(StepTotals, "add", counting)
+    turn = start("one two three four five six").ask("Hi", KNOBS)
+    steps, last = 0, False
+    while not last:
+        event = next(iter(turn)).event
+        steps, last = steps + isinstance(event, StepEvent), event.stop is not None
+    before = len(counted)
+    assert list(turn) == []
+    assert turn.report is not None
+    assert turn.report.stats.steps == steps > 3
+    assert len(counted) == before == 2 * steps, "to the turn and to its part"
 
 
 def test_a_turn_without_a_seed_draws_one_and_says_which() -> None:
