@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import socket
@@ -39,6 +40,9 @@ def parts(*found: Any) -> dict[str, Any]:
 
 
 NOTHING = {"type": "function", "function": {"name": "nothing"}}
+FREE = {"type": "custom", "name": "note"}
+INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+SPACE = {"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "b"}]}
 # Path, body, and the field that is named.
 BAD: list[tuple[str, Any, str | None]] = [
     ("/dflash/answers/1", {"knobs": {"top_k": -5}}, "knobs"),
@@ -77,6 +81,14 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", chat(tools=[{"type": "function", "function": {"name": 3}}]), "tools[0].function.name"),
     ("/v1/chat/completions", chat(tools=[{"type": "function", "function": {"name": ""}}]), "tools"),
     ("/v1/messages", message(tools=[{"name": " ", "input_schema": {}}]), None),
+    ("/v1/chat/completions", chat(tools=[NOTHING, {"function": {"name": "nothing", "strict": True}}]), "tools"),
+    ("/v1/messages", message(tools=[{"name": "a", "input_schema": {}}, {"name": "a", "description": "b"}]), None),
+    ("/v1/messages/count_tokens", message(tools=[{"name": "a"}, {"name": "a", "description": "b"}]), None),
+    ("/v1/responses", {"input": "a", "tools": [FREE, {**FREE, "description": "other"}]}, "tools"),
+    ("/v1/responses", {"input": "a", "tools": [FREE, {**FREE, "type": "function", "parameters": INPUT}]}, "tools"),
+    ("/v1/responses", {"input": "a", "tools": [{"type": "function", "name": "a__b"}, SPACE]}, "tools"),
+    ("/apply-template", {"messages": HELLO, "tools": [NOTHING, {"function": {"name": "nothing", "description": "b"}}]},
+     "tools"),
     ("/v1/chat/completions", chat(tool_choice="must"), "tool_choice"),
     ("/v1/chat/completions", chat(response_format={"type": "xml"}), "response_format.type"),
     ("/v1/chat/completions", chat(response_format={"type": "json_schema"}), "response_format.schema"),
@@ -134,6 +146,28 @@ def test_bad_input_is_named(server: Running, number: int) -> None:
     check_error(response, anthropic=path in ANTHROPIC)
     if path not in ANTHROPIC:
         assert response.json()["error"]["param"] == field
+
+
+def test_tools_of_one_name_are_one_if_they_are_equal(server: Running) -> None:
+    first = {"name": "look", "parameters": {"type": "object"}, "description": "a"}
+    body: Any = {"messages": HELLO, "tools": [{"function": first}, {"type": "function", "function": dict(first)}]}
+    with server.http() as http:
+        one = http.post("/apply-template", json=body)
+        body["tools"][0] = {"function": {**first, "strict": True}}
+        two = http.post("/apply-template", json=body)
+    assert one.json()["prompt"].count('"look"') == 1
+    assert two.json()["error"]["message"] == "two different tools are named 'look'; give each a name of its own"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/apply-template"])
+def test_a_schema_that_is_too_deep_for_a_prompt_is_refused(server: Running, path: str) -> None:
+    """Regression: it was answered with 500."""
+    schema = functools.reduce(lambda inner, _: {"a": inner}, range(900), dict[str, Any]())
+    body = {"messages": HELLO, "tools": [{"function": {"name": "look", "parameters": schema}}]}
+    with server.http() as http:
+        response = http.post(path, json=body)
+    assert response.status_code == 400
+    assert "nested too deeply" in response.json()["error"]["message"]
 
 
 def check_error(response: httpx.Response, *, anthropic: bool) -> None:

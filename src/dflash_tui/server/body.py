@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
 from dflash_core.errors import KnobError
-from dflash_tui.server.request_error import RequestError, invalid
+from dflash_tui.server.request_error import RequestError, invalid, too_deep
 
 PATIENCE_S = 60.0
 """How long the next part of a body may take."""
@@ -79,5 +79,5 @@ def decode(body: bytes, kind: type[Decoded]) -> Decoded:
     except (msgspec.DecodeError, UnicodeError) as error:
         raise invalid(f"the body is not valid JSON: {error}") from None
     except RecursionError:
-        raise invalid("the body is nested too deep") from None
+        raise too_deep() from None
     return found
