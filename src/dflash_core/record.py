@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
+from dflash_core.damaged import in_words
 from dflash_core.drafting import upgraded
 from dflash_core.errors import FormatError, KnobError
 from dflash_core.events import Event, Piece, PrefillEvent, StepEvent, TextEvent
@@ -146,7 +147,7 @@ def decode(data: bytes) -> Line:
     except RecursionError:
         raise FormatError("not a line of a turn's record: it is nested too deeply") from None
     except (msgspec.MsgspecError, KnobError, ValueError) as error:
-        raise FormatError(f"not a line of a turn's record, version {VERSION}: {error}") from None
+        raise FormatError(f"not a line of a turn's record, version {VERSION}: {in_words(error)}") from None
     if isinstance(line, Loaded):
         check_loaded(line.context_length, line.memory)
     return line

@@ -177,6 +177,7 @@ def check_error(response: httpx.Response, *, anthropic: bool) -> None:
     assert isinstance(error["message"], str)
     assert error["message"]
     assert "Traceback" not in error["message"]
+    assert "`" not in error["message"], "the library's own words"
     if anthropic:
         assert set(error) == {"type", "message"}
         assert (found["type"], found["request_id"]) == ("error", response.headers["request-id"])
