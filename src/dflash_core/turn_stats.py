@@ -52,7 +52,8 @@ class DrafterStats:
 class TurnStats:
     """Figures of one turn. `accept_rate_by_depth[d-1]`: of the steps that drafted depth d, the share that reached it.
 
-    `decode_s` is the wall time of the steps only, so `tokens_per_second` excludes prefill and its token.
+    `decode_s` is the wall time from the first token to the last step, so `tokens_per_second` excludes prefill and its
+    token; `stage_ms` is the mean of the same time by stage.
     `drafted` counts the positions that the drafter proposed tokens for, `verified` the tree nodes that the target ran
     below the root, `accepted` those of them that it agreed with; `lengths[n]` the steps that committed n tokens.
     `copied` and `copied_accepted`: the nodes of each that came from the text; the others are the drafter's.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -136,6 +137,20 @@ def test_the_report_sums_the_turn_up() -> None:
     assert report.stats.ttft_ms == 5.0
     assert report.stats.decode_s > 0
     assert report.stats.tokens_per_second > 0
+
+
+def test_the_rate_counts_all_the_time_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: what happened between two steps was in the times by stage and not in the rate."""
+    clock = itertools.count()
+    monkeypatch.setattr("dflash_core.answer.time.perf_counter", lambda: float(next(clock)))
+    turn, pieces = start("one two three four").ask("Hi", KNOBS), list[Piece]()
+    for piece in turn:
+        pieces.append(piece)
+        next(clock)  # the reader's own time
+    assert turn.report is not None
+    stats = turn.report.stats
+    assert stats.decode_s == pieces[-1].at - pieces[0].at >= 2 * stats.steps
+    assert stats.tokens_per_second == (stats.tokens - 1) / stats.decode_s
 
 
 def test_the_end_of_a_turn_counts_no_step_again(monkeypatch: pytest.MonkeyPatch) -> None:
