@@ -35,6 +35,10 @@ def chat(**more: Any) -> dict[str, Any]:
     return {"messages": HELLO, "max_tokens": 5, **more}
 
 
+def message_with(function: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return message(tools=[{"name": function["name"], "input_schema": function["parameters"], **more}])
+
+
 def parts(*found: Any) -> dict[str, Any]:
     return chat(messages=[{"role": "user", "content": found}])
 
@@ -157,6 +161,43 @@ def test_tools_of_one_name_are_one_if_they_are_equal(server: Running) -> None:
         two = http.post("/apply-template", json=body)
     assert one.json()["prompt"].count('"look"') == 1
     assert two.json()["error"]["message"] == "two different tools are named 'look'; give each a name of its own"
+
+
+BROKEN: list[tuple[Any, bool, str]] = [
+    # Parameters, whether they are refused where calls need not follow them, and the message.
+    ({"type": 5}, True, "parameters of the type 5, expected object"),
+    ({"type": ["string", "null"]}, True, 'parameters of the type ["string", "null"], expected object'),
+    ({"properties": 3}, True, "properties that are not schemas by their names"),
+    ({"properties": {"a": "string"}}, True, "properties that are not schemas by their names"),
+    ({"required": "a"}, True, "a list of required properties that are not names"),
+    ({"properties": {"a": {"items": [{"type": "str"}]}}}, False, "the type 'str', expected one of null, boolean, "
+     "integer, number, object, array, string"),
+    ({"$ref": "http://x/y"}, False, "the reference 'http://x/y', expected one into the schema itself"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parameters", "always", "message"), BROKEN)
+def test_tools_with_broken_schemas(server: Running, parameters: Any, always: bool, message: str) -> None:
+    function = {"name": "look", "parameters": parameters}
+    sent: list[tuple[str, Any]] = [
+        ("/v1/chat/completions", chat(tool_choice="required", tools=[{"function": function}])),
+        ("/v1/messages", message_with(function, strict=True)),
+        ("/v1/responses", {"input": "a", "tools": [{"type": "function", **function, "strict": True}]}),
+    ]
+    with server.http() as http:
+        for path, body in sent:
+            response = http.post(path, json=body)
+            assert response.status_code == 400
+            assert response.json()["error"]["message"] == f"the tool 'look' has {message}"
+        read = http.post("/v1/chat/completions", json=chat(max_tokens=1, tools=[{"function": function}]))
+    assert read.status_code == (400 if always else 200)
+
+
+def test_what_is_no_part_of_a_schema_is_not_looked_at(server: Running) -> None:
+    fields = {"type": {"type": "string", "default": {"type": "x"}}, "null": {"type": ["null", "integer"]}, "any": True}
+    tool = {"function": {"name": "look", "parameters": {"type": "object", "properties": fields, "required": None}}}
+    with server.http() as http:
+        assert http.post("/apply-template", json=chat(tool_choice="required", tools=[tool])).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/apply-template"])

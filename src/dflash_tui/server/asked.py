@@ -13,6 +13,7 @@ from dflash_core.errors import KnobError
 from dflash_core.knobs import Value, spec_of
 from dflash_core.messages import Message
 from dflash_core.text.template_values import JSON, Tools
+from dflash_core.text.tool_calls.schemas import broken
 from dflash_tui.server.request_error import invalid
 
 Choice = Literal["auto", "none", "required"]
@@ -109,7 +110,7 @@ class Request(msgspec.Struct, kw_only=True):
         kind, tool = choice_of(choice)
         checked = (at_least_one(value, name) for name, value in limits.items())
         return Asked(
-            tools=tools_of(functions),
+            tools=tools_of(functions, required=kind == "required"),
             choice=kind,
             tool=tool,
             strict=any(one.strict for one in functions),
@@ -173,10 +174,13 @@ def by_name(tools: Iterable[tuple[str, Tool]]) -> dict[str, Tool]:
     return found
 
 
-def tools_of(functions: Sequence[Function]) -> Tools:
-    """Functions as templates take them, keys in the order of the request. Raises RequestError as `by_name`."""
+def tools_of(functions: Sequence[Function], *, required: bool) -> Tools:
+    """Functions as templates take them, keys in the order of the request. `required`: one must be called. Raises
+    RequestError as `by_name`, and for broken parameters."""
     found: list[dict[str, JSON]] = []
     for one in by_name((one.name, one) for one in functions).values():
+        if wrong := broken(one.parameters or {}, followed=required or one.strict is True):
+            raise invalid(f"the tool {one.name[:40]!r} has {wrong}", "tools")
         function: dict[str, JSON] = {"name": one.name}
         if one.description is not None:
             function["description"] = one.description
