@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dflash_core.constraints.base import Constraint
 from dflash_core.errors import DFlashError
-from dflash_core.events import Event, Piece, PrefillEvent, StepEvent
+from dflash_core.events import Event, Piece, PrefillEvent
 from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.log_probs import LogProbs
@@ -19,7 +19,7 @@ from dflash_core.record import Line, Recorder, Start, TurnRecord
 from dflash_core.text.prompt import Prompt
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Detokenizer, Tokenizer
-from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
+from dflash_core.turn_stats import TurnReport, TurnStats, TurnTotals
 
 if TYPE_CHECKING:
     from dflash_core.runner import Runner
@@ -87,14 +87,21 @@ class Answer:
         self._stop_requested = self._running = False
         self._stop_lock = threading.RLock()  # a signal handler may call `stop` on the thread that has the lock
         self._changed: Knobs | None = None
-        self._began, self._decode_s = time.perf_counter(), 0.0
-        self._recorder, self._parts = Recorder(start(prompt, knobs), tokenizer.token_text), PartTotals()
+        self._began = time.perf_counter()
+        self._read_at = self._at = 0.0  # of the prompt's piece and of the newest
+        self._recorder, self._totals = Recorder(start(prompt, knobs), tokenizer.token_text), TurnTotals()
+        self._read: PrefillEvent | None = None
         self._detokenizer = Detokenizer(tokenizer, shown)
         self._split = ThinkingSplit(start_inside=prompt.opens_thinking)
         self._pieces = self._run()
 
     def __iter__(self) -> Iterator[Piece]:
         return self._pieces
+
+    @property
+    def stats(self) -> TurnStats | None:
+        """The figures so far; None before the first token. On the thread that iterates."""
+        return self._totals.stats(self._read, self._at - self._read_at) if self._read is not None else None
 
     def stop(self) -> None:
         """End the answer as soon as possible; what there is of it stays. Callable from any thread and from a signal
@@ -150,10 +157,7 @@ class Answer:
         if self._changed is not None:
             changed, self._changed = self._changed, None
             self._engine.change(changed)
-        start = time.perf_counter()
         event = next(events, None)
-        if isinstance(event, StepEvent):
-            self._decode_s += time.perf_counter() - start
         if event is not None and self._stop_requested:  # perhaps just before the engine began to listen
             self._engine.cancel()
         return event
@@ -165,7 +169,7 @@ class Answer:
             self._on_prefill(done, total)
 
     def _piece(self, event: Event) -> Piece:
-        at = time.perf_counter() - self._began
+        self._at = at = time.perf_counter() - self._began
         if isinstance(event, PrefillEvent) and self.reread is not None:
             # A saved state may have included them, or no saved state reaches so far into the prompt.
             again = max(self.reread.known - event.reused_tokens, 0)
@@ -175,8 +179,10 @@ class Answer:
         if event.stop is not None:
             more_thinking, more_text = self._flush()
             thinking, text = thinking + more_thinking, text + more_text
+        if isinstance(event, PrefillEvent):
+            self._read, self._read_at = event, at
         piece = Piece(event, text, thinking, at)
-        self._parts.add(piece)
+        self._totals.add(piece)
         self._recorder.add(piece)
         return self._add(piece)
 
@@ -205,11 +211,11 @@ class Answer:
         thinking, text = self._flush()
         events = self._recorder.events
         self._finish(thinking, text, cut=not events or events[-1].stop != "stop token")
-        if events and isinstance(prefill := events[0], PrefillEvent):
-            last, steps = events[-1], [event for event in events if isinstance(event, StepEvent)]
+        if (stats := self.stats) is not None:
+            last = events[-1]
             self.report = TurnReport(
                 self.text, self.thinking, tuple(id for event in events for id in event.tokens), last.mode, last.reason,
-                last.stop or "cancelled", self.knobs, turn_stats(prefill, steps, self._decode_s, self._parts),
+                last.stop or "cancelled", self.knobs, stats,
                 guards=tuple(event.guard for event in events if event.guard is not None),
                 learned=self._engine.learned(), effort=self.prompt.effort, notes=self._notes(),
                 seed_source=self._seed_source,

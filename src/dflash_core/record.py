@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
+from dflash_core.damaged import in_words
 from dflash_core.drafting import upgraded
 from dflash_core.errors import FormatError, KnobError
 from dflash_core.events import Event, Piece, PrefillEvent, StepEvent, TextEvent
@@ -146,7 +147,7 @@ def decode(data: bytes) -> Line:
     except RecursionError:
         raise FormatError("not a line of a turn's record: it is nested too deeply") from None
     except (msgspec.MsgspecError, KnobError, ValueError) as error:
-        raise FormatError(f"not a line of a turn's record, version {VERSION}: {error}") from None
+        raise FormatError(f"not a line of a turn's record, version {VERSION}: {in_words(error)}") from None
     if isinstance(line, Loaded):
         check_loaded(line.context_length, line.memory)
     return line
@@ -168,7 +169,7 @@ def lines(record: TurnRecord) -> Iterator[TurnLine]:
     yield record.start
     texts = dict(record.texts)
     for piece in record.pieces:
-        new = {token: texts.pop(token) for token in ids_of(piece.event) if token in texts}
+        new = {token: texts.pop(token) for token in sorted(ids_of(piece.event).intersection(texts))}
         yield line_of(piece, new)
     if record.ended:
         yield End(record.report, *record.rest)
@@ -181,16 +182,14 @@ def line_of(piece: Piece, texts: dict[int, str]) -> Read | Step | Received:
     return line
 
 
-def ids_of(event: Event) -> Iterator[int]:
-    """Every token id that an event names, once."""
-    ids = dict.fromkeys(event.tokens)
+def ids_of(event: Event) -> set[int]:
+    """Every token id that an event names."""
+    ids = {*event.tokens}
     if isinstance(event, StepEvent):
-        ids |= dict.fromkeys(event.tree.tokens)
-        for depth in event.drafts.tokens:
-            ids |= dict.fromkeys(depth)
+        ids.update(event.tree.tokens, *event.drafts.tokens)
         if event.bonus is not None:
-            ids[event.bonus] = None
-    return iter(ids)
+            ids.add(event.bonus)
+    return ids
 
 
 def assemble(lines: Iterable[TurnLine]) -> Iterator[TurnRecord]:
@@ -274,7 +273,7 @@ class Recorder:
         self._pass_on(self._start)
 
     def add(self, piece: Piece) -> None:
-        new = {token: self._token_text(token) for token in ids_of(piece.event) if token not in self._texts}
+        new = {token: self._token_text(token) for token in sorted(ids_of(piece.event).difference(self._texts))}
         self._texts |= new
         self._pieces.append(piece)
         self._pass_on(line_of(piece, new))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 from dflash_core.events import STAGES, EffectiveMode, GuardEvent, Piece, PrefillEvent, StageTimes, StepEvent, Stop
 from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.text.reasoning import Effort
+
+_times = attrgetter(*STAGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,8 @@ class DrafterStats:
 class TurnStats:
     """Figures of one turn. `accept_rate_by_depth[d-1]`: of the steps that drafted depth d, the share that reached it.
 
-    `decode_s` is the wall time of the steps only, so `tokens_per_second` excludes prefill and its token.
+    `decode_s` is the wall time from the first token to the last step, so `tokens_per_second` excludes prefill and its
+    token; `stage_ms` is the mean of the same time by stage.
     `drafted` counts the positions that the drafter proposed tokens for, `verified` the tree nodes that the target ran
     below the root, `accepted` those of them that it agreed with; `lengths[n]` the steps that committed n tokens.
     `copied` and `copied_accepted`: the nodes of each that came from the text; the others are the drafter's.
@@ -106,90 +111,92 @@ class TurnStats:
 class StepTotals:
     """Sums over the steps of a turn, running or complete: what a live meter and a finished turn both show.
 
-    `drafted`, `reached`: by depth, the steps that drafted it, and those whose walk reached it. `lengths`, `nodes`:
-    steps by tokens committed, and by nodes verified.
+    `lengths`, `nodes`: steps by tokens committed, and by nodes verified.
     """
 
     def __init__(self) -> None:
         self.steps = self.tokens = self.positions = self.verified = self.accepted = 0
         self.copied = self.copied_accepted = 0
-        self.drafted, self.reached = list[int](), list[int]()
         self.lengths, self.nodes = list[int](), list[int]()
+        self._drafted, self._reached = list[int](), list[int]()  # steps by the depth drafted, and by the depth reached
         self._stages = [0.0] * len(STAGES)
-        self._drafters: dict[str, DrafterStats] = {}
+        self._drafters: dict[str, list[Any]] = {}  # figures of DrafterStats
 
     def add(self, step: StepEvent) -> None:
+        # At thousands of steps a second this is much of what a step costs: nothing here is done depth by depth.
         tokens, nodes, copied = len(step.tokens), len(step.tree.tokens) - 1, step.tree.copied
+        drafted, accepted = step.drafted_depth, step.accepted_depth
         if step.drafter:
-            it = self._drafters.get(step.drafter, DrafterStats(step.drafter))
-            self._drafters[step.drafter] = DrafterStats(
-                it.kind, it.steps + 1, it.tokens + tokens, it.verified + nodes, it.accepted + step.accepted_depth,
-                it.ms + step.stages.total - step.stages.host,
-            )  # fmt: skip
+            ms = step.stages.total - step.stages.host
+            before = self._drafters.get(step.drafter, (0, 0, 0, 0, 0.0))
+            self._drafters[step.drafter] = [*map(operator.add, before, (1, tokens, nodes, accepted, ms))]
         self.steps += 1
         self.tokens += tokens
-        self.positions += max(len(step.drafts.tokens), step.drafted_depth)
+        self.positions += max(len(step.drafts.tokens), drafted)
         self.verified += nodes
-        self.accepted += step.accepted_depth
+        self.accepted += accepted
         self.copied += len(copied)
         self.copied_accepted += len(set(copied) & set(step.tree.accepted)) if copied else 0
         _count(self.nodes, nodes)
         _count(self.lengths, tokens)
-        for depth in range(step.drafted_depth):
-            _count(self.drafted, depth)
-            _count(self.reached, depth, depth < step.accepted_depth)
-        self._stages = [total + getattr(step.stages, name) for total, name in zip(self._stages, STAGES)]
+        _count(self._drafted, drafted)
+        _count(self._reached, min(accepted, drafted))
+        self._stages = [*map(operator.add, self._stages, _times(step.stages))]
 
     @property
     def acceptance_length(self) -> float:
         """Committed tokens per step; 0 before the first."""
         return self.tokens / max(self.steps, 1)
 
-    @property
-    def accept_rates(self) -> tuple[float, ...]:
-        """By depth, of the steps that drafted it, the share whose walk reached it."""
-        return tuple(reached / drafted for reached, drafted in zip(self.reached, self.drafted, strict=True))
-
     def common(self, tokens: int, seconds: float) -> dict[str, Any]:
         """The figures that a turn and its parts both have; `tokens`: with first tokens."""
+        # By depth, the steps that drafted it, and those of them whose walk reached it.
+        depths = range(1, len(self._drafted))
+        drafted, reached = ([sum(steps[depth:]) for depth in depths] for steps in (self._drafted, self._reached))
         return {
             "steps": self.steps, "tokens": tokens, "acceptance_length": self.acceptance_length,
             "tokens_per_second": self.tokens / seconds if seconds > 0 else 0.0, "verified": self.verified,
             "accepted": self.accepted, "copied": self.copied, "copied_accepted": self.copied_accepted,
-            "accept_rate_by_depth": self.accept_rates, "drafted_by_depth": tuple(self.drafted),
+            "accept_rate_by_depth": tuple(part / whole for part, whole in zip(reached, drafted)),
+            "drafted_by_depth": tuple(drafted),
         }  # fmt: skip
 
-    def stats(self, prefill: PrefillEvent, decode_s: float, parts: PartTotals) -> TurnStats:
-        """The figures of the turn so far."""
+    def stats(
+        self, prefill: PrefillEvent, decode_s: float, thinking: PartStats = PartStats(), answer: PartStats = PartStats()
+    ) -> TurnStats:
+        """The figures of the turn so far, and those of its parts."""
         mean = (total / max(self.steps, 1) for total in self._stages)
         return TurnStats(
             **self.common(self.tokens + len(prefill.tokens), decode_s), ttft_ms=prefill.elapsed_ms, decode_s=decode_s,
             prompt_tokens=prefill.prompt_tokens, reused_tokens=prefill.reused_tokens, stage_ms=StageTimes(*mean),
             drafted=self.positions, lengths=tuple(self.lengths), nodes=tuple(self.nodes), kv=prefill.kv,
-            thinking=parts.stats("thinking"), answer=parts.stats("answer"), drafters=tuple(self._drafters.values()),
+            thinking=thinking, answer=answer,
+            drafters=tuple(DrafterStats(kind, *row) for kind, row in self._drafters.items()),
             read_again=prefill.read_again, read_why=prefill.read_why,
         )  # fmt: skip
 
 
-def _count(counts: list[int], place: int, more: int = 1) -> None:
+def _count(counts: list[int], place: int) -> None:
     counts += [0] * (place + 1 - len(counts))
-    counts[place] += more
+    counts[place] += 1
 
 
-class PartTotals:
-    """Reasoning and answer counted apart, piece by piece. The step that ends the reasoning counts to the answer."""
+class TurnTotals:
+    """Sums over a turn's pieces: of all its steps, and of reasoning and answer apart. The step that ends the reasoning
+    counts to the answer."""
 
     def __init__(self) -> None:
+        self.steps = StepTotals()
         self._totals = {"thinking": StepTotals(), "answer": StepTotals()}
-        self._tokens, self._seconds = (
-            Counter[str](),
-            defaultdict[str, float](float),
-        )  # first tokens of a turn too; seconds of steps
+        self._tokens = Counter[str]()  # first tokens of a turn too
+        self._seconds = defaultdict[str, float](float)  # of steps
         self._part = ""
         self._waiting: list[Piece] = []  # tags and partial characters, until it is known which part they begin
         self._at: float | None = None
 
     def add(self, piece: Piece) -> None:
+        if isinstance(piece.event, StepEvent):
+            self.steps.add(piece.event)
         self._waiting.append(piece)
         self._part = "answer" if piece.text else "thinking" if piece.thinking else self._part
         if not self._part:
@@ -202,20 +209,22 @@ class PartTotals:
             self._at = one.at
         self._waiting.clear()
 
-    def stats(self, part: Literal["thinking", "answer"]) -> PartStats:
+    def part(self, part: Literal["thinking", "answer"]) -> PartStats:
         """The counts of one part so far."""
         seconds = self._seconds[part]
         return PartStats(**self._totals[part].common(self._tokens[part], seconds), seconds=seconds)
 
+    def stats(self, prefill: PrefillEvent, decode_s: float) -> TurnStats:
+        """The figures of the turn so far."""
+        return self.steps.stats(prefill, decode_s, self.part("thinking"), self.part("answer"))
 
-def turn_stats(
-    prefill: PrefillEvent, steps: Sequence[StepEvent], decode_s: float, parts: PartTotals | None = None
-) -> TurnStats:
-    """Sum up a turn. `parts`: reasoning and answer, where their pieces were counted."""
+
+def turn_stats(prefill: PrefillEvent, steps: Iterable[StepEvent], decode_s: float) -> TurnStats:
+    """Sum up a turn without its text."""
     totals = StepTotals()
     for step in steps:
         totals.add(step)
-    return totals.stats(prefill, decode_s, parts or PartTotals())
+    return totals.stats(prefill, decode_s)
 
 
 @dataclass(frozen=True, slots=True)

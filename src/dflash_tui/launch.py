@@ -7,6 +7,7 @@ import sys
 
 from dflash_core.progress import Progress
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.background import any_aside
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Config, user_file
@@ -91,7 +92,7 @@ def open_app(app: DFlashApp) -> int:
         # The interpreter's own command line, up to the program's arguments.
         os.execv(sys.executable, [*sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1], *app.again])
     under_way = parts is not None and (parts.program.running is not None or parts.downloads.under_way)
-    if under_way or state.busy or state.experiment is not None or serves_on:
+    if any_aside() or under_way or state.busy or state.experiment is not None or serves_on:
         # A daemon thread inside torch or a connection can crash the interpreter while it shuts down.
         sys.stdout.flush()
         sys.stderr.flush()

@@ -33,6 +33,7 @@ from dflash_core.text.prompt import Prompting
 from dflash_core.tree import build
 from dflash_core.turn_stats import turn_stats
 from support import demo_pair
+from support.behind import behind, draft_logits
 from support.chosen import chosen_path
 from support.draft_files import (
     FORMS,
@@ -63,7 +64,7 @@ def test_the_golden_drafter() -> None:
     draft, anchor = load_draft(golden("targets/q35moe-dflash2"), pair), int(z["anchor"])
     assert isinstance(draft, CpuDFlash)
     assert draft.capabilities.kind == "dflash2"
-    assert np.abs(draft.logits(z["features"], anchor) - z["draft_logits"]).max() < 1e-3
+    assert np.abs(draft_logits(draft, z["features"], anchor) - z["draft_logits"]).max() < 1e-3
     assert chosen_path(draft, z["features"], anchor) == z["path"].tolist()
     session = pair.session(draft)
     session.prefill(np.load(golden("targets/q35moe-F16.npz"))["ids"].tolist())
@@ -124,7 +125,7 @@ def test_against_the_twin(tmp_path: Path, name: str, form: str) -> None:
     )
     assert found == config, "every wrapping says the same"
     rows, logits = drafted(config, w, embedding, head, features, ANCHOR)
-    ours = draft.logits(features, ANCHOR)
+    ours = draft_logits(draft, features, ANCHOR)
     assert ours.shape == (config.depths, 96)
     assert np.array_equal(np.isneginf(ours), np.isneginf(logits))
     kept = np.isfinite(logits)
@@ -371,7 +372,7 @@ def test_the_first_chain_is_the_greedy_path(tmp_path: Path, kind: str) -> None:
     session.prefill(list(range(30)))
     drafts = session.propose(5, Knobs())
     w = {name: draft.file.float32(name) for name in draft.file.tensors}
-    rows, logits = (one.double().numpy() for one in draft._behind(features, 5).draft(5, 0))
+    rows, logits = (one.double().numpy() for one in behind(draft, features).draft(5, 0))
     assert build(5, drafts.cut(20, 1), 20).tokens[1:] == tuple(greedy_path(draft.config, w, rows, logits, 5))
 
 

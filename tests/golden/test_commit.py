@@ -13,6 +13,7 @@ from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.events import PrefillEvent
 from dflash_core.models.delta_net import DeltaState
 from dflash_core.models.kv_cache import KVCache
+from support.behind import draft_logits
 from support.golden import golden, other_targets, target_path
 from support.grids import full
 
@@ -150,7 +151,7 @@ def test_the_drafter_sees_the_context_of_the_checkpoint() -> None:
         session.restore(point)
         session.prefill([400, 401])
         features = target.hidden([*range(30), 400, 401], drafter.config.target_layers)
-        assert np.abs(session.draft(3, 0) - drafter.logits(features, 3)).max() < 1e-3
+        assert np.abs(session.draft(3, 0) - draft_logits(drafter, features, 3)).max() < 1e-3
         session.restore(point)
 
 

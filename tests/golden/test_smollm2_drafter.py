@@ -19,6 +19,7 @@ from dflash_core.events import StepEvent
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
 from dflash_core.text.prompt import Prompting
+from support.behind import draft_logits
 from support.chosen import chosen_path
 from support.compare import Comparison, generated
 from support.draft_files import behind_ends
@@ -65,7 +66,7 @@ def agree(draft: CpuDFlash, embedding: np.ndarray, head: np.ndarray, features: n
     for name in ("selector_predecessor.weight", "selector_successor.weight"):
         w[name] = w[name][: len(head)]
     rows, logits = drafted(config, w, embedding, head, features, anchor)
-    assert np.abs(draft.logits(features, anchor) - logits).max() < 1e-3
+    assert np.abs(draft_logits(draft, features, anchor) - logits).max() < 1e-3
     assert chosen_path(draft, features, anchor) == greedy_path(config, w, rows, logits, anchor)
 
 

@@ -28,6 +28,7 @@ from dflash_core.policy.queued import QueuedPolicy
 from dflash_core.policy.values import CLASSES, FEATURES, Learned, Stated, start_weights
 from dflash_core.policy.walked import shown
 from dflash_core.runner import Runner
+from support.behind import draft_logits
 from support.block_device import BlockPair, block_pair
 from support.chosen import chosen_path
 from support.device_pairs import CONTEXT, close, device_named, prompt
@@ -122,10 +123,10 @@ def same_logits(found: np.ndarray, expected: np.ndarray) -> None:
 def test_the_greedy_path(tmp_path: Path, device_name: str, kind: str, changes: dict[str, Any]) -> None:
     pair = block_pair(device_named(device_name), tmp_path, kind, **changes)
     draft, reference = pair.draft, pair.target
-    ours = CudaDraft(draft.opened, pair.device_draft, pair.device_target, 0)
+    ours = CudaDraft(draft.opened, pair.device_draft, 0)
     features = reference.hidden(list(prompt()[:30]), draft.config.target_layers)
-    same_logits(ours.logits(features, 7), draft.logits(features, 7))
-    assert chosen_path(ours, features, 7) == chosen_path(draft, features, 7)
+    same_logits(draft_logits(ours, features, 7, pair.device_target), draft_logits(draft, features, 7))
+    assert chosen_path(ours, features, 7, pair.device_target) == chosen_path(draft, features, 7)
 
 
 def runner(pair: BlockPair) -> Runner:

@@ -22,6 +22,7 @@ from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
 from support import demo_card, on_device
+from support.behind import draft_logits
 from support.compare import generated
 
 # Of logits with f16 activations. Keys and values are halves as well: 1 in 590 rows reaches 0.021, the next 0.015.
@@ -72,11 +73,11 @@ def test_the_public_interface_is_the_references() -> None:
     ids, layers = demo_card.prompts(PROMPTS)[0] * 9, reference.config.target_layers  # several passes, none of them full
     anchor = ids[-1]
     logits, hidden = target.logits(ids), target.hidden(ids, layers)
-    rows = draft.logits(demo_card.reference().hidden(ids, layers), anchor)
+    rows = draft_logits(draft, demo_card.reference().hidden(ids, layers), anchor)
     for found, expected in (
         (logits, demo_card.reference().logits(ids)),
         (hidden, demo_card.reference().hidden(ids, layers)),
-        (rows, reference.logits(demo_card.reference().hidden(ids, layers), anchor)),
+        (rows, draft_logits(reference, demo_card.reference().hidden(ids, layers), anchor)),
     ):
         assert isinstance(found, np.ndarray)
         assert (found.shape, found.dtype) == (expected.shape, np.float32)

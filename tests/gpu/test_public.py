@@ -27,6 +27,7 @@ from dflash_tui.application.engine_session import laboratory, load_session
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli import main
 from support import engines
+from support.behind import draft_logits
 from support.device_pairs import TOLERANCE, close
 from support.emulated_device import EmulatedCard
 from support.golden import golden
@@ -65,7 +66,7 @@ def test_logits_and_hidden_states_and_drafts(engine: Engine) -> None:
     close(engine.target.logits(ids), reference.logits(ids))
     ours, theirs = (target.hidden(ids, [0, 2]) for target in (engine.target, reference))
     close(ours, theirs)
-    close(engine.draft.logits(ours, 5), draft.logits(theirs, 5))
+    close(draft_logits(engine.draft, ours, 5), draft_logits(draft, theirs, 5))
     close(engine.target.logits([7]), reference.logits([7]))
     longer = list(range(3, 3 + 290))  # more than one pass of 256 rows
     close(engine.target.logits(longer), reference.logits(longer), 2 * TOLERANCE)

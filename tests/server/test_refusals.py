@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import socket
@@ -34,11 +35,18 @@ def chat(**more: Any) -> dict[str, Any]:
     return {"messages": HELLO, "max_tokens": 5, **more}
 
 
+def message_with(function: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return message(tools=[{"name": function["name"], "input_schema": function["parameters"], **more}])
+
+
 def parts(*found: Any) -> dict[str, Any]:
     return chat(messages=[{"role": "user", "content": found}])
 
 
 NOTHING = {"type": "function", "function": {"name": "nothing"}}
+FREE = {"type": "custom", "name": "note"}
+INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+SPACE = {"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "b"}]}
 # Path, body, and the field that is named.
 BAD: list[tuple[str, Any, str | None]] = [
     ("/dflash/answers/1", {"knobs": {"top_k": -5}}, "knobs"),
@@ -77,6 +85,14 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", chat(tools=[{"type": "function", "function": {"name": 3}}]), "tools[0].function.name"),
     ("/v1/chat/completions", chat(tools=[{"type": "function", "function": {"name": ""}}]), "tools"),
     ("/v1/messages", message(tools=[{"name": " ", "input_schema": {}}]), None),
+    ("/v1/chat/completions", chat(tools=[NOTHING, {"function": {"name": "nothing", "strict": True}}]), "tools"),
+    ("/v1/messages", message(tools=[{"name": "a", "input_schema": {}}, {"name": "a", "description": "b"}]), None),
+    ("/v1/messages/count_tokens", message(tools=[{"name": "a"}, {"name": "a", "description": "b"}]), None),
+    ("/v1/responses", {"input": "a", "tools": [FREE, {**FREE, "description": "other"}]}, "tools"),
+    ("/v1/responses", {"input": "a", "tools": [FREE, {**FREE, "type": "function", "parameters": INPUT}]}, "tools"),
+    ("/v1/responses", {"input": "a", "tools": [{"type": "function", "name": "a__b"}, SPACE]}, "tools"),
+    ("/apply-template", {"messages": HELLO, "tools": [NOTHING, {"function": {"name": "nothing", "description": "b"}}]},
+     "tools"),
     ("/v1/chat/completions", chat(tool_choice="must"), "tool_choice"),
     ("/v1/chat/completions", chat(response_format={"type": "xml"}), "response_format.type"),
     ("/v1/chat/completions", chat(response_format={"type": "json_schema"}), "response_format.schema"),
@@ -136,6 +152,65 @@ def test_bad_input_is_named(server: Running, number: int) -> None:
         assert response.json()["error"]["param"] == field
 
 
+def test_tools_of_one_name_are_one_if_they_are_equal(server: Running) -> None:
+    first = {"name": "look", "parameters": {"type": "object"}, "description": "a"}
+    body: Any = {"messages": HELLO, "tools": [{"function": first}, {"type": "function", "function": dict(first)}]}
+    with server.http() as http:
+        one = http.post("/apply-template", json=body)
+        body["tools"][0] = {"function": {**first, "strict": True}}
+        two = http.post("/apply-template", json=body)
+    assert one.json()["prompt"].count('"look"') == 1
+    assert two.json()["error"]["message"] == "two different tools are named 'look'; give each a name of its own"
+
+
+BROKEN: list[tuple[Any, bool, str]] = [
+    # Parameters, whether they are refused where calls need not follow them, and the message.
+    ({"type": 5}, True, "parameters of the type 5, expected object"),
+    ({"type": ["string", "null"]}, True, 'parameters of the type ["string", "null"], expected object'),
+    ({"properties": 3}, True, "properties that are not schemas by their names"),
+    ({"properties": {"a": "string"}}, True, "properties that are not schemas by their names"),
+    ({"required": "a"}, True, "a list of required properties that are not names"),
+    ({"properties": {"a": {"items": [{"type": "str"}]}}}, False, "the type 'str', expected one of null, boolean, "
+     "integer, number, object, array, string"),
+    ({"$ref": "http://x/y"}, False, "the reference 'http://x/y', expected one into the schema itself"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parameters", "always", "message"), BROKEN)
+def test_tools_with_broken_schemas(server: Running, parameters: Any, always: bool, message: str) -> None:
+    function = {"name": "look", "parameters": parameters}
+    sent: list[tuple[str, Any]] = [
+        ("/v1/chat/completions", chat(tool_choice="required", tools=[{"function": function}])),
+        ("/v1/messages", message_with(function, strict=True)),
+        ("/v1/responses", {"input": "a", "tools": [{"type": "function", **function, "strict": True}]}),
+    ]
+    with server.http() as http:
+        for path, body in sent:
+            response = http.post(path, json=body)
+            assert response.status_code == 400
+            assert response.json()["error"]["message"] == f"the tool 'look' has {message}"
+        read = http.post("/v1/chat/completions", json=chat(max_tokens=1, tools=[{"function": function}]))
+    assert read.status_code == (400 if always else 200)
+
+
+def test_what_is_no_part_of_a_schema_is_not_looked_at(server: Running) -> None:
+    fields = {"type": {"type": "string", "default": {"type": "x"}}, "null": {"type": ["null", "integer"]}, "any": True}
+    tool = {"function": {"name": "look", "parameters": {"type": "object", "properties": fields, "required": None}}}
+    with server.http() as http:
+        assert http.post("/apply-template", json=chat(tool_choice="required", tools=[tool])).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/apply-template"])
+def test_a_schema_that_is_too_deep_for_a_prompt_is_refused(server: Running, path: str) -> None:
+    """Regression: it was answered with 500."""
+    schema = functools.reduce(lambda inner, _: {"a": inner}, range(900), dict[str, Any]())
+    body = {"messages": HELLO, "tools": [{"function": {"name": "look", "parameters": schema}}]}
+    with server.http() as http:
+        response = http.post(path, json=body)
+    assert response.status_code == 400
+    assert "nested too deeply" in response.json()["error"]["message"]
+
+
 def check_error(response: httpx.Response, *, anthropic: bool) -> None:
     """It has the form of its dialect, and the headers of every error."""
     found = response.json()
@@ -143,6 +218,7 @@ def check_error(response: httpx.Response, *, anthropic: bool) -> None:
     assert isinstance(error["message"], str)
     assert error["message"]
     assert "Traceback" not in error["message"]
+    assert "`" not in error["message"], "the library's own words"
     if anthropic:
         assert set(error) == {"type", "message"}
         assert (found["type"], found["request_id"]) == ("error", response.headers["request-id"])

@@ -18,6 +18,8 @@ from dflash_tui.server import exchange as exchanges
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.chat import ChatRequest, ChatWriter
 from dflash_tui.server.job import Job
+from dflash_tui.server.serving import bound
+from dflash_tui.server.settings import ServerSettings
 from support.scripted import ScriptedEngine, Steps
 from support.serving import LONG, WAIT_S, place_of, raw_request, running, wait_for
 
@@ -198,3 +200,33 @@ def test_headers_that_never_come_end_the_connection(begun: bytes, monkeypatch: p
             assert used.recv(10) == b""
         else:
             assert _alive(used)
+
+
+def test_a_reader_that_stalls_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a real connection with small buffers: the next client is answered meanwhile, the stalled one given up."""
+    monkeypatch.setattr(exchanges, "PATIENCE_S", 0.3)
+
+    def small(settings: ServerSettings) -> socket.socket:
+        found = bound(settings)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # its connections get it too
+        return found
+
+    monkeypatch.setattr("support.serving.bound", small)
+    with running(ScriptedEngine(lambda prompt: "word " * 1200, width=1)) as server, ExitStack() as stack:
+        stalled = stack.enter_context(socket.socket())
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stalled.connect(place_of(server))
+        body = {"messages": ASK, "stream": True, "dflash": {"events": True}}  # a megabyte
+        stalled.sendall(raw_request(body))
+        requests = server.service.requests
+        wait_for(lambda: bool(requests.newest_first) and requests.newest_first[0].state == "over")
+        answer = server.openai().chat.completions.create(model="demo", messages=ASK, max_tokens=3)
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 3
+        wait_for(lambda: not server.server.server_state.tasks)
+        stalled.settimeout(WAIT_S)
+        data = b""
+        while more := stalled.recv(65536):
+            data += more
+        assert data.startswith(b"HTTP/1.1 200")
+        assert b"[DONE]" not in data

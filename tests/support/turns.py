@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dflash_core.events import Piece, PrefillEvent, StageTimes, StepDrafts, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.record import Line, Recorder, Start, TurnRecord
-from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
+from dflash_core.turn_stats import TurnReport, TurnTotals
 
 ROOT, WANTED = 100, 7
 STAGES = StageTimes(2.0, 0.5, 10.0, 0.25, 1.0, 0.25)
@@ -66,17 +66,17 @@ def turn_of(
     knobs = knobs or Knobs()
     recorder = Recorder(Start(created, "target.gguf", "draft", "Be brief.", prompt, (1, 2, 3), knobs, 4), text)
     recorder.begin(watchers)
-    parts, at = PartTotals(), 0.1
+    totals, at = TurnTotals(), 0.1
     prefill = PrefillEvent((ROOT,), 30, 10, 100.0, "tree", "asked for")
     for number, event in enumerate((prefill, *steps)):
         words = "".join(map(text, event.tokens))
         thinks = number < thinking_steps
         piece = Piece(event, "" if thinks else words, words if thinks else "", at)
-        parts.add(piece)
+        totals.add(piece)
         recorder.add(piece)
         at += step_s
     record = recorder.end(None)
     tokens = tuple(token for event in record.events for token in event.tokens)
-    stats = turn_stats(prefill, steps, step_s * len(steps), parts)
+    stats = totals.stats(prefill, step_s * len(steps))
     report = TurnReport(record.text, record.thinking, tokens, "tree", "asked for", "stop token", knobs, stats)
     return TurnRecord(record.start, record.pieces, report, record.texts, ended=True)

@@ -21,7 +21,7 @@ from dflash_core.messages import Call
 from dflash_core.record import Line, Recorder, Start, TurnRecord, Turns
 from dflash_core.text.reasoning import Effort, Reasoning
 from dflash_core.text.template_values import Tools
-from dflash_core.turn_stats import FoundRow, PartTotals, TurnReport, turn_stats
+from dflash_core.turn_stats import FoundRow, TurnReport, TurnTotals
 from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import OnPrefill, Progress
 
@@ -113,7 +113,7 @@ class Turn:
         self._message = message
         self._knobs = knobs
         self._live = knobs
-        self._parts = PartTotals()
+        self._totals = TurnTotals()
         prompt = next((one.content for one in reversed(session.conversation.messages) if one.role == "user"), "")
         start = Start(CREATED, session.title, "", "", prompt, tuple(range(120)), knobs, draft_block=BLOCK)
         self._recorder = Recorder(start, session.token_text)
@@ -184,7 +184,7 @@ class Turn:
         stop = "cancelled" if self._stopped.is_set() else "stop token"
         ids = tuple(token for event in (prefill, *steps) for token in event.tokens)
         took = time.monotonic() - began if script.clock is None else script.clock * max(len(steps), 1)
-        stats = turn_stats(prefill, steps, took, self._parts)
+        stats = self._totals.stats(prefill, took)
         if script.calls and not self._stopped.is_set():
             self.calls = script.calls.pop(0)
         self.report = TurnReport(
@@ -205,7 +205,7 @@ class Turn:
         clock = self._session.clock
         at = 0.084 + place * (self._session.pace if clock is None else clock)
         piece = Piece(event, text, thinking, at)
-        self._parts.add(piece)
+        self._totals.add(piece)
         self._recorder.add(piece)
         return piece
 

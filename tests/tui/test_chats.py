@@ -15,6 +15,7 @@ from textual.pilot import Pilot
 from dflash_core.knobs import Knobs
 from dflash_core.record import lines
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.background import any_aside
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.current import CUT_OFF
 from dflash_tui.application.conversations.journal import Place
@@ -430,6 +431,27 @@ async def test_an_export_that_breaks_off_leaves_no_file_in_the_way(
         await pilot.press("enter")
         await shows(pilot, "written:")
     assert (tmp_path / "one.md").read_text().startswith("# one")
+
+
+async def test_quitting_does_not_wait_for_an_export(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> bytes:
+        begun.set()
+        go_on.wait(30.0)
+        return b"# one"
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "render", slow)
+    async with talking(make_app, ("one", "answer one"), size=(200, 60)) as (_, pilot, _):
+        await send(pilot, "/export md one.md")
+        await wait_until(pilot, begun.is_set)
+        await pilot.press("ctrl+q")
+    assert not (tmp_path / "one.md").exists()
+    assert any_aside(), "the export was waited for"
+    go_on.set()
 
 
 async def test_down_in_the_search_goes_to_the_list(make_app: MakeApp) -> None:

@@ -18,7 +18,7 @@ from textual.screen import Screen
 
 from dflash_core.lab.results import ExperimentProgress
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.background import Background, Experiment
+from dflash_tui.application.background import Background, Experiment, any_aside, aside
 from dflash_tui.application.conversations.comparing import Comparing
 from dflash_tui.application.conversations.store import Store
 from dflash_tui.application.hub import find
@@ -286,3 +286,31 @@ async def test_the_app_may_end_in_the_midst(
     assert not app.fault
     assert app._exception is None
     assert [one.getMessage() for one in caplog.records] == []
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_program_that_ends_does_not_wait_for_what_runs_aside(given_up: bool) -> None:
+    """Given up: the worker that waited is cancelled, as at quitting; the work goes on, and what it returns is lost."""
+    begun, go_on = threading.Event(), threading.Event()
+    thread = list[threading.Thread]()
+
+    def work() -> str:
+        thread.append(threading.current_thread())
+        begun.set()
+        go_on.wait(30.0)
+        return "done"
+
+    async def program() -> None:
+        waiting = asyncio.ensure_future(aside(work))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        if given_up:
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+    asyncio.run(program())
+    assert thread[0].is_alive()
+    assert any_aside()
+    go_on.set()
+    thread[0].join(30.0)

@@ -245,6 +245,24 @@ def test_two_apps_share_the_history(tmp_path: Path) -> None:
     assert one.entries == ("a", "c")
 
 
+def test_two_apps_that_send_at_once_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one sends after this one has read what is stored, and before it writes."""
+    one, other = History(tmp_path), History(tmp_path)
+    sending = threading.Thread(target=other.add, args=("b",))
+    stored = one._stored
+
+    def read() -> tuple[str, ...]:
+        found = stored()
+        sending.start()
+        sending.join(0.1)
+        return found
+
+    monkeypatch.setattr(one, "_stored", read)
+    one.add("a")
+    sending.join()
+    assert set(History(tmp_path).entries) == {"a", "b"}
+
+
 def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading a FIFO never ends, and a link to /dev/null would lead root to replace the device."""
     real = tmp_path / "fifo"

@@ -19,7 +19,7 @@ from dflash_core.events import Piece, PrefillEvent, StepDrafts
 from dflash_core.knobs import Knobs
 from dflash_core.lab.plain import PlainSpeed, of_turn
 from dflash_core.record import TurnRecord
-from dflash_core.turn_stats import FoundRow, PartTotals
+from dflash_core.turn_stats import FoundRow, TurnTotals
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import load_session
 from dflash_tui.application.figures.measurements import ENOUGH_STEPS, Measurements, PlainSpeeds, when
@@ -264,7 +264,7 @@ def test_a_turn_of_plain_decoding_is_a_measurement() -> None:
 
 
 def test_parts_are_told_apart_by_their_text() -> None:
-    parts = PartTotals()
+    totals = TurnTotals()
     first = PrefillEvent((1,), 9, 0, 10.0, "tree", "")
     for event, text, thinking, at in (
         (first, "", "", 1.0),  # an opening tag: shows nothing, begins the thinking
@@ -274,8 +274,8 @@ def test_parts_are_told_apart_by_their_text() -> None:
         (step_of(), "The", " end", 5.5),  # the step that ends the thinking
         (step_of(SHORT), "answer", "", 6.0),
     ):
-        parts.add(Piece(event, text, thinking, at))
-    thinking, answer = parts.stats("thinking"), parts.stats("answer")
+        totals.add(Piece(event, text, thinking, at))
+    thinking, answer = totals.part("thinking"), totals.part("answer")
     assert (thinking.steps, thinking.tokens, thinking.seconds) == (3, 8, 3.0)
     assert thinking.acceptance_length == pytest.approx(7 / 3)
     assert (answer.steps, answer.tokens, answer.seconds) == (2, 4, 2.0)

@@ -17,7 +17,7 @@ from dflash_core.policy.arm import KINDS, Arm, PairState
 from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import CPU
 from dflash_core.turn_check import check_step
-from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
+from dflash_core.turn_stats import TurnReport, TurnTotals, turn_stats
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.tree_text import drawn as tree_drawn
@@ -55,12 +55,12 @@ def test_drafts_are_counted_by_where_they_came_from() -> None:
 
 def test_parts_have_all_the_figures() -> None:
     steps, _ = answered()
-    parts = PartTotals()
-    parts.add(Piece(READ, "", "hm", 0.1))
+    totals = TurnTotals()
+    totals.add(Piece(READ, "", "hm", 0.1))
     for number, step in enumerate(steps):
         thinking = number < len(steps) // 2
-        parts.add(Piece(step, "" if thinking else "a", "b" if thinking else "", 0.1 + number))
-    whole = turn_stats(READ, steps, 1.0, parts)
+        totals.add(Piece(step, "" if thinking else "a", "b" if thinking else "", 0.1 + number))
+    whole = totals.stats(READ, 1.0)
     for name in ("steps", "verified", "accepted", "copied", "copied_accepted"):
         assert getattr(whole.thinking, name) + getattr(whole.answer, name) == getattr(whole, name)
     assert whole.thinking.accept_rate_by_depth

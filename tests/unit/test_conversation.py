@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,7 +18,7 @@ from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
 from dflash_core.text.prompt import Prompting
 from dflash_core.text.template import ChatTemplate
-from dflash_core.turn_stats import FoundRow
+from dflash_core.turn_stats import FoundRow, StepTotals
 
 TINY = tiny()
 KNOBS = Knobs(thinking=False, seed=0)
@@ -136,6 +137,41 @@ def test_the_report_sums_the_turn_up() -> None:
     assert report.stats.ttft_ms == 5.0
     assert report.stats.decode_s > 0
     assert report.stats.tokens_per_second > 0
+
+
+def test_the_rate_counts_all_the_time_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: what happened between two steps was in the times by stage and not in the rate."""
+    clock = itertools.count()
+    monkeypatch.setattr("dflash_core.answer.time.perf_counter", lambda: float(next(clock)))
+    turn, pieces = start("one two three four").ask("Hi", KNOBS), list[Piece]()
+    for piece in turn:
+        pieces.append(piece)
+        next(clock)  # the reader's own time
+    assert turn.report is not None
+    stats = turn.report.stats
+    assert stats.decode_s == pieces[-1].at - pieces[0].at >= 2 * stats.steps
+    assert stats.tokens_per_second == (stats.tokens - 1) / stats.decode_s
+
+
+def test_the_end_of_a_turn_counts_no_step_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are counted while the next one runs. A client that streams would wait for a count at the end."""
+    counted, add = list[StepEvent](), StepTotals.add
+
+    def counting(totals: StepTotals, step: StepEvent) -> None:
+        counted.append(step)
+        add(totals, step)
+
+    monkeypatch.setattr(StepTotals, "add", counting)
+    turn = start("one two three four five six").ask("Hi", KNOBS)
+    steps, last = 0, False
+    while not last:
+        event = next(iter(turn)).event
+        steps, last = steps + isinstance(event, StepEvent), event.stop is not None
+    before = len(counted)
+    assert list(turn) == []
+    assert turn.report is not None
+    assert turn.report.stats.steps == steps > 3
+    assert len(counted) == before == 2 * steps, "to the turn and to its part"
 
 
 def test_a_turn_without_a_seed_draws_one_and_says_which() -> None:

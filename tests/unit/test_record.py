@@ -91,7 +91,10 @@ def test_the_rank_of_the_bonus_token() -> None:
         (b"[1]", "object"),
         (b'{"line":"other"}', "other"),
         (b'{"line":"turn","created":"x"}', "target"),
-        (encode(turn_of(STEPS).start).replace(b'"drafting":"auto"', b'"drafting":7'), "$.knobs.drafting"),
+        (
+            encode(turn_of(STEPS).start).replace(b'"drafting":"auto"', b'"drafting":7'),
+            "knobs.drafting: found a whole number, expected a string",
+        ),
         (encode(turn_of(STEPS).start).replace(b'"drafting":"auto"', b'"drafting":"tree 0"'), "N from 1 to 256"),
         (b"\xff\xfe", "JSON"),
     ],

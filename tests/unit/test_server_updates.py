@@ -36,7 +36,7 @@ def test_steps_that_follow_each_other_are_one() -> None:
 
 def test_joined_texts_have_the_tokens_of_both() -> None:
     first, second = DrawnText("a", ({"token": "a"},)), DrawnText("b", ({"token": "b"},))
-    (one,) = joined([Step((first,)), Step((second,)), Step((Text("c"),))])
+    (one,) = joined([Step((first,)), Step((second,)), Step((DrawnText("c"),))])
     assert one == Step((DrawnText("abc", ({"token": "a"}, {"token": "b"})),))
 
 

@@ -22,7 +22,6 @@ from dflash_core.knobs import MAX_MTP_DEPTH
 KIND = "assistant"
 FOLLOWED = BLOCK_KNOBS - {"draft_window"} | {"mtp_depth"}
 OTHER = "the assistant that was made for this target"
-NEEDS_KEYS = "an assistant reads the target's keys; expected a drafter that reads only features"
 HARMLESS = frozenset({"nextn_predict_layers", "attention.shared_kv_layers", "embedding_length_per_layer_input"})
 """Settings that say what all assistants are: as many layers as MTP blocks, all of which read the target's keys."""
 

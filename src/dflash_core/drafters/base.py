@@ -144,14 +144,6 @@ class Draft(ForTarget, Protocol):
     @property
     def weight_bytes(self) -> int: ...
 
-    def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
-        """Draft rows 1..block-1 after a context: (block - 1, vocab) float32.
-
-        `features` (n, layers * hidden): what `Target.hidden(ids, capabilities.captured_layers)` returns for the n
-        tokens before the anchor. Raises MismatchError for another width and for a drafter without logits, ContextError
-        for an anchor that is not in the vocabulary.
-        """
-
 
 @runtime_checkable
 class HostDraft(Protocol):

@@ -13,20 +13,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dflash_core.arch.draft_heads import ZLAB_ARCHITECTURES, Heads
 from dflash_core.arch.reading import apart
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.rope import gguf_scaling, json_scaling
 from dflash_core.arch.spec import EMBEDDING
 from dflash_core.config import DraftConfig, Flavour, check_pair, draft_tokens, mask_token, paired
-from dflash_core.drafters.base import DraftLogits, DraftTarget, OpenedModel
+from dflash_core.drafters.base import DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
 from dflash_core.drafters.dflash_heads import GGUF_HARMLESS, check_json, read_heads, table_vocabulary
 from dflash_core.drafters.dflash_names import EXPECTED_HEADS, check_families, check_heads, renamed
 from dflash_core.drafters.kinds import KINDS
-from dflash_core.errors import FormatError, MismatchError, UnsupportedError
+from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.files import folder_name
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.formats.metadata import MAX_EPS, Settings, check_unread
@@ -292,11 +290,3 @@ def open_dflash(path: str | Path, target: DraftTarget) -> OpenedModel[DraftConfi
         draft_tokens(config, file)  # checked here: backends use each as a token of the target
     config = paired(target.config, config, mask)
     return OpenedModel(target, config, file, capabilities(config), notes)
-
-
-def checked_features(features: DraftLogits, width: int) -> DraftLogits:
-    """Features of a context, contiguous. Raises MismatchError for a shape other than (positions, width)."""
-    array: DraftLogits = np.ascontiguousarray(features)
-    if array.ndim != 2 or array.shape[1] != width or not len(array):
-        raise MismatchError(f"features of shape {array.shape}; this drafter expects (positions, {width})")
-    return array

@@ -23,7 +23,6 @@ from dflash_core.knobs import MAX_MTP_DEPTH
 KIND = "mtp"
 # A head sees all of the context: a window has no effect.
 FOLLOWED = BLOCK_KNOBS - {"draft_window"} | {"mtp_depth"}
-NEEDS_TOKENS = "an MTP head reads tokens and features; expected a drafter that reads only features"
 OWN_HEAD = "the MTP head in the target's own file drafts, mtp_depth tokens at a time"
 
 

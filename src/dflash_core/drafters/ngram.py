@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dflash_core.drafters.base import DraftLogits, DraftModel, DraftTarget
+from dflash_core.drafters.base import DraftModel, DraftTarget
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.ngram_table import HIT_RATES, NgramTable, copied
-from dflash_core.errors import MismatchError
 from dflash_core.knobs import Knobs
 from dflash_core.tree import NO_CANDIDATES, Candidates
 
@@ -96,9 +95,6 @@ class NgramDraft:
 
     def drafter(self, kv: CachePair | None = None) -> NgramDrafter:
         return NgramDrafter()
-
-    def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
-        raise MismatchError("the n-gram drafter copies tokens and has no logits; expected a drafter with a model")
 
 
 def open_ngram(path: str, target: DraftTarget) -> NgramDraft:

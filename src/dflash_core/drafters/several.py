@@ -12,7 +12,6 @@ from dflash_core.config import unused_heads
 from dflash_core.drafters.base import (
     Draft,
     Drafter,
-    DraftLogits,
     DraftModel,
     DraftTarget,
     HostDraft,
@@ -20,7 +19,7 @@ from dflash_core.drafters.base import (
     ReadsKeys,
 )
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.errors import Code, ContextError, MismatchError, UnsupportedError
+from dflash_core.errors import Code, ContextError, UnsupportedError
 from dflash_core.knobs import Knobs
 from dflash_core.progress import Progress
 from dflash_core.tree import Candidates
@@ -137,9 +136,6 @@ class SeveralDrafts(_Together[Draft]):
 
     def drafter(self, kv: CachePair | None = None) -> SeveralDrafters:
         return SeveralDrafters([part.drafter(kv) for part in self.parts if isinstance(part, HostDraft)])
-
-    def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
-        raise MismatchError("several drafters have no common logits; expected one")
 
 
 class OpenedSeveral(_Together[OpenedDraft]):

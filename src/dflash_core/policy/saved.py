@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from dflash_core.damaged import DAMAGED
+from dflash_core.damaged import DAMAGED, in_words
 from dflash_core.drafters.ngram_table import MATCH_CLASSES
 from dflash_core.errors import DFlashError
 from dflash_core.files import read_input, write_whole
@@ -189,7 +189,7 @@ def read(path: Path, pair: str | None) -> PairState:
         state = PairState(pace=Pace(*saved.pace))
         state.parts |= {part: saved.parts[part].state() for part in PARTS if part in saved.parts}
     except (*DAMAGED, ValueError) as error:
-        raise NotSavedError(f"{path} is damaged: {error}") from None
+        raise NotSavedError(f"{path} is damaged: {in_words(error)}") from None
     return state
 
 

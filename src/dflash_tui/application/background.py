@@ -1,15 +1,18 @@
-"""Work on threads of its own: a turn, an experiment; and who of them uses the decoder."""
+"""Work on threads of its own: a turn, an experiment, what takes a moment; and who of them uses the decoder."""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import sys
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
@@ -18,6 +21,30 @@ from dflash_tui.application.session import OnPrefill, TurnLike
 if TYPE_CHECKING:
     from dflash_core.events import Piece
     from dflash_core.lab.results import ExperimentProgress
+
+
+ASIDE = "dflash-aside"
+Result = TypeVar("Result")
+
+
+async def aside(work: Callable[[], Result]) -> Result:
+    """What `work` returns or raises, run on a thread that the end of the program does not wait for."""
+    future, context = Future[Result](), contextvars.copy_context()
+    future.set_running_or_notify_cancel()  # what gives up waiting does not cancel it
+
+    def run() -> None:
+        try:
+            future.set_result(context.run(work))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=ASIDE, daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+def any_aside() -> bool:
+    """Whether some of it is under way. An interpreter that shuts down meanwhile can crash."""
+    return any(thread.name == ASIDE for thread in threading.enumerate())
 
 
 class Background:

@@ -7,6 +7,7 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
+from dflash_core.damaged import in_words
 from dflash_core.drafting import upgraded
 from dflash_core.errors import DFlashError, FormatError, KnobError
 from dflash_core.files import read_input, write_whole
@@ -26,7 +27,7 @@ def parse(data: bytes | str, decoder: msgspec.json.Decoder[T]) -> T:
     except RecursionError:
         raise FormatError("JSON that is nested too deeply") from None
     except (msgspec.MsgspecError, KnobError, ValueError) as error:  # ValueError: text that is not UTF-8
-        raise FormatError(str(error)) from None
+        raise FormatError(in_words(error)) from None
 
 
 class JsonFile(Generic[T]):

@@ -19,7 +19,7 @@ from dflash_core.messages import Call, Message
 from dflash_core.progress import Progress
 from dflash_core.record import TurnRecord
 from dflash_core.trace import Trace
-from dflash_core.turn_stats import PartTotals, TurnReport, turn_stats
+from dflash_core.turn_stats import TurnReport, TurnTotals
 from dflash_tui.application.session import OnPrefill
 from dflash_tui.application.without_decoder import WithoutDecoder
 
@@ -31,10 +31,10 @@ def reported(record: TurnRecord) -> TurnRecord:
     prefill = record.prefill
     if record.report is not None or prefill is None:
         return record
-    parts, last = PartTotals(), record.pieces[-1]
+    totals, last = TurnTotals(), record.pieces[-1]
     for piece in record.pieces:
-        parts.add(piece)
-    stats = turn_stats(prefill, record.steps, last.at - record.pieces[0].at, parts)
+        totals.add(piece)
+    stats = totals.stats(prefill, last.at - record.pieces[0].at)
     tokens = tuple(token for event in record.events for token in event.tokens)
     report = TurnReport(
         record.text, record.thinking, tokens, last.event.mode, last.event.reason,

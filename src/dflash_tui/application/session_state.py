@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from dflash_core.damaged import in_words
 from dflash_core.errors import FormatError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
@@ -43,4 +44,4 @@ def decode_state(data: bytes) -> SessionState:
             )
         return msgspec.json.decode(data, type=SessionState)
     except (msgspec.MsgspecError, KnobError, ValueError) as error:
-        raise FormatError(f"not the state of a session of dflash-tui: {error}") from None
+        raise FormatError(f"not the state of a session of dflash-tui: {in_words(error)}") from None

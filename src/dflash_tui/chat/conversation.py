@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ from dflash_core.errors import ContextError, DFlashError, KnobError
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
 from dflash_tui.application.amounts import counted
-from dflash_tui.application.background import UNDER_WAY
+from dflash_tui.application.background import UNDER_WAY, aside
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.comparing import Comparing
 from dflash_tui.application.conversations.current import CurrentConversation
@@ -86,7 +85,7 @@ class ConversationController(Controller):
 
     async def _look(self) -> None:
         """On a worker thread: the store may be waiting for another program."""
-        await asyncio.to_thread(self._current.store.look)
+        await aside(self._current.store.look)
         self.files.tell_problems()
 
     def last_words(self) -> list[str]:
@@ -315,9 +314,7 @@ class ConversationController(Controller):
         nodes = self._current.branches.nodes
 
         async def compare() -> None:
-            found = await asyncio.to_thread(
-                lambda: [self._comparing.lines(answer.node, nodes, record) for answer in answers]
-            )
+            found = await aside(lambda: [self._comparing.lines(answer.node, nodes, record) for answer in answers])
             with self.screen.app.batch_update():
                 for answer, changes in zip(answers, found):
                     if answer.is_attached and answer.compared != changes:

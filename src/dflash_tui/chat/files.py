@@ -7,9 +7,10 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import gettempdir
-from typing import BinaryIO
 
 from dflash_core.errors import DFlashError
+from dflash_core.files import write_whole
+from dflash_tui.application.background import aside
 from dflash_tui.application.conversations.exchange import file_name, from_file, import_file
 from dflash_tui.application.conversations.store import Card
 from dflash_tui.application.new_file import new_path, unwritable, why
@@ -79,20 +80,23 @@ class ConversationFiles(Controller):
         card = card or self.state.conversation.card
         if card is None:
             raise DFlashError("nothing to export yet")
-        file = _new(name, card, kind)
+        path = _new(name, card, kind)
 
         async def write() -> None:
-            with reported(then):
-                then(await asyncio.to_thread(self._fill, file, card, kind))
+            try:
+                with reported(then):
+                    then(await aside(lambda: self._fill(path, card, kind)))
+            except asyncio.CancelledError:  # the app ends
+                path.unlink(missing_ok=True)
+                raise
 
         self.screen.run_worker(write(), group="export")
 
-    def _fill(self, file: BinaryIO, card: Card, kind: str) -> str:
+    def _fill(self, path: Path, card: Card, kind: str) -> str:
         """Write a conversation to its new file, which is removed if that fails; says where. Raises DFlashError."""
-        path, filled = Path(file.name), False
+        filled = False
         try:
-            with file:
-                file.write(render([self.state.conversation.whole(card, records=kind == "json")], kind))
+            write_whole(path, render([self.state.conversation.whole(card, records=kind == "json")], kind))
             filled = True
         except OSError as error:
             raise unwritable(str(path), error) from None
@@ -107,8 +111,8 @@ class ConversationFiles(Controller):
         if card is None:
             return ""
         try:
-            file = _new(str(_free(Path(gettempdir()) / "conversation.json")), card, "json")
-            return "the conversation " + self._fill(file, card, "json")
+            path = _new(str(_free(Path(gettempdir()) / "conversation.json")), card, "json")
+            return "the conversation " + self._fill(path, card, "json")
         except DFlashError as error:
             return str(error)
 
@@ -137,7 +141,7 @@ class ConversationFiles(Controller):
             return len(found)
 
         try:
-            message: str | Exception = f"conversations imported: {await asyncio.to_thread(take_in)}; Ctrl+O lists them"
+            message: str | Exception = f"conversations imported: {await aside(take_in)}; Ctrl+O lists them"
         except DFlashError as error:
             message = error
         except OSError as error:
@@ -146,13 +150,14 @@ class ConversationFiles(Controller):
         then(message)
 
 
-def _new(name: str, card: Card, kind: str) -> BinaryIO:
-    """A new file of this name, or of one after the title. Raises DFlashError."""
+def _new(name: str, card: Card, kind: str) -> Path:
+    """A new empty file of this name, or of one after the title. Raises DFlashError."""
     path = new_path(name) if name else _free(Path(file_name(card, kind)))
     try:
-        return path.open("xb")
+        path.open("xb").close()
     except OSError as error:
         raise unwritable(name or "the file", error) from None
+    return path
 
 
 def _unreadable(name: str, error: Exception) -> DFlashError:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from dflash_tui.application.background import aside
 from dflash_tui.application.figures.speeds import verdict
 from dflash_tui.chat.controller import Controller
 from dflash_tui.widgets.panels import drawn
@@ -177,7 +177,7 @@ class Gauges(Controller):
             return
         self._measuring = True
         try:
-            memory = await asyncio.to_thread(session.memory)
+            memory = await aside(session.memory)
         except Exception as error:
             self.screen.log.error(f"the memory breakdown failed: {error}")
             return

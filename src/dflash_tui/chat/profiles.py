@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
+from dflash_tui.application.background import aside
 from dflash_tui.application.hub.places import places
 from dflash_tui.application.hub.walk import of_name
 from dflash_tui.application.settings.presets import PresetError, Profile, changed
@@ -44,7 +44,7 @@ class ProfileKeeper(Controller):
 
     async def _offer(self, profile: Profile, gone: Path, say: Say, begun: Callable[[], None]) -> None:
         folders = places(self.state.settings.model_folders)
-        found = await asyncio.to_thread(of_name, gone.name, folders)
+        found = await aside(lambda: of_name(gone.name, folders))
         if found is None:
             looked = ", ".join(dict.fromkeys(place.name for place in folders)) or "nowhere: no folder of models exists"
             say(f"profile {profile.name}: {gone} is not there, and no {gone.name} elsewhere ({looked})")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +16,7 @@ from dflash_core.clean import blank
 from dflash_core.errors import ContextError
 from dflash_core.knobs import RANDOM_SEED
 from dflash_tui.application import collector
-from dflash_tui.application.background import UNDER_WAY, Running
+from dflash_tui.application.background import UNDER_WAY, Running, aside
 from dflash_tui.application.conversations.tool_messages import stored
 from dflash_tui.application.log import LOG
 from dflash_tui.application.mentions import MentionError, files, offers
@@ -95,7 +94,7 @@ class Typed(Controller):
                 sent += files(text, here())
             return about(session, sent)
 
-        self._gauges.typed(await asyncio.to_thread(count) if text.strip() else 0)
+        self._gauges.typed(await aside(count) if text.strip() else 0)
 
 
 @dataclass(eq=False)
@@ -248,7 +247,7 @@ class Sending(Controller):
         what can be done."""
         await self.take_all_back("the messages after the refused one are back in the prompt too")
         session = self.state.session
-        tokens = await asyncio.to_thread(about, session, message) if session is not None else 0
+        tokens = await aside(lambda: about(session, message)) if session is not None else 0
         self.state.overlong = (error.needed, tokens)
         await self.screen.run_action("open('full')")
 

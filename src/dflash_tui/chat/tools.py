@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.amounts import seconds
+from dflash_tui.application.background import aside
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
 from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.settings.schema import SERVERS
@@ -72,7 +73,7 @@ class ToolCalls(Controller):
 
         async with self._opening:
             if (servers := self.servers) is None:
-                servers = self.servers = await asyncio.to_thread(loaded)
+                servers = self.servers = await aside(loaded)
         return servers
 
     async def begin(self) -> None:
@@ -195,7 +196,7 @@ class ToolCalls(Controller):
             return result
         used = report.stats.prompt_tokens + report.stats.tokens
         tokens = result_tokens(session.context_length, used, count)
-        text = await asyncio.to_thread(fitting, result.text, tokens, session.count)
+        text = await aside(lambda: fitting(result.text, tokens, session.count))
         return replace(result, text=text)
 
     def _allow_always(self, server: str) -> None:

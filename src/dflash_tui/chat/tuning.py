@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -12,6 +11,7 @@ from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SPEC, SPEC_FORMER, Knobs, Value, described
 from dflash_core.limits import Limits
 from dflash_core.text.reasoning import Reasoning
+from dflash_tui.application.background import aside
 from dflash_tui.application.settings.presets import Preset, Presets, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
@@ -85,7 +85,7 @@ class Tuning(Controller):
 
         async def tell() -> None:
             with suppress(DFlashError):  # the turn itself will say it
-                found = await asyncio.to_thread(conversation.reading, knobs)
+                found = await aside(lambda: conversation.reading(knobs))
                 if found is not None and found.tokens >= ANNOUNCED_FROM and self.state.knobs == knobs:
                     before = self.screen.query_one(Flash).text
                     again = f"the next message reads about {found.tokens:,} tokens again: {found.why}"

@@ -61,7 +61,9 @@ def examine(machine: Computer, device: str = "auto") -> list[Finding]:
     findings = [finding for check in CHECKS for finding in check(machine)]
     if device == "cuda" and not has_driver(machine) and worst(findings) != "problem":
         remedy = "leave --device out, and it decodes on the CPU"
-        findings.append(Finding("device", "problem", "cuda, but this machine has no NVIDIA card and no driver", remedy))
+        refused = refusal(machine)
+        why = f"the driver refuses: {refused}" if refused else "this machine has no NVIDIA card and no driver"
+        findings.append(Finding("device", "problem", f"cuda, but {why}", remedy))
     return findings
 
 
@@ -82,16 +84,15 @@ def report(findings: list[Finding]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def judged(check: str, found: str, *cases: tuple[object, Verdict, str, str]) -> Finding:
-    """The first case that holds: its verdict, what it adds to `found`, its remedy. Without one all is well."""
-    wrong = (Finding(check, verdict, f"{found}{more}", remedy) for holds, verdict, more, remedy in cases if holds)
-    return next(wrong, Finding(check, "ok", found))
+def rated(check: str, found: str, verdict: Verdict, remedy: str, *, wrong: bool) -> Finding:
+    """Fine; if it is wrong, it has this verdict and this remedy."""
+    return Finding(check, verdict, found, remedy) if wrong else Finding(check, "ok", found)
 
 
 def check_python(machine: Computer) -> Iterator[Finding]:
     found = f"{'.'.join(map(str, machine.python))} on {machine.system} {machine.processor}"
     remedy = "use Python 3.11 or later: make PYTHON=python3.12 chat"
-    yield judged("Python", found, (machine.python < (3, 11), "problem", "", remedy))
+    yield rated("Python", found, "problem", remedy, wrong=machine.python < (3, 11))
 
 
 def check_torch(machine: Computer) -> Iterator[Finding]:
@@ -103,15 +104,17 @@ def check_torch(machine: Computer) -> Iterator[Finding]:
     built = torch["cuda"]
     if built and driver and 0 < driver_cuda(machine)[0] < int(built.split(".")[0]):
         return  # the driver is too old for it: reported by that check
-    blind = built and driver and not machine.stage("torch_cuda").get("available")
-    yield judged(
-        "torch", f"{torch['version']}, {f'CUDA {built}' if built else 'CPU build'}",
-        (not built and driver, "problem", ", although there is an NVIDIA driver",
-         f"{CUDA_TORCH} (or nothing: it decodes on the CPU)"),
-        (built and not driver and not machine.nvidia_card, "note", ", but no NVIDIA driver",
-         f"decodes on the CPU; smaller: {CPU_TORCH}"),
-        (blind, "problem", ", but it sees no card", "see the driver and card lines below"),
-    )  # fmt: skip
+    found = f"{torch['version']}, {f'CUDA {built}' if built else 'CPU build'}"
+    if not built and driver:
+        remedy = f"{CUDA_TORCH} (or nothing: it decodes on the CPU)"
+        yield Finding("torch", "problem", f"{found}, although there is an NVIDIA driver", remedy)
+    elif built and not driver and not machine.nvidia_card:
+        remedy = f"decodes on the CPU; smaller: {CPU_TORCH}"
+        yield Finding("torch", "note", f"{found}, but no NVIDIA driver", remedy)
+    elif built and driver and not machine.stage("torch_cuda").get("available"):
+        yield Finding("torch", "problem", f"{found}, but it sees no card", "see the driver and card lines below")
+    else:
+        yield Finding("torch", "ok", found)
 
 
 def check_compiler(machine: Computer) -> Iterator[Finding]:
@@ -127,24 +130,24 @@ def check_compiler(machine: Computer) -> Iterator[Finding]:
 
 
 def check_driver(machine: Computer) -> Iterator[Finding]:
-    management, driver = machine.stage("management"), machine.stage("driver")
     if machine.system == "darwin":
         return
-    if not has_driver(machine):
-        found = "none, though there is an NVIDIA card"
-        remedy = f"install driver {DRIVER} or later; in a container, start it with the GPU (--gpus all)"
-        none = "no NVIDIA card and no driver; decodes on the CPU"
-        yield Finding("driver", "problem", found, remedy) if machine.nvidia_card else Finding("driver", "ok", none)
-        return
-    cuda = driver_cuda(machine)
-    needed = machine.stage("torch").get("cuda") or "13.0"
+    needed, refused, cuda = machine.stage("torch").get("cuda") or "13.0", refusal(machine), driver_cuda(machine)
+    known = f"{machine.stage('management')['driver']}, for CUDA up to {cuda[0]}.{cuda[1]}" if cuda[0] else ""
     again = "see the line on CUDA_VISIBLE_DEVICES; else restart the machine, install the driver again, or --device cpu"
-    yield judged(
-        "driver", f"{management['driver']}, for CUDA up to {cuda[0]}.{cuda[1]}" if cuda[0] else "version unknown",
-        (0 < cuda[0] < int(needed.split(".")[0]), "problem", f"; {needed} is needed",
-         f"install driver {DRIVER} or later"),
-        ("error" in driver, "problem", f"; {driver.get('error')}", again),
-    )  # fmt: skip
+    if 0 < cuda[0] < int(needed.split(".")[0]):
+        yield Finding("driver", "problem", f"{known}; {needed} is needed", f"install driver {DRIVER} or later")
+    elif refused:
+        # A machine without a card may have the library of a driver.
+        sure = has_driver(machine) or machine.nvidia_card or "WSL_DISTRO_NAME" in machine.environment
+        yield Finding("driver", "problem" if sure else "note", f"{known or 'version unknown'}; {refused}", again)
+    elif has_driver(machine):
+        yield Finding("driver", "ok", known or "version unknown")
+    elif machine.nvidia_card:
+        remedy = f"install driver {DRIVER} or later; in a container, start it with the GPU (--gpus all)"
+        yield Finding("driver", "problem", "none, though there is an NVIDIA card", remedy)
+    else:
+        yield Finding("driver", "ok", "no NVIDIA card and no driver; decodes on the CPU")
 
 
 def check_cards(machine: Computer) -> Iterator[Finding]:
@@ -154,15 +157,15 @@ def check_cards(machine: Computer) -> Iterator[Finding]:
     version = tuple(card["capability"])
     managed = [one for one in machine.stage("management").get("cards", ()) if one["name"] == card["name"]]
     size = max((one["total"] for one in managed), default=0)
-    yield judged(
-        "card",
-        f"{card['name']}, compute capability {'.'.join(map(str, version))}, "
-        f"{gib(card['free'])} of {gib(card['total'])} free",
-        (version < ENOUGH_SHARED, "problem", "; its shared memory is too small for passes of 64 rows",
-         "use a card of 8.0 (Ampere) or later, or --device cpu"),
-        (card["total"] < USUAL_SHARE * size, "note", f"; the card has {gib(size)}",
-         "a vGPU limit or a MIG slice is in force"),
-    )  # fmt: skip
+    found = f"{card['name']}, compute capability {'.'.join(map(str, version))}, "
+    found += f"{gib(card['free'])} of {gib(card['total'])} free"
+    if version < ENOUGH_SHARED:
+        remedy = "use a card of 8.0 (Ampere) or later, or --device cpu"
+        yield Finding("card", "problem", f"{found}; its shared memory is too small for passes of 64 rows", remedy)
+    elif card["total"] < USUAL_SHARE * size:
+        yield Finding("card", "note", f"{found}; the card has {gib(size)}", "a vGPU limit or a MIG slice is in force")
+    else:
+        yield Finding("card", "ok", found)
     if users := next((one["holders"] for one in managed if one.get("holders")), ""):
         yield Finding("card memory", "note", f"used by {users}", "close them for longer contexts and larger trees")
     if "WSL_DISTRO_NAME" in machine.environment:
@@ -190,29 +193,28 @@ def check_visible_devices(machine: Computer) -> Iterator[Finding]:
     value = machine.environment.get("CUDA_VISIBLE_DEVICES")
     if value is not None and (has_driver(machine) or machine.nvidia_card):
         hidden = value.strip() in ("", "-1", "NoDevFiles")
-        found, remedy = f"CUDA_VISIBLE_DEVICES={value!r}", "unset CUDA_VISIBLE_DEVICES"
-        yield judged("visible cards", found, (hidden, "problem", " hides every card", remedy))
+        found = f"CUDA_VISIBLE_DEVICES={value!r}{' hides every card' * hidden}"
+        yield rated("visible cards", found, "problem", "unset CUDA_VISIBLE_DEVICES", wrong=hidden)
 
 
 def check_memory(machine: Computer) -> Iterator[Finding]:
     free, remedy = machine.memory.free, "enough only for the demo pair; close other programs for more"
-    yield judged(
-        "memory", f"{gib(free)} of {gib(machine.memory.total)} free", (free < LITTLE_MEMORY, "note", "", remedy)
-    )
+    found = f"{gib(free)} of {gib(machine.memory.total)} free"
+    yield rated("memory", found, "note", remedy, wrong=free < LITTLE_MEMORY)
 
 
 def check_folders(machine: Computer) -> Iterator[Finding]:
     for folder in machine.folders:
         remedy = f"make it writable, or set XDG_{folder.name.upper()}_HOME to a folder that is"
         found = f"cannot write to {folder.error}" if folder.error else str(folder.path)
-        yield judged(f"{folder.name} folder", found, (folder.error, "problem", "", remedy))
+        yield rated(f"{folder.name} folder", found, "problem", remedy, wrong=bool(folder.error))
 
 
 def check_demo(machine: Computer) -> Iterator[Finding]:
     demo = machine.stage("demo")
     found = demo["error"] if "error" in demo else f"loads in {demo['seconds']:.1f} s"
     again = "install the project again; the models come with it"
-    yield judged("demo pair", found, ("error" in demo, "problem", "", again))
+    yield rated("demo pair", found, "problem", again, wrong="error" in demo)
 
 
 def check_terminal(machine: Computer) -> Iterator[Finding]:
@@ -222,15 +224,18 @@ def check_terminal(machine: Computer) -> Iterator[Finding]:
         return
     kind, colours = environment.get("TERM", ""), _colours(environment)
     columns, lines = SMALLEST_TERMINAL
-    small = terminal.columns < columns or terminal.lines < lines
-    yield judged(
-        "terminal",
-        f"{terminal.columns}x{terminal.lines}, {kind or 'TERM not set'}, {colours}, {terminal.encoding}",
-        (small, "problem", "", f"make the window at least {columns}x{lines}; 80x24 is comfortable"),
-        (kind in ("", "dumb"), "problem", "", "the app needs cursor control: TERM=xterm-256color, or `ask`"),
-        ("utf" not in terminal.encoding.lower(), "note", "", "lines and bars may show as ?: export LC_ALL=C.UTF-8"),
-        (colours == "16 colours", "note", "", "for the themes' own colours: export TERM=xterm-256color"),
-    )
+    found = f"{terminal.columns}x{terminal.lines}, {kind or 'TERM not set'}, {colours}, {terminal.encoding}"
+    if terminal.columns < columns or terminal.lines < lines:
+        remedy = f"make the window at least {columns}x{lines}; 80x24 is comfortable"
+        yield Finding("terminal", "problem", found, remedy)
+    elif kind in ("", "dumb"):
+        yield Finding("terminal", "problem", found, "the app needs cursor control: TERM=xterm-256color, or `ask`")
+    elif "utf" not in terminal.encoding.lower():
+        yield Finding("terminal", "note", found, "lines and bars may show as ?: export LC_ALL=C.UTF-8")
+    elif colours == "16 colours":
+        yield Finding("terminal", "note", found, "for the themes' own colours: export TERM=xterm-256color")
+    else:
+        yield Finding("terminal", "ok", found)
 
 
 def _colours(environment: Any) -> str:
@@ -243,6 +248,13 @@ def _colours(environment: Any) -> str:
 
 def has_driver(machine: Computer) -> bool:
     return "driver" in machine.stage("management") or "capability" in machine.stage("driver")
+
+
+def refusal(machine: Computer) -> str:
+    """Why a driver that is installed cannot be used; "" where it can, or where there is none."""
+    management, driver = machine.stage("management"), machine.stage("driver")
+    failed = next((one for one in (management, driver) if one.get("refuses")), {})
+    return failed.get("error") or (driver.get("error", "") if has_driver(machine) else "")
 
 
 def driver_cuda(machine: Computer) -> tuple[int, int]:

@@ -43,7 +43,8 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True)
 class Computer:
-    """Everything that the checks read. `probe` has the facts of each stage of probe.py, or its `error`."""
+    """Everything that the checks read. `probe` has the facts of each stage of probe.py, or its `error`; `refuses`: of
+    something that is there, and not that it is missing."""
 
     python: tuple[int, int, int] = (3, 11, 0)
     system: str = "linux"
@@ -93,7 +94,7 @@ def run_probe(command: list[str], limit_s: float) -> dict[str, Facts]:
             stages |= json.loads(line)
     missing = [name for name in probe.STAGES if name not in stages]
     if missing:
-        stages[missing[0]] = {"error": trouble}
+        stages[missing[0]] = {"error": trouble, "refuses": True}
     return stages
 
 

@@ -58,9 +58,12 @@ def management() -> Facts:
 
 
 def driver() -> Facts:
-    """What the driver says of the first card."""
+    """What the driver says of the first card, or why it refuses; raises DeviceError where there is none."""
     calls = cuda_driver.Driver(cuda_driver.find_driver())
-    card, count = cuda_driver.describe_card(calls), calls.call("the cards", calls.api.cuDeviceGetCount)
+    try:
+        card, count = cuda_driver.describe_card(calls), calls.call("the cards", calls.api.cuDeviceGetCount)
+    except DFlashError as error:
+        return {"error": str(error), "refuses": True}
     return {"count": count, "name": card.name, "capability": card.capability, "free": card.free, "total": card.total}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,6 +13,7 @@ from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
 from dflash_core.lab.export import ROWS, check_path, write_rows
+from dflash_tui.application.background import aside
 from dflash_tui.application.faults import fault, keep_trace
 from dflash_tui.application.new_file import new_path
 from dflash_tui.chat.parts import ChatParts
@@ -69,7 +69,7 @@ class Page(Passing, Screen[None]):
 
         async def fill(path: Path) -> None:
             try:
-                await asyncio.to_thread(write, path)
+                await aside(lambda: write(path))
             except DFlashError as error:
                 self.say(error)
             except Exception as error:  # of the library that draws; what was measured is still on the page

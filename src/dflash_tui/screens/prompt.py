@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from textual.content import Content
 
 from dflash_core.errors import DFlashError
+from dflash_tui.application.background import aside
 from dflash_tui.application.session import ConversationLike
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.widgets.dialogs import TextScreen
@@ -33,7 +32,7 @@ class PromptScreen(TextScreen):
 
     async def _show(self, conversation: ConversationLike) -> None:
         try:  # on a thread: a template may take seconds
-            text = await asyncio.to_thread(conversation.preview, self._chat.prompt.whole, self._chat.state.knobs)
+            text = await aside(lambda: conversation.preview(self._chat.prompt.whole, self._chat.state.knobs))
         except DFlashError as error:
             text = str(error)
         cut = f"… {len(text) - LONGEST:,} characters before this\n" if len(text) > LONGEST else ""

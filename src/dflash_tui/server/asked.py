@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from dflash_core.errors import KnobError
 from dflash_core.knobs import Value, spec_of
 from dflash_core.messages import Message
 from dflash_core.text.template_values import JSON, Tools
+from dflash_core.text.tool_calls.schemas import broken
 from dflash_tui.server.request_error import invalid
 
 Choice = Literal["auto", "none", "required"]
@@ -25,6 +26,7 @@ SWITCHES = ("detail", "events", "special")
 GRAMMARS: tuple[Literal["regex", "choice", "lark"], ...] = ("regex", "choice", "lark")
 """Keys of `dflash` that are no knobs: switches, and grammars that the APIs have no field for."""
 MAX_STOPS, MAX_STOP = 16, 256
+Tool = TypeVar("Tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Request(msgspec.Struct, kw_only=True):
         kind, tool = choice_of(choice)
         checked = (at_least_one(value, name) for name, value in limits.items())
         return Asked(
-            tools=tools_of(functions),
+            tools=tools_of(functions, required=kind == "required"),
             choice=kind,
             tool=tool,
             strict=any(one.strict for one in functions),
@@ -160,13 +162,25 @@ def at_least_one(value: int | None, place: str) -> int | None:
     return value
 
 
-def tools_of(functions: Sequence[Function]) -> Tools:
-    """Functions as templates take them, keys in the order of the request. Raises RequestError for one without a
-    name."""
+def by_name(tools: Iterable[tuple[str, Tool]]) -> dict[str, Tool]:
+    """Tools by their names, in the order of the request; one that is sent twice counts once. Raises RequestError where
+    two of one name differ: nobody could tell which of them a call means."""
+    found: dict[str, Tool] = {}
+    for name, tool in tools:
+        if not name.strip():
+            raise invalid("a tool without a name; give it one", "tools")
+        if found.setdefault(name, tool) != tool:
+            raise invalid(f"two different tools are named {name[:40]!r}; give each a name of its own", "tools")
+    return found
+
+
+def tools_of(functions: Sequence[Function], *, required: bool) -> Tools:
+    """Functions as templates take them, keys in the order of the request. `required`: one must be called. Raises
+    RequestError as `by_name`, and for broken parameters."""
     found: list[dict[str, JSON]] = []
-    for at, one in enumerate(functions):
-        if not one.name.strip():
-            raise invalid(f"a tool without a name at tools[{at}]", "tools")
+    for one in by_name((one.name, one) for one in functions).values():
+        if wrong := broken(one.parameters or {}, followed=required or one.strict is True):
+            raise invalid(f"the tool {one.name[:40]!r} has {wrong}", "tools")
         function: dict[str, JSON] = {"name": one.name}
         if one.description is not None:
             function["description"] = one.description

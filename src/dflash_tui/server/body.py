@@ -10,14 +10,13 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
+from dflash_core.damaged import in_words, misread
 from dflash_core.errors import KnobError
-from dflash_tui.server.request_error import RequestError, invalid
+from dflash_tui.server.request_error import RequestError, invalid, too_deep
 
 PATIENCE_S = 60.0
 """How long the next part of a body may take."""
 Decoded = TypeVar("Decoded")
-_MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
-_PLACE = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -67,17 +66,11 @@ def decode(body: bytes, kind: type[Decoded]) -> Decoded:
         if _SURROGATE.search(body):
             msgspec.json.encode(found)  # half a surrogate pair has no UTF-8 form
     except msgspec.ValidationError as error:
-        message = str(error)
-        place = _PLACE.search(message)
-        path = place["path"] if place else None
-        if missing := _MISSING.match(message):
-            path = f"{path}.{missing['name']}" if path else missing["name"]
-            raise invalid(f"{path} is missing: this request needs it", path) from None
-        raise invalid(_PLACE.sub("", message) + (f" at {path}" if path else ""), path or None) from None
+        raise invalid(in_words(error), misread(error)[1] or None) from None
     except KnobError as error:  # of a whole set of knobs, which checks itself
         raise invalid(str(error), "knobs") from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise invalid(f"the body is not valid JSON: {error}") from None
     except RecursionError:
-        raise invalid("the body is nested too deep") from None
+        raise too_deep() from None
     return found

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from dflash_core.log_probs import Drawn, LogProbs
 from dflash_core.text.thinking import ThinkingSplit
@@ -22,8 +22,10 @@ class DrawnText(Text):
 
     tokens: tuple[dict[str, Any], ...] = ()
 
-    def __add__(self, more: Text) -> DrawnText:
-        return DrawnText(self.text + more.text, self.tokens + (more.tokens if isinstance(more, DrawnText) else ()))
+    def with_more(self, more: Sequence[Self]) -> Self:
+        pieces = (self, *more)
+        tokens = tuple(token for one in pieces for token in one.tokens)
+        return replace(self, text="".join(one.text for one in pieces), tokens=tokens)
 
 
 class DrawnTokens:

@@ -20,7 +20,6 @@ from dflash_core.text.tool_calls.answer import AnswerParts, AnswerShape
 from dflash_core.text.tool_calls.forms import Form
 from dflash_core.text.tool_calls.parts import Part
 from dflash_core.turn_stats import TurnReport, TurnStats
-from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.drawn_tokens import DrawnTokens
@@ -77,7 +76,7 @@ class Job:
         self.parts: list[Part] = []
         """All so far."""
         self._lines: list[Line] = []  # that follow the parts of their step
-        self._meter = Meter() if streamed and asked.timings else None
+        self._timings = streamed and asked.timings
 
     def cancel(self) -> None:
         """End the answer within a step, or skip it when its turn comes."""
@@ -164,17 +163,11 @@ class Job:
         if read is not None:
             self._ttft_ms = (time.perf_counter() - self._made) * 1e3
         over = piece.event.stop is not None
-        self._send_parts(self._shape.push(piece.thinking, piece.text), read, self._figures(piece), last=over)
+        figures = answer.stats if self._timings else None
+        self._send_parts(self._shape.push(piece.thinking, piece.text), read, figures, last=over)
         self._send_lines()
         if self._shape.over:
             answer.stop()
-
-    def _figures(self, piece: Piece) -> TurnStats | None:
-        """Those so far, for a client that asked for them."""
-        if (meter := self._meter) is None:
-            return None
-        meter.add(piece)
-        return meter.totals.stats(meter.prefill, meter.decode_s, meter.parts) if meter.prefill is not None else None
 
     def _send_parts(
         self,

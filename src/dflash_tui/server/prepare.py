@@ -24,7 +24,7 @@ from dflash_core.text.tool_calls.forms import tool_grammar
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.job import Prepared
 from dflash_tui.server.normal import normalised
-from dflash_tui.server.request_error import busy, invalid, too_long
+from dflash_tui.server.request_error import busy, invalid, too_deep, too_long
 from dflash_tui.server.sampling import Defaults, knobs_of
 from dflash_tui.server.written import WrittenAnswers
 
@@ -47,8 +47,11 @@ class Preparer:
         self._thread = ThreadPoolExecutor(1, "dflash-render")
 
     async def on_thread(self, work: Callable[[], Result]) -> Result:
-        """Run `work` on the thread of rendering."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        """Run `work` on the thread of rendering. Raises RequestError for schemas and arguments that are too deep."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except RecursionError:
+            raise too_deep() from None
 
     def close(self) -> None:
         """Let the thread end."""

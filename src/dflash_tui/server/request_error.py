@@ -72,6 +72,11 @@ def too_long(needed: int, capacity: int) -> RequestError:
     )
 
 
+def too_deep() -> RequestError:
+    """The refusal of a body whose arrays and objects are nested too deeply to be read, or to be written in a prompt."""
+    return invalid("the body is nested too deeply; send flatter schemas and arguments")
+
+
 def busy(message: str, code: str) -> RequestError:
     """The refusal of what may be sent again in a moment. Never 503: agents send that again at once, many times."""
     return RequestError(429, message, code=code, headers={"retry-after": str(RETRY_S)})

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dflash_core.messages import Call, Message, arguments_of
-from dflash_tui.server.asked import Asked, Function, Request
+from dflash_tui.server.asked import Asked, Function, Request, by_name
 from dflash_tui.server.parts import role_of, string_of, text_of
 from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.written import Thoughts
@@ -64,7 +64,7 @@ _FREE: dict[str, Any] = {"type": "object", "properties": {INPUT_FIELD: {"type": 
 
 def tools_of(request: ResponseRequest) -> Mapping[str, tuple[ToolName, Function]]:
     """The request's tools, by the names that the model knows. Raises RequestError."""
-    return {function.name: (name, function) for name, function in _tools(request.tools, "tools")}
+    return by_name((function.name, (name, function)) for name, function in _tools(request.tools, "tools"))
 
 
 def _tools(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from dflash_core.files import check_regular
 from dflash_tui.application.attach import local
 from dflash_tui.application.attach.engines import usual_urls
 from dflash_tui.application.attach.server import AttachedServer
+from dflash_tui.application.background import aside
 from dflash_tui.application.hub.catalogue import load_catalogue
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.server.settings import ServerSettings, keys_given
@@ -158,7 +158,7 @@ async def _attach(host: ChatParts, rest: str) -> None:
 
 
 async def _list(host: ChatParts) -> None:
-    found = [one for one in await asyncio.to_thread(local.find) if one.url != host.state.serving]
+    found = [one for one in await aside(local.find) if one.url != host.state.serving]
     more = "/attach URL uses one" if found else ""
     await host.transcript.mount(Note("\n".join(local.lines(found)), more, kind="info"))
     host.say("")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 GLOSSARY: Mapping[str, str] = {
-    "tok/s": "tokens of the answer per second, reading the prompt not counted",
+    "tok/s": "tokens of the answer per second, from its first token to its last: reading the prompt is not counted",
     "x plain": "how many times as fast as decoding without drafts",
     "compared from": "how long a turn has to be before it is compared with plain decoding",
     "plain decoding": "the speed without any drafts, one token per step, timed after a prompt of this conversation",
@@ -24,8 +24,8 @@ GLOSSARY: Mapping[str, str] = {
     "position": "how far after the last token a draft stands, from 1",
     "accepted by depth": "of the steps that drafted a position, the share that accepted it",
     "tokens by step": "tokens that each step brought, in the order of the steps",
-    "ms/step": "milliseconds of one step, on average",
-    "time by stage": "where a step's time goes, in milliseconds",
+    "ms/step": "milliseconds from one step to the next, on average: the same time that tok/s counts",
+    "time by stage": "where the time from one step to the next goes, in milliseconds; tok/s counts all of it",
     "stages": "draft: the drafter proposes; tree: candidates become a tree; verify: the target runs over all of it; "
     "accept: the walk along what the target agrees with; commit: caches and states take it over; host: the rest",
     "tokens committed": "how many steps brought so many tokens",

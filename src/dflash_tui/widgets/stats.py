@@ -64,11 +64,10 @@ def figures(
         own = (report.stats, report.mode, report.reason, course(record), lengths, changes)
         return Figures("Last turn", *own, plain, learned, verdict, source)
     event = meter.last or meter.prefill
-    stats = report.stats if report is not None else None
-    if stats is None and meter.prefill is not None:
-        stats = meter.totals.stats(meter.prefill, meter.decode_s, meter.parts)
-        if meter.prefill.mode == "remote":  # its tokens are counted, where they are, without steps
-            stats = replace(stats, tokens=meter.tokens, tokens_per_second=meter.overall_rate)
+    stats = report.stats if report is not None else meter.stats
+    if report is None and stats is not None and meter.prefill is not None and meter.prefill.mode == "remote":
+        # Its tokens are counted, where they are, without steps.
+        stats = replace(stats, tokens=meter.tokens, tokens_per_second=meter.overall_rate)
     mode, reason = (event.mode, event.reason) if event is not None else ("", "")
     return Figures(title, stats, mode, reason, [*meter.rates], [*meter.lengths], (), plain, learned, verdict, source)
 

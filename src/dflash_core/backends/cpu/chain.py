@@ -16,10 +16,9 @@ from dflash_core.backends.base import PREFILL_CHUNK, Logits
 from dflash_core.cache_types import CachePair
 from dflash_core.config import MtpConfig
 from dflash_core.drafters import assistant, mtp
-from dflash_core.drafters.base import DraftLogits, LoadedModel, OpenedModel
+from dflash_core.drafters.base import LoadedModel, OpenedModel
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.draw_noise import likeliest, ranked
-from dflash_core.errors import MismatchError
 from dflash_core.knobs import Knobs
 from dflash_core.models.assistant import Assistant
 from dflash_core.models.kv_cache import grown
@@ -181,9 +180,6 @@ class CpuMtp(LoadedModel[MtpConfig]):
         """Its keys and values are floats whatever `kv` says."""
         return CpuMtpDrafter(self.model)
 
-    def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
-        raise MismatchError(mtp.NEEDS_TOKENS)
-
 
 class CpuAssistant(LoadedModel[AssistantConfig]):
     """A loaded assistant: implements `drafters.base.Draft` and `HostDraft`."""
@@ -197,6 +193,3 @@ class CpuAssistant(LoadedModel[AssistantConfig]):
     def drafter(self, kv: CachePair | None = None) -> CpuAssistantDrafter:
         """It has no keys and values of its own."""
         return CpuAssistantDrafter(self.model)
-
-    def logits(self, features: DraftLogits, anchor: int) -> DraftLogits:
-        raise MismatchError(assistant.NEEDS_KEYS)

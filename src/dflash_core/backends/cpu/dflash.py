@@ -12,9 +12,8 @@ from dflash_core.backends.base import Logits
 from dflash_core.cache_types import CachePair
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.base import LoadedModel, OpenedModel
-from dflash_core.drafters.dflash import capabilities, checked_features
+from dflash_core.drafters.dflash import capabilities
 from dflash_core.drafters.draw_noise import draw_noise, ranked, reranked
-from dflash_core.ids import check_ids
 from dflash_core.knobs import Knobs
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.kv_cache import KVCache
@@ -113,19 +112,6 @@ class CpuDFlash(LoadedModel[DraftConfig]):
 
     def drafter(self, kv: CachePair | None = None) -> CpuDFlashDrafter:
         return CpuDFlashDrafter(self.model, self._target_model, kv)
-
-    def logits(self, features: Logits, anchor: int) -> Logits:
-        return self._behind(features, anchor).logits(int(anchor), 0)
-
-    def _behind(self, features: Logits, anchor: int) -> CpuDFlashDrafter:
-        """A drafter that has seen a context."""
-        array = checked_features(features, len(self.config.target_layers) * self.config.embedding_length)
-        check_ids([anchor], self.target.config.vocab_size)
-        drafter = self.drafter()
-        # Only the features of a context count here, not the tokens that they belong to.
-        rows = torch.from_numpy(array).to(self.model.output_norm.dtype)
-        drafter.observe(range(len(array)), rows)
-        return drafter
 
 
 def load(opened: OpenedModel[DraftConfig], weights: Weights, target: TargetModel, weight_bytes: int) -> CpuDFlash:

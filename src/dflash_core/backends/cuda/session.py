@@ -206,14 +206,6 @@ class CudaSession(SequencePasses):
         with self.device.stream():
             return self.memory.captured.rows[: len(self._tokens)].to("cpu", copy=True).numpy()
 
-    def observe(self, features: Logits) -> None:
-        """Give the drafter the features (n, layers * hidden) of the first n positions, to draft after them without the
-        target."""
-        assert self.drafter is not None, "features need a drafter"
-        assert self.length == 0, "features can be given only to an empty sequence"
-        with self.device.stream():
-            self.drafter.observe(torch.from_numpy(np.ascontiguousarray(features, np.float32)), self.launch)
-
     @property
     def nbytes(self) -> dict[str, int]:
         """Bytes of the sequence, by component of the memory breakdown."""

@@ -46,7 +46,7 @@ AHEAD = 2  # steps that run or are queued while the host reads the previous step
 CALM_MS = 0.5  # more where steps are short: the card has as much work while another thread runs Python
 BUSY_MS = 2.0  # the same before a decision that takes the host long
 MAX_AHEAD = STEP_SLOTS - 2  # the slots of the previous result and of the one that is read are in use
-MAX_IN_FLIGHT = AHEAD * (MAX_DEPTH + 1)  # tokens that queued steps may commit; guards count on it
+MAX_IN_FLIGHT = AHEAD * (MAX_DEPTH + 1)  # tokens that queued steps may commit; LAG of guards is more, by a test
 
 
 def _followed(knobs: Knobs, decision: Decision, limit: int) -> tuple[Knobs, Decision]:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from dflash_core import memory
-from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
@@ -29,7 +28,6 @@ from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.drafters.base import Draft, DraftModel, HostDraft, LoadedModel, OpenedDraft, OpenedModel
-from dflash_core.drafters.dflash import checked_features
 from dflash_core.drafters.several import OpenedSeveral, not_on_a_card
 from dflash_core.errors import OutOfMemoryError, Shortage, UnsupportedError
 from dflash_core.expert_places import possible_layers, tensors_on_host
@@ -44,7 +42,6 @@ from dflash_core.fits import (
     requested_setup,
 )
 from dflash_core.formats.weights import WeightFile
-from dflash_core.ids import check_ids
 from dflash_core.memory import gib
 from dflash_core.progress import Progress
 
@@ -52,24 +49,10 @@ from dflash_core.progress import Progress
 class CudaDraft(LoadedModel[DraftModel]):
     """Implements `drafters.base.Draft`: a drafter that proposes inside the step."""
 
-    def __init__(
-        self, opened: OpenedModel[DraftModel], model: OnDevice, device_target: DeviceTarget, weight_bytes: int
-    ) -> None:
+    def __init__(self, opened: OpenedModel[DraftModel], model: OnDevice, weight_bytes: int) -> None:
         super().__init__(opened, weight_bytes)
-        self.model, self._device_target = model, device_target
+        self.model = model
         self.capabilities = model.capabilities
-
-    def logits(self, features: Logits, anchor: int) -> Logits:
-        return self._behind(features, anchor).draft(int(anchor), 0)
-
-    def _behind(self, features: Logits, anchor: int) -> CudaSession:
-        """A session that has seen a context."""
-        spec = self._device_target.spec
-        array = checked_features(features, len(self.capabilities.captured_layers) * spec.embedding_length)
-        check_ids([anchor], spec.vocab_size)
-        session = CudaSession(self._device_target, self.model, context=len(array))
-        session.observe(array)
-        return session
 
 
 @functools.cache
@@ -212,7 +195,7 @@ class CudaTarget(Target):
         self.footprint.add_draft(opened.file, opened.config, self.draft_type)
         with self._upload("drafter", opened.file, self.draft_type) as upload:
             model = on_device(opened.config, upload, self.model, self.activations)
-        return CudaDraft(opened, model, self.model, self.footprint.draft_bytes)
+        return CudaDraft(opened, model, self.footprint.draft_bytes)
 
     def session(
         self,

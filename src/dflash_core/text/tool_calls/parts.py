@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from itertools import groupby
+from typing import Self, TypeAlias, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +14,9 @@ class Text:
 
     text: str
 
-    def __add__(self, more: Text) -> Text:
-        return Text(self.text + more.text)
+    def with_more(self, more: Sequence[Self]) -> Self:
+        """With the pieces that follow it."""
+        return replace(self, text="".join([self.text, *(one.text for one in more)])) if more else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,13 @@ Part: TypeAlias = Text | Thinking | CallStart | CallArguments | CallEnd | Malfor
 def merged(parts: Iterable[Part]) -> list[Part]:
     """The same parts, with pieces that follow each other joined."""
     joined: list[Part] = []
-    for part in parts:
-        last = joined[-1] if joined else None
-        if isinstance(part, Text) and isinstance(last, Text):
-            joined[-1] = last + part
-        elif isinstance(last, Thinking | CallArguments) and isinstance(part, type(last)):
-            joined[-1] = replace(last, text=last.text + part.text)
+    for _, run in groupby(parts, type):
+        first, *more = run
+        if isinstance(first, Text):
+            joined.append(first.with_more(cast("list[Text]", more)))
+        elif isinstance(first, Thinking | CallArguments):
+            texts = (one.text for one in cast("list[Thinking]", more))
+            joined.append(replace(first, text="".join([first.text, *texts])))
         else:
-            joined.append(part)
+            joined += (first, *more)
     return joined

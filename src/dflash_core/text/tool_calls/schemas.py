@@ -130,6 +130,40 @@ def _kinds(schema: Mapping[str, JSON], root: Mapping[str, JSON], depth: int) -> 
     return found
 
 
+def broken(parameters: Mapping[str, JSON], *, followed: bool) -> str:
+    """What is wrong with the parameters of a tool; "" where nothing is. `followed`: calls must follow them, so no part
+    may be unknown. Else the model only reads them, and may make sense of what they say."""
+    declared = parameters.get("type") or "object"
+    if "object" not in ([declared] if isinstance(declared, str) else _list(declared)):
+        return f"parameters of the type {json.dumps(declared)[:40]}, expected object"
+    fields, required = parameters.get("properties"), parameters.get("required")
+    if fields is not None and not (
+        isinstance(fields, Mapping) and all(isinstance(one, (Mapping, bool)) for one in fields.values())
+    ):
+        return "properties that are not schemas by their names"
+    if required is not None and not (isinstance(required, list) and all(isinstance(one, str) for one in required)):
+        return "a list of required properties that are not names"
+    return _unknown(parameters) if followed else ""
+
+
+def _unknown(schema: JSON) -> str:
+    """A type or a reference that cannot be followed."""
+    nodes = [schema]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, Mapping):
+            declared, reference = node.get("type"), node.get("$ref")
+            for kind in [declared] if isinstance(declared, str) else _list(declared):
+                if isinstance(kind, str) and kind not in KINDS:
+                    return f"the type {kind[:40]!r}, expected one of {', '.join(KINDS)}"
+            if isinstance(reference, str) and not reference.startswith("#"):
+                return f"the reference {reference[:40]!r}, expected one into the schema itself"
+            nodes += [value for key, value in node.items() if key not in ("enum", "const", "default", "examples")]
+        else:
+            nodes += _list(node)
+    return ""
+
+
 def _list(value: JSON) -> Sequence[JSON]:
     return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 

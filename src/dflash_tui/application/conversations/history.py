@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import itertools
 import json
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dflash_core.clean import encodable
@@ -42,9 +46,10 @@ class History:
         if prompt.strip() and self.entries[-1:] != (prompt,):
             self.entries = _newest((*self.entries, prompt))
             try:
-                now = _newest((*self._stored(), prompt))  # with what another app has added
-                with writing(self._file, mode=0o600) as file:
-                    file.write("".join(map(_line, now)).encode())
+                with _locked(self.folder):
+                    now = _newest((*self._stored(), prompt))  # with what another app has added
+                    with writing(self._file, mode=0o600) as file:
+                        file.write("".join(map(_line, now)).encode())
             except OSError as error:
                 self._fail(f"{self._file} cannot be written: {error.strerror}; prompts stay only until the app closes")
         self._place = len(self.entries)
@@ -79,6 +84,26 @@ class History:
         """Only the first problem is reported; later ones are its consequences."""
         if not self._failed:
             self._failed, self.problem = True, problem
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """No other app writes meanwhile. One that was stopped in the middle of writing is not waited for longer than a
+    second. Raises OSError where there can be no such folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        for _ in range(200):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.005)
+            except OSError:  # a file system without locks
+                break
+        yield
+    finally:
+        os.close(lock)
 
 
 def _line(prompt: str) -> str:

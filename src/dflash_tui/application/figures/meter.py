@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from dflash_core.events import Piece, PrefillEvent, StepEvent, TextEvent
 from dflash_core.record import TurnRecord
-from dflash_core.turn_stats import PartTotals, StepTotals
+from dflash_core.turn_stats import StepTotals, TurnStats, TurnTotals
 
 WINDOW_S = 2.0
 
@@ -24,8 +24,7 @@ class Meter:
     started: float = field(default_factory=time.monotonic)
     prefill: PrefillEvent | None = None
     last: StepEvent | None = None
-    totals: StepTotals = field(default_factory=StepTotals)
-    parts: PartTotals = field(default_factory=PartTotals)
+    turn: TurnTotals = field(default_factory=TurnTotals)
     tokens: int = 0
     earlier: int = 0  # positions of the previous turn, until the prompt has been prefilled
     cold: bool = False  # the first turn after a load
@@ -53,7 +52,7 @@ class Meter:
         count = max(event.count - self.tokens, 0) if isinstance(event, TextEvent) else len(event.tokens)
         self.tokens += count
         self.last_at = at
-        self.parts.add(piece)
+        self.turn.add(piece)
         if piece.thinking and not piece.text:
             self.thinking_tokens += count
             self.thinking_until = at
@@ -68,8 +67,16 @@ class Meter:
             self._counted += count
             return
         self.last = event
-        self.totals.add(event)
         self.lengths.append(count)
+
+    @property
+    def totals(self) -> StepTotals:
+        return self.turn.steps
+
+    @property
+    def stats(self) -> TurnStats | None:
+        """The figures so far; None before the prompt has been read."""
+        return self.turn.stats(self.prefill, self.decode_s) if self.prefill is not None else None
 
     @property
     def positions(self) -> int:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from dflash_core.damaged import in_words
 from dflash_core.errors import DFlashError
 from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.toml_file import TomlError, edit_toml
@@ -59,7 +60,7 @@ def tool_server(name: str, value: Any, folder: Path) -> ToolServer:
     try:
         server = msgspec.convert({"name": name, **value}, ToolServer, dec_hook=path)
     except (msgspec.ValidationError, RuntimeError) as error:  # RuntimeError: "~name" of a user that does not exist
-        raise DFlashError(str(error)) from None
+        raise DFlashError(in_words(error)) from None
     if bool(server.command) == bool(server.url):
         both = "both" if server.command else "neither"
         raise DFlashError(f"found {both} of command and url, expected one: a program to start, or an address")

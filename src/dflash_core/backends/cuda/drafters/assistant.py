@@ -37,7 +37,7 @@ from dflash_core.backends.cuda.repack import GROUP, ROWS
 from dflash_core.backends.cuda.target_model import Block, DeviceTarget, residuals_of
 from dflash_core.backends.cuda.target_pass import block_launches
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.drafters.assistant import NEEDS_KEYS, capabilities
+from dflash_core.drafters.assistant import capabilities
 from dflash_core.errors import UnsupportedError
 
 TOKENS = "token_embd.weight"
@@ -212,8 +212,6 @@ class ReadingBranch(Branch):
 
 class Assistant(ChainDrafter):
     """An assistant over one sequence of `context` positions."""
-
-    needs = NEEDS_KEYS
 
     def __init__(
         self, draft: DeviceAssistant, sequence: TargetSequence, context: int, arena: Arena, own: Arena, kv: CachePair

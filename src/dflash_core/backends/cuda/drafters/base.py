@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
@@ -117,10 +115,6 @@ class DeviceDrafter(ABC):
     @abstractmethod
     def commit_launches(self, width: int) -> list[Launch]:
         """Make an accepted path of up to `width` nodes pending."""
-
-    @abstractmethod
-    def observe(self, features: Tensor, launch: Launcher) -> None:
-        """Commit n positions with the features (n, captured layers * hidden)."""
 
     @abstractmethod
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:

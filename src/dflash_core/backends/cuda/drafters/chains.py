@@ -18,7 +18,6 @@ from dflash_core.backends.cuda.launch import Launch, ceil_div
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.rings import Layer
-from dflash_core.errors import MismatchError
 from dflash_core.knobs import MAX_MTP_DEPTH, Knobs
 
 BLOCK = 1 + MAX_MTP_DEPTH  # the root and the tokens of the longest draft
@@ -34,15 +33,13 @@ def join_warps(width: int) -> int:
 
 
 class ChainDrafter(DeviceDrafter):
-    """The part of a drafter that these share. `captured`: the target's last layer. `needs`: what it reads besides
-    features, in a refusal.
+    """The part of a drafter that these share. `captured`: the target's last layer.
 
     `hidden` (slots, width): the target's residual stream after the newest positions; `tokens`: the tokens there;
     position p is in slot p % slots.
     """
 
     block = BLOCK
-    needs: str
 
     def __init__(self, sequence: TargetSequence, width: int, positions: int, cached: Sequence[Layer] = ()) -> None:
         """`width`: of the target's residual stream. `positions`: of the longest sequence, a draft included. `cached`:
@@ -78,10 +75,6 @@ class ChainDrafter(DeviceDrafter):
         ]  # fmt: skip
 
     # ---- Driven from the host ------------------------------------------------------------------------------------
-
-    def observe(self, features: Tensor, launch: Launcher) -> None:
-        """Not supported: the drafter needs more than features. Raises MismatchError."""
-        raise MismatchError(self.needs)
 
     def store(self, rows: Tensor) -> None:
         """Store the target's residual stream (n, hidden) after the last n committed positions."""

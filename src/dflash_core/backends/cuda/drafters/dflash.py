@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
+from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.drafters.base import PENDING_ROWS, DeviceDrafter, Launcher, TargetSequence
 from dflash_core.backends.cuda.drafters.caches import DraftCaches, cache_table, draft_slots
 from dflash_core.backends.cuda.drafters.convolution import ConvolutionRows, DeviceConvolution
@@ -38,7 +38,6 @@ from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.draw_noise import noise_share
 from dflash_core.knobs import Knobs
-from dflash_core.models.norm import rms_norm
 from dflash_core.tree import Candidates
 
 COPY_THREADS = 256
@@ -286,21 +285,6 @@ class DFlash(DeviceDrafter):
         ]  # fmt: skip
 
     # ---- Driven from the host ------------------------------------------------------------------------------------
-
-    def observe(self, features: Tensor, launch: Launcher) -> None:
-        for begin in range(0, len(features), PENDING_ROWS):
-            part = self._normed(features[begin : begin + PENDING_ROWS])
-            self.pending_rows[: len(part)] = (part * HEADROOM).to(self.pending_rows.device)
-            self.state.host["length"] += len(part)
-            self.update_cache(launch)
-
-    def _normed(self, features: Tensor) -> Tensor:
-        """Features (n, captured layers * hidden) with the norm of each layer, if there are any."""
-        norms = self.draft.aux_norm
-        if norms is None:
-            return features
-        taps = features.to(norms.device).view(len(features), *norms.shape)
-        return rms_norm(taps, norms, self.draft.config.rms_eps).flatten(1)
 
     def logits(self, root: int, window: int, at: int | None, head: Head, launch: Launcher) -> Logits:
         """-inf for tokens outside the drafter's vocabulary."""

@@ -37,7 +37,7 @@ from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.target_model import FEED_FORWARDS, DeviceTarget
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.config import MtpConfig
-from dflash_core.drafters.mtp import NEEDS_TOKENS, capabilities
+from dflash_core.drafters.mtp import capabilities
 
 FIRST_PAIR = 1  # there is no pair for token 0
 STEP_ROWS = 1 + BLOCK  # of a step's first pass: the pair that drafts, and those of the previous step's longest path
@@ -94,8 +94,6 @@ class DeviceMtp(OnDevice):
 
 class Mtp(ChainDrafter):
     """A head over one sequence of `context` positions."""
-
-    needs = NEEDS_TOKENS
 
     def __init__(
         self, draft: DeviceMtp, sequence: TargetSequence, context: int, arena: Arena, own: Arena, kv: CachePair

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dflash_core.clean import encodable
+from dflash_core.damaged import in_words
 from dflash_core.errors import FormatError
 from dflash_core.turn_check import check_report
 from dflash_core.turn_stats import TurnReport
@@ -78,7 +79,7 @@ def typed(value: object, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise UnusableError(str(error)) from None
+        raise UnusableError(in_words(error)) from None
 
 
 def packed(value: object) -> bytes:
@@ -110,7 +111,7 @@ def _list(value: object, decoder: msgspec.json.Decoder[tuple[T, ...]]) -> tuple[
     try:
         return parse(value, decoder) if isinstance(value, str) else ()
     except FormatError as error:
-        raise UnusableError(str(error)) from None
+        raise UnusableError(in_words(error)) from None
 
 
 def branches(rows: Sequence[Sequence[object]], leaf: object) -> Branches:
@@ -118,7 +119,7 @@ def branches(rows: Sequence[Sequence[object]], leaf: object) -> Branches:
     try:
         return Branches(map(node, rows), leaf if isinstance(leaf, str) else None)
     except ValueError as error:  # an index that no longer ensures unique ids
-        raise UnusableError(str(error)) from None
+        raise UnusableError(in_words(error)) from None
 
 
 def insert_card(db: sqlite3.Connection, card: Card) -> None:
