@@ -157,7 +157,6 @@ async def test_help_of_a_page_begins_with_its_own_keys(make_app: MakeApp) -> Non
         text = screen_text(app)
         assert "go on with the conversation" in text
         assert "delete it" in text
-        await leave(pilot)
 
 
 async def test_every_action_of_the_table_exists(make_app: MakeApp) -> None:
