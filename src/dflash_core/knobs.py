@@ -67,11 +67,13 @@ class Spec:
             return "on or off"
         if self.kind == "choice":
             return ", ".join(self.choices)
+        return f"{ALLOWED}; N from {self._span()}" if self.kind == "drafting" else self._span()
+
+    def _span(self, kind: str = "") -> str:
+        """The bounds of a number after its `kind`, behind the word that stands for the minimum."""
         bounds = self.minimum + bool(self.words), self.maximum
         low, high = (f"{int(n):,}" if n == int(n) else f"{n:g}" for n in bounds)
-        if self.kind == "drafting":
-            return f"{ALLOWED}; N from {low} to {high}"
-        return " or ".join([*(word for _, word in self.words), f"{low} to {high}"])
+        return " or ".join([*(word for _, word in self.words), f"{kind}{low} to {high}"])
 
     def parse(self, text: str) -> Value:
         """Read a value as a user types it. Raises KnobError."""
@@ -86,8 +88,8 @@ class Spec:
         try:
             return self.check(int(word) if self.kind == "int" else float(word))
         except ValueError:
-            kind = "a whole number" if self.kind == "int" else "a number"
-            raise KnobError(f"{self.name}={text}: expected {kind} from {self.allowed}") from None
+            span = self._span("a whole number from " if self.kind == "int" else "a number from ")
+            raise KnobError(f"{self.name}={text}: expected {span}") from None
 
     def check(self, value: Value) -> Value:
         """Return `value` in the parameter's own type, or raise KnobError with the allowed range."""

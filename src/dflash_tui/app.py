@@ -30,7 +30,7 @@ from dflash_core.clean import lines, one_line
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 from dflash_tui.application.conversations.history import History, data_folder
-from dflash_tui.application.faults import fault, keep_trace
+from dflash_tui.application.faults import at_home, fault, keep_trace
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import Config
@@ -136,7 +136,7 @@ class DFlashApp(App[int]):
         if problems:
             left = len(problems) - MAX_LISTED_PROBLEMS
             more = [f"and {left} more in the log: /log"] if left > 0 else []
-            text = "\n".join([*above, *problems[:MAX_LISTED_PROBLEMS], *more]).replace(str(Path.home()), "~")
+            text = "\n".join([*above, *problems[:MAX_LISTED_PROBLEMS], *more])
             self.notify(text, title=title, severity="warning", timeout=10)
 
     async def on_event(self, event: Event) -> None:
@@ -207,6 +207,7 @@ class DFlashApp(App[int]):
         markup: bool = False,
     ) -> None:
         """Every screen's and widget's `notify` ends here. Messages quote files, so none is parsed as markup."""
+        message = at_home(message)
         self.notices.keep(one_line(f"{title}: {message}" if title else message), error=severity == "error")
         super().notify(lines(message), title=title, severity=severity, timeout=timeout, markup=False)
 

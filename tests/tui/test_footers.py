@@ -10,6 +10,7 @@ from textual.widgets import Input, TextArea
 
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
+from dflash_tui.screens import pages
 from dflash_tui.screens.experiments import TuneScreen
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.plan import PlanScreen
@@ -117,6 +118,22 @@ async def test_steps_name_the_keys_of_the_view_and_the_turns_there_are(make_app:
         await wait_until(pilot, lambda: footer(app) == f"← → Step  Tab View  . Newer  c Colour  {ends}")
         await pilot.press("tab")
         await wait_until(pilot, lambda: footer(app) == f"← → Step  Tab View  . Newer  s All  {ends}")
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("chats", "n New  F1 Help  Esc Back"),
+        ("whatif", "F1 Help  Esc Back"),
+        ("requests", "c Keep prompts  F1 Help  Esc Back"),
+    ],
+)
+async def test_a_page_without_rows_names_no_keys_of_rows(make_app: MakeApp, name: str, keys: str) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await app.push_screen(pages.page(name, app.chat.parts, ""))
+        await wait_until(pilot, lambda: footer(app) == keys)
 
 
 @pytest.mark.parametrize(("key", "screen"), [("f8", TuneScreen), ("ctrl+o", None), ("f3", None)])

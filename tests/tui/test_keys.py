@@ -145,6 +145,20 @@ async def test_help_lists_every_key_and_command(make_app: MakeApp) -> None:
         await leave(pilot)
 
 
+async def test_help_of_a_page_begins_with_its_own_keys(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("ctrl+o")
+        await shows(pilot, "Esc Back")
+        await pilot.press("f1")
+        await wait_until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await shows(pilot, "Esc closes")
+        text = screen_text(app)
+        assert "go on with the conversation" in text
+        assert "delete it" in text
+
+
 async def test_every_action_of_the_table_exists(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:

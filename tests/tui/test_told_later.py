@@ -12,12 +12,13 @@ from textual.widgets._toast import Toast
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
 from dflash_tui.application import log
+from dflash_tui.application.faults import at_home
 from dflash_tui.application.settings.config import Config, Settings
 from dflash_tui.terminal.notices import desktop_notice
 
 from .fake import FakeSession
 from .scenes import answered
-from .support import loaded, shows, wait_until
+from .support import loaded, screen_text, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -33,6 +34,30 @@ async def test_esc_closes_what_is_told_at_the_top_right(make_app: MakeApp) -> No
         await wait_until(pilot, lambda: not app.screen.query(Toast))
         assert app.chat.prompt.text == "typed"
         assert "/data cannot be written" in app.notices.page()
+
+
+async def test_many_warnings_leave_the_prompt_readable(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """However many there are at a start, on the smallest screen."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    app = make_app(
+        config=Config(problems=tuple(f"{tmp_path}/config.toml, line {n}: {'wrong ' * 15}" for n in range(9)))
+    )
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await loaded(pilot)
+        for title in ("Presets", "Data folder", "Trace"):
+            app.chat.notify(f"{tmp_path}/{title}: {'cannot be read ' * 8}", title=title, timeout=600)
+        await shows(pilot, "Settings and log", "~/config.toml, line 0", "and 7 more in the log", "~/Presets:")
+        app.chat.prompt.text = "what I type " * 6
+        await shows(pilot, ("what I type " * 6).strip())
+        assert str(tmp_path) not in screen_text(app)
+
+
+@pytest.mark.parametrize(("home", "shown"), [("/home/me", "~/x and /home/men"), ("/", "/home/me/x and /home/men")])
+def test_a_home_is_shown_as_one_sign(monkeypatch: pytest.MonkeyPatch, home: str, shown: str) -> None:
+    monkeypatch.setenv("HOME", home)
+    assert at_home("/home/me/x and /home/men") == shown
 
 
 @pytest.mark.parametrize(

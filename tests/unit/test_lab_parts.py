@@ -13,7 +13,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.lab.diff import diff
 from dflash_core.lab.experiment import Case, default_repeats
 from dflash_core.lab.whatif import MIN_STEPS, Cost, StepTimes
-from dflash_tui.application.lab_request import Options, parse_ab, parse_sweep
+from dflash_tui.application.lab_request import Options, parse_ab, parse_options, parse_sweep
 from dflash_tui.text.plot import Mark, plot
 from support.measured import PAIR
 from support.turns import step_of, tree_of
@@ -137,6 +137,12 @@ def test_requests() -> None:
     assert axes == parse_sweep("drafting=plain,chain=7,tree=22,auto=40 p_min=0,0.3")[0], "as screens write sizes"
     (a, b), _ = parse_ab("drafting=tree 8 | drafting=auto p_min=0.2", Knobs(), PAIR)
     assert [a.knobs.drafting, b.knobs.p_min] == ["tree 8", 0.2]
+    assert [a.label, b.label] == ["drafting=tree 8", "drafting=auto p_min=0.2"]
+    (a, b), _ = parse_ab("tree 8 p_min 0.1 | chain", Knobs(), PAIR)
+    assert [a.knobs.drafting, a.knobs.p_min, b.knobs.mode] == ["tree 8", 0.1, "chain"], "a drafting needs no name"
+    (axis,), _ = parse_sweep("plain, tree 8, auto up to 40")
+    assert (axis.name, axis.values) == ("drafting", ("plain", "tree 8", "auto up to 40"))
+    assert parse_sweep("budget=4, 8")[0][0].values == (4, 8)
     (a, b), options = parse_ab("repeats=8", Knobs(), PAIR)
     assert (a.label, b.label, options.repeats) == ("drafting=chain", "drafting=tree", 8)
 
@@ -149,11 +155,19 @@ def test_requests() -> None:
         ("budget=4..8 budget=9", "budget is given twice"),
         ("budget='4", "quotation mark is not closed"),
         ("repeats=2", "expected one or two"),
+        ("drafting=auto up to 400", "drafting=auto up to 400: expected auto,"),
+        ("seed=abc", "^seed=abc: expected random or a whole number from 0 to "),
     ],
 )
 def test_refused_requests(text: str, message: str) -> None:
     with pytest.raises(KnobError, match=message):
         parse_sweep(text)
+
+
+def test_an_option_that_is_none_is_quoted_as_typed() -> None:
+    for text in ("/sweep", "prompt=x"):
+        with pytest.raises(KnobError, match=f"^{text}: expected repeats=, prompts=, samples=$"):
+            parse_options(text)
 
 
 def test_what_is_measured_on(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
+from dflash_core.drafting import canonical
 from dflash_core.errors import KnobError
 from dflash_core.knobs import Knobs, Spec, Value, described, parse_settings, spec_of
 from dflash_core.limits import Limits
@@ -78,9 +79,16 @@ def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
 
 
 def joined(words: Sequence[str]) -> list[str]:
-    """Words with an equals sign each: two words without one are joined."""
-    rest = iter(words)
-    return [word if "=" in word else f"{word}={next(rest, '')}" for word in rest]
+    """Words `name=values`: two words without an equals sign are joined, and a drafting alone is named."""
+    out, rest = list[str](), iter(words)
+    for word in rest:
+        while word.endswith(",") and (more := next(rest, "")):
+            word += more
+        if all(map(canonical, word.split(","))):
+            out.append(f"drafting={word}")
+        else:
+            out.append(word if "=" in word else f"{word}={next(rest, '')}")
+    return out
 
 
 def settings(axes: Sequence[Axis], base: Knobs, limits: Limits) -> tuple[Arm, ...]:
@@ -166,9 +174,10 @@ def parse_pair(text: str, base: Knobs, limits: Limits) -> tuple[Arm, Arm]:
     left, bar, right = (text.strip() or TREE_OR_CHAIN).partition("|")
     if not bar:
         left, right = "", left
-    a, b = (_setting(side.split(), base, limits) for side in (left, right))
+    sides = [[word for word in side.split(" ") if word] for side in (left, right)]
+    a, b = (_setting(words, base, limits) for words in sides)
     if not bar:
-        names = [word.partition("=")[0] for word in right.split()]
+        names = [word.partition("=")[0] for word in sides[1]]
         a = Arm(", ".join(described(base, names)) + " (now)", base)
     if a.knobs == b.knobs:
         raise KnobError(f"both settings are the same ({a.label}); give two that differ, for example {TREE_OR_CHAIN}")
@@ -179,6 +188,7 @@ def _setting(words: list[str], base: Knobs, limits: Limits) -> Arm:
     if wrong := [word for word in words if "=" not in word]:
         raise KnobError(f"{wrong[0]}: expected NAME=VALUE, for example {TREE_OR_CHAIN}")
     changes = dict(word.split("=", 1) for word in words)
-    arm = Arm(" ".join(words) or "now", base.replace(**parse_settings(changes)))
+    label = " ".join(" ".join(words).split())  # a size is behind a no-break space
+    arm = Arm(label or "now", base.replace(**parse_settings(changes)))
     check(arm, frozenset(changes), limits)
     return arm

@@ -1,7 +1,8 @@
-"""Errors in words: what happened and what to do next; the trace of a fault of the program goes to a file."""
+"""Errors and paths in words: what happened and what to do next; the trace of a fault of the program goes to a file."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from dflash_core.clean import lines, one_line
@@ -32,6 +33,15 @@ def is_final(error: Exception) -> bool:
 
 def fault(error: BaseException) -> str:
     return one_line(f"fault in the program: {type(error).__name__}: {error}", MESSAGE)
+
+
+def at_home(text: str) -> str:
+    """`text` for display, with ~ for the user's home in its paths."""
+    try:
+        home = str(Path.home())
+    except RuntimeError:  # no home is known
+        return text
+    return text if home == os.sep else text.replace(home + os.sep, f"~{os.sep}")
 
 
 def keep_trace(trace: str, folder: Path) -> str:

@@ -66,20 +66,22 @@ def parse_options(text: str) -> Options:
     """Options without a range. Raises KnobError."""
     unknown, options = _words(text)
     if unknown:
-        raise KnobError(f"{unknown[0]}: expected {', '.join(f'{name}=' for name in OPTIONS)}")
+        raise KnobError(f"{unknown[0].rstrip('=')}: expected {', '.join(f'{name}=' for name in OPTIONS)}")
     return _options(options)
 
 
-# Sizes of drafting as screens write them, tree 22 or auto up to 22; in a list of words an equals sign stands there.
-_WITH_SIZE = re.compile(r"\b(tree|chain|auto)(?: up to)? +(?=\d)")
+# Sizes of drafting as screens write them, tree 22 or auto up to 22: their spaces do not separate words.
+_WITH_SIZE = re.compile(r"\b(?:tree|chain|auto(?: up to)?) +(?=\d)")
+_NO_BREAK = "\u00a0"
 
 
 def _words(text: str) -> tuple[list[str], list[str]]:
     """Split `name=value` pairs into settings and options; no name may occur twice."""
     try:
-        words = joined(shlex.split(_WITH_SIZE.sub(r"\1=", text)))
+        found = shlex.split(_WITH_SIZE.sub(lambda size: size[0].replace(" ", _NO_BREAK), text))
     except ValueError:
         raise KnobError("a quotation mark is not closed; close it, or leave it out") from None
+    words = joined(found)
     names = [word.partition("=")[0] for word in words]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

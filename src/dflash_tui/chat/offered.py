@@ -13,6 +13,7 @@ from dflash_core.clean import one_line
 from dflash_core.memory import gib
 from dflash_tui.application import smollm2
 from dflash_tui.application.amounts import short
+from dflash_tui.application.faults import at_home
 from dflash_tui.application.finding import Finding, Question
 from dflash_tui.application.hub.catalogue import Catalogue, Pair
 from dflash_tui.application.hub.files import begun_words
@@ -35,17 +36,16 @@ DIM = "$foreground 75%"
 Part = tuple[str, str]  # a text and its style
 
 
+def _shown(path: Path) -> str:
+    return one_line(at_home(str(path)))
+
+
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
     """A drafter that a target may get: in words, and as it is loaded."""
 
     words: str
     draft: Path | None
-
-
-def at_home(path: Path) -> str:
-    home = Path.home()
-    return one_line(f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path))
 
 
 def choices(one: Found) -> list[ModelChoice]:
@@ -82,7 +82,7 @@ def colour(fit: FitCheck) -> str:
 def beside(one: Found, drafters: Sequence[ModelChoice], chosen: ModelChoice | None, fit: FitCheck | None) -> Content:
     """The details of a model; Enter takes the drafter `chosen`."""
     header = one.header
-    parts: list[tuple[str, str] | str] = [(f"{one_line(header.title)}\n", "bold"), (f"{at_home(one.path)}\n\n", DIM)]
+    parts: list[tuple[str, str] | str] = [(f"{one_line(header.title)}\n", "bold"), (f"{_shown(one.path)}\n\n", DIM)]
     facts = {
         "found in": (one.where, ""),
         "architecture": (header.architecture, ""),
@@ -154,7 +154,7 @@ class Offered:
                 # The fit comes first, so the same number of positions is not repeated.
                 shown = replace(one, context=0) if fit is not None and not fit.short and not fit.why else one
                 gone = one.gone()
-                where = [(f"{at_home(gone)} is not there", "$error")] if gone is not None else fitting(fit)
+                where = [(f"{_shown(gone)} is not there", "$error")] if gone is not None else fitting(fit)
                 yield row(id, one.name, [*where, (one_line(shown.words), DIM)])
 
     def _files(self, words: tuple[str, ...]) -> Iterator[Option]:

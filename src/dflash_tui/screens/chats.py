@@ -37,6 +37,9 @@ class _List(OptionList):
     HELP = "↑ and ↓ choose a conversation, Enter opens it, / searches."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select", "Open")]
 
+    def hint(self, action: str, label: str) -> str:
+        return "" if action == "select" and self.highlighted is None else label
+
 
 class ChatsScreen(Page):
     """The list and, if the terminal is wide enough, the end of the chosen conversation next to it."""
@@ -147,7 +150,7 @@ class ChatsScreen(Page):
             return label if self._deleted is not None else ""
         if isinstance(self.focused, Input):
             return label if action in ("back", "help") else ""
-        return label if self._entries or action not in ("rename", "export", "delete") else ""
+        return label if self._entries or action not in ("search", "rename", "export", "delete") else ""
 
     def _refuses(self) -> bool:
         """Tell the user, if the present conversation cannot be changed now."""
@@ -236,3 +239,6 @@ class _Search(Input):
         Binding("down", "screen.to_list", show=False),
         Binding("enter", "submit", "To the list"),
     ]
+
+    def hint(self, action: str, label: str) -> str:
+        return "" if action == "submit" and self.screen.query_one(_List).highlighted is None else label

@@ -11,13 +11,14 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 
+from dflash_core.clean import one_line
 from dflash_core.memory import gib
+from dflash_tui.application.faults import at_home
 from dflash_tui.application.fetching import Fetching, about
 from dflash_tui.application.hub.catalogue import Pair
 from dflash_tui.application.hub.files import fetched
 from dflash_tui.application.hub.fitting import by_size
 from dflash_tui.chat.downloads import KEY, in_background
-from dflash_tui.chat.offered import at_home
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.text.bars import bar
 from dflash_tui.widgets.dialogs import BACK, KeyHints
@@ -96,7 +97,7 @@ class GetScreen(ModalScreen[bool]):
             parts += [f"{gib(one.size):>9}  ", (f"{one.where}\n", DIM)]
         if it.files:
             self._fits = self._fits or by_size(it.size)
-            parts += [(f"{gib(it.size):>9}  ", "bold"), (f"in all, into {at_home(it.folder)}\n", DIM)]
+            parts += [(f"{gib(it.size):>9}  ", "bold"), (f"in all, into {one_line(at_home(str(it.folder)))}\n", DIM)]
             parts.append((f"{self._fits}\n", "$success" if self._fits.startswith("fits") else "$error"))
         return Content.assemble(*parts, "\n", *self._state())
 

@@ -59,7 +59,7 @@ class HelpScreen(Passing, TextScreen):
         if self._about:
             parts += [("Here\n", "bold $primary"), f" {retold(self._about, self.app)}\n\n"]
         parts.append(("Keys\n", "bold $primary"))
-        for one in actions_of(self.app):
+        for one in sorted(actions_of(self.app), key=lambda one: one.scope != self._scope):
             here = one.scope == self._scope or (one.id.startswith("app.") and one.id != "app.help")
             if here and one.shown and offered(one, self._without):
                 parts += _row(one.shown, one.help, width)

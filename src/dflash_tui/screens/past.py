@@ -36,7 +36,8 @@ class PastScreen(LabScreen):
         self._rows: tuple[MeasuredRow, ...] = ()
 
     def body(self) -> Iterable[Widget]:
-        yield Static("" if self._all else "Nothing measured yet: F8 in the chat tunes.", id="past-words")
+        none = "" if self._all else "Nothing measured yet: F8 in the chat tunes."
+        yield Static(none, id="past-words", classes="words")
         yield Vertical(Rows(*LIST, id="past-list"), Rows(*SETTINGS, id="past-rows"), classes="lab-body")
 
     def on_mount(self) -> None:

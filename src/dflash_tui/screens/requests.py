@@ -70,8 +70,8 @@ class RequestsScreen(RowsScreen):
 
     def hint(self, action: str, label: str) -> str:
         """The footer's label of an action. Presets and measurements of a server's requests are not this program's."""
-        here = not self.chat.state.attached or action not in ("preset", "keep", "tune")
-        return super().hint(action, label) if here else ""
+        no = ("preset", "keep", "tune") if self.chat.state.attached else () if self._listed else ("preset", "tune")
+        return "" if action in no else super().hint(action, label)
 
     def _refused(self) -> bool:
         """Whether the model is on a server; then the user reads so."""

@@ -7,6 +7,7 @@ from textual import on
 
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
+from dflash_tui.application.faults import at_home
 from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.tools.offered import needs
 from dflash_tui.chat.tools import NONE
@@ -34,7 +35,8 @@ class ToolsScreen(RowsScreen):
         except DFlashError as error:
             return str(error)
         if not self.chat.state.settings.servers:
-            return NONE.format(path=user_file())
+            none = at_home(NONE.format(path=user_file()))
+            return f"{none[:1].upper()}{none[1:]}."
         session = self.chat.state.session
         note = session.conversation.tools_note if session is not None else ""
         usual = "A call is shown and asked about first, unless it is allowed."

@@ -101,8 +101,8 @@ class WhatIfScreen(LabScreen):
             self.draw()
 
     def hint(self, action: str, label: str) -> str:
-        if self.chat.state.attached and action in ("exact", "measure"):
-            return ""
+        if self.record is None or (self.chat.state.attached and action in ("exact", "measure")):
+            return label if action in ("back", "help") else ""
         return label if action == "back" and self._then == self._estimated else super().hint(action, label)
 
     @property

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dflash_core.files import writing
+from dflash_tui.application.faults import at_home
 
 _COMMANDS = (
     ("WAYLAND_DISPLAY", ("wl-copy",)),
@@ -42,8 +43,7 @@ def copied(text: str, what: str, folder: Path, environment: Mapping[str, str] = 
             file.write(text.encode(errors="replace"))
     except OSError as error:
         return f"sent {what} to the terminal, which may have no clipboard; {path} cannot be written: {error.strerror}"
-    shown = str(path).replace(str(Path.home()), "~", 1)
-    return f"sent {what} to the terminal; if its clipboard is without it: {shown}"
+    return f"sent {what} to the terminal; if its clipboard is without it: {at_home(str(path))}"
 
 
 def _to_desktop(text: str, environment: Mapping[str, str]) -> bool:
