@@ -325,6 +325,12 @@ def test_sizes_that_are_none(text: str) -> None:
         parse_bytes(text)
 
 
+@pytest.mark.parametrize("text", ["24", "8 B", "1.5"])
+def test_a_size_without_its_unit(text: str) -> None:
+    with pytest.raises(KnobError, match=r"bytes of memory, expected a unit, such as [\d.]+GiB or [\d.]+MiB"):
+        parse_bytes(text)
+
+
 @pytest.mark.parametrize("option", ["--memory", "--vram-limit"])
 def test_no_memory_at_all_is_one_line(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
