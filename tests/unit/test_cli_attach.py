@@ -22,7 +22,7 @@ def test_without_an_address_it_lists_what_answers(
     assert capsys.readouterr().out == f"{server.url}  vLLM: test-model\n"
     assert main(["--attach"]) == 1  # it has ended
     shown = capsys.readouterr()
-    assert ("", True) == (shown.out, "nothing answers on the usual ports" in shown.err)
+    assert (shown.out, "nothing answers on the usual ports" in shown.err) == ("", True)
 
 
 @pytest.mark.parametrize(
