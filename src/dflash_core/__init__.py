@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from dflash_core.engine import Engine, load_pair
     from dflash_core.loading import load_draft, load_target
 
-__all__ = ["Conversation", "Engine", "Knobs", "load_draft", "load_pair", "load_target"]
+__all__ = ["Conversation", "DFlashError", "Engine", "Knobs", "load_draft", "load_pair", "load_target"]
 
 _LAZY = {
     "Conversation": "conversation", "Engine": "engine", "load_draft": "loading", "load_pair": "engine",

@@ -254,7 +254,12 @@ def requested_setup(estimator: MemoryEstimator, context: int | None, kv: str, av
     option = next(chosen, options[0])
     # With some experts in main memory, the card caches those that are used most: best of all layers.
     layers = estimator.layers_on_host(fewest_layers(estimator, option, limits))
-    found = settled(estimator, replace(option, experts=layers), available)
+    return as_loaded(estimator, replace(option, experts=layers), available)
+
+
+def as_loaded(estimator: MemoryEstimator, setup: Setup, available: int) -> Setup:
+    """`setup` as a load chooses rows and trees, and the experts that the card caches, in `available` bytes."""
+    found = settled(estimator, setup, available)
     free = available - estimator.spare(available) - total(estimator, found)
     return estimator.with_cache(found, free) if free > 0 else found
 
@@ -321,23 +326,24 @@ def remedies(estimator: MemoryEstimator, short: MemoryPlan) -> list[Remedy]:
 
     Where only a shorter context helps, the cheapest change that allows one.
     """
-    setup, available, found = short.setup, short.available, list[Remedy]()
+    setup, available, found = short.setup, short.available, list[Setup]()
     options = [*estimator.choices(setup)]
     if shorter := short.context_that_fits[setup.kv]:
         options.append(replace(setup, context=shorter))
     options.sort(key=lambda option: cost(option, setup))
 
     def remedy(option: Setup) -> Remedy:
-        taken = total(estimator, option)
-        return Remedy(option, taken, short.total - taken)
+        loaded = as_loaded(estimator, option, available)
+        taken = total(estimator, loaded)
+        return Remedy(loaded, taken, short.total - taken)
 
     for option in options:
-        if len(found) < MAX_REMEDIES and not any(_includes(option, one.setup, setup) for one in found):
-            found += [one for one in [remedy(option)] if one.total <= available]
+        if len(found) < MAX_REMEDIES and not any(_includes(option, one, setup) for one in found):
+            found += [option] if total(estimator, option) <= available else []
     for option in options if not found else []:
         if total(estimator, replace(option, context=CONTEXT_STEP)) <= available:
             return [remedy(replace(option, context=longest_context(estimator, option, available)))]
-    return found
+    return [remedy(one) for one in found]
 
 
 def cost(option: Setup, setup: Setup) -> float:

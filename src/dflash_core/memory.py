@@ -14,6 +14,7 @@ from dflash_core.errors import Code, KnobError, OutOfMemoryError, Shortage
 
 OTHERS = "other processes"  # the component of other processes
 EXPERT_PLACES = ("card", "host", "auto")
+MIN_BYTES = 512  # what is less was meant as another unit
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
 
@@ -91,9 +92,12 @@ def weights_detail(layers: int, host_bytes: int, experts: HostExperts) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of a size such as 24GiB, 24G, 512MiB or a plain number of bytes. Raises KnobError."""
+    """Bytes of a size such as 24GiB, 24G, 512MiB or a plain number of bytes; a small one lacks its unit. Raises
+    KnobError."""
     match = _SIZE.fullmatch(text.strip())
     count = float(match[1]) * _UNITS[match[2].lower()] if match else 0
+    if match and 1 <= count < MIN_BYTES:
+        raise KnobError(f"{text}: {count:g} bytes of memory, expected a unit, such as {match[1]}GiB or {match[1]}MiB")
     if not 1 <= count < 1 << 60:
         raise KnobError(f"found {text!r}, expected an amount of memory above 0, such as 24GiB or 800MiB")
     return int(count)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import GEN_CLOSED, GEN_RUNNING, getgeneratorstate
 
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import (
@@ -21,7 +23,7 @@ from dflash_core.backends.base import (
 )
 from dflash_core.backends.guarded import guarded_step, watched
 from dflash_core.constraints.base import Constraint
-from dflash_core.errors import Code, ContextError, OutOfMemoryError
+from dflash_core.errors import Code, ContextError, DFlashError, OutOfMemoryError
 from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
 from dflash_core.guards.turn import TurnGuard
 from dflash_core.ids import check_ids
@@ -36,7 +38,8 @@ from dflash_core.turn_stats import FoundRow
 
 
 class Runner:
-    """Runs answers on one session, one at a time. Only `cancel` may be called from another thread."""
+    """Runs answers on one session, one at a time; `generate` refuses a second one of another thread. Only `cancel` may
+    be called from another thread."""
 
     def __init__(
         self,
@@ -61,6 +64,8 @@ class Runner:
         self._checkpoints: list[Checkpoint] = []  # shortest first
         self._cancelled = threading.Event()
         self._changed: Knobs | None = None
+        self._starting = threading.Lock()
+        self._newest: tuple[weakref.ref[Generator[Event, None, None]], threading.Thread] | None = None
 
     @property
     def limits(self) -> Limits:
@@ -138,18 +143,18 @@ class Runner:
         because the next prompt will share that much; `on_prefill(done, total)` follows the prompt; `sinks`: tokens at
         the beginning that an attention window always shows, 64 at least. Positions that were read under another window
         are read again where they saw other positions. `ends`: ids that end this answer beside the stop tokens.
-        Raises ContextError for a prompt that does not fit, and KnobError for what the device does not support.
+        An earlier answer of this thread that was left unfinished ends, as cancelled.
+        Raises ContextError for a prompt that does not fit, KnobError for what the device does not support, and
+        DFlashError while another thread answers.
         """
         ids = check_ids(ids, self.vocab_size)
         if len(ids) >= self.context_length:
             found = f"the prompt has {len(ids):,} tokens, the context holds {self.context_length:,} with the answer"
             raise ContextError(f"{found}; shorten the prompt or start a new conversation")
-        self._cancelled.clear()
-        self._changed = None
         knobs, stops = knobs.fixed(), self.stop_ids | frozenset(ends)
         window = AttentionWindow.of(knobs.attention_window, sinks)
 
-        def answer() -> Iterator[Event]:
+        def answer() -> Generator[Event, None, None]:
             decoder = self.session.decoder(
                 AnswerOptions(knobs, stops, self.context_length, self.policy, constraint, log_probs)
             )
@@ -193,7 +198,26 @@ class Runner:
                 if self.snapshots is not None and self._committed and not self._scratch:
                     self.snapshots.prepare(self.session, self._committed, self._window)
 
-        return answer()
+        with self._starting:
+            self._end_earlier()
+            self._cancelled.clear()
+            self._changed = None
+            begun = answer()
+            self._newest = weakref.ref(begun), threading.current_thread()
+        return begun
+
+    def _end_earlier(self) -> None:
+        """End an answer that was left unfinished: two at a time would write over each other's session."""
+        earlier = self._newest[0]() if self._newest is not None else None
+        if self._newest is None or earlier is None or (state := getgeneratorstate(earlier)) == GEN_CLOSED:
+            return
+        thread = self._newest[1]
+        if state == GEN_RUNNING or (thread is not threading.current_thread() and thread.is_alive()):
+            raise DFlashError(
+                "another thread is answering with this engine; wait until it has ended, or give each thread its own:"
+                " Engine(target, load_draft(path, target))"
+            )
+        earlier.close()
 
     def _steps(self, decoder: StepDecoder, guard: TurnGuard | None, stop: Stop | None) -> Iterator[StepEvent]:
         while stop is None and not self._cancelled.is_set():

@@ -178,7 +178,8 @@ class _Reader:
         with open_input(self.path) as file:
             data = magic = file.read(2)
             if magic != GZIP:
-                raise TraceError(f"{self.path}: not a trace: it begins with {quoted(magic)}, expected gzip; {INSTEAD}")
+                found = f"it begins with {quoted(magic)}" if magic else "it is empty"
+                raise TraceError(f"{self.path}: not a trace: {found}, expected gzip; {INSTEAD}")
             while data and not gzip.eof:
                 try:
                     text = gzip.decompress(data)

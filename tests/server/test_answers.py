@@ -45,6 +45,8 @@ def test_models_are_listed(server: Running) -> None:
     assert server.openai().models.retrieve("demo").id == "demo"
     (listed,) = server.anthropic().models.list().data
     assert (listed.id, listed.display_name, listed.type) == ("demo", "demo", "model")
+    with server.http() as http:
+        assert http.get("/v1/models/").json() == http.get("/v1/models").json()
 
 
 def test_a_chat_is_what_the_decoder_says(server: Running) -> None:

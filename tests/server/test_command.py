@@ -18,6 +18,7 @@ from dflash_tui.cli.command_line import main
 from dflash_tui.cli.options import build_parser
 from dflash_tui.server.recipes import RECIPES, written
 from dflash_tui.server.request_log import RequestLog
+from dflash_tui.server.settings import ServerSettings
 from support import demo_pair
 from support.processes import run_python
 from support.serving import running
@@ -86,10 +87,22 @@ def test_recipes_name_the_server_and_its_model(capsys: pytest.CaptureFixture[str
         found = json.loads("\n".join(line for line in lines if not line.startswith("#")))
         assert found["provider"]["dflash"]["models"]["demo"]["limit"]["context"] == 2048
     assert main(["connect", "claude", "--url", server.address]) == 0
-    assert "no server answers" in capsys.readouterr().err
+    assert "does not answer" in capsys.readouterr().err
     assert main(["connect"]) == 0
     assert "claude" in capsys.readouterr().out
-    assert main(["connect", "claude", "--url", "file:///etc/passwd"]) == 1
+    for url in ("file:///etc/passwd", "http://h:99999", ""):
+        assert main(["connect", "claude", "--url", url]) == 1
+        assert "expected an address such as" in capsys.readouterr().err
+    assert main(["connect", "claude", "--url", server.address, "--key", "secret\n"]) == 1
+    told = capsys.readouterr().err
+    assert "characters that a header cannot carry" in told
+    assert "secret" not in told
+
+
+def test_a_server_that_wants_a_key_is_told_from_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with running(demo_pair.new_engine(), ServerSettings(port=0, keys=("k1",))) as server:
+        assert main(["connect", "claude", "--url", server.address]) == 0
+    assert f"note: {server.address}: it needs a key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -21,7 +21,8 @@ def test_without_an_address_it_lists_what_answers(
         assert main(["--attach"]) == 0
     assert capsys.readouterr().out == f"{server.url}  vLLM: test-model\n"
     assert main(["--attach"]) == 1  # it has ended
-    assert "nothing answers on the usual ports" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert (shown.out, "nothing answers on the usual ports" in shown.err) == ("", True)
 
 
 @pytest.mark.parametrize(

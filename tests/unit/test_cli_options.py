@@ -181,6 +181,8 @@ def test_several_drafters_by_a_plus_or_by_repeating(asked: list[Any], argv: list
         (["--demo", "--draft", "x.gguf"], "--demo brings its own target and drafter"),
         (["--demo", "--draft", "nope"], "no drafter 'nope'; the demo pair has dflash, dflash2, mtp, ngram"),
         (["--demo", "--draft", "mtp+swa"], "no drafter 'swa'; the demo pair has dflash, dflash2, mtp, ngram"),
+        (["--demo", "--draft", "mtp+"], "--draft mtp+: a plus without a drafter beside it; expected names joined"),
+        (["--target", "x.gguf", "--draft", "+"], "--draft +: a plus without a drafter beside it"),
         (["--draft", "x"], "--draft needs the --target"),
         (["--json"], "--json needs a command"),
         (["--frobnicate"], "unrecognized arguments"),

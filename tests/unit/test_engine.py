@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,8 +103,8 @@ def test_a_missing_layer_is_refused() -> None:
         target().hidden([1], layers=[])
 
 
-@pytest.mark.parametrize("ids", [[], [-1], [768], [3, 100_000]])
-def test_ids_outside_the_vocabulary_are_refused(ids: list[int]) -> None:
+@pytest.mark.parametrize("ids", [[], [-1], [768], [3, 100_000], "a text", [1.5], None])
+def test_ids_outside_the_vocabulary_are_refused(ids: Any) -> None:
     refusing: list[Callable[[], object]] = [
         lambda: target().logits(ids),
         lambda: target().hidden(ids, [0]),

@@ -116,6 +116,7 @@ def test_files_of_the_command_line(folder: Path, monkeypatch: pytest.MonkeyPatch
         ("gone", "gone: no such file; give the path"),
         ("*.rs", "*.rs: no file has such a name; give the path"),
         ("src", "src is a folder; name files in it: src/*.py"),
+        ("", "a file without a name; give the path of a text file"),
         ("pipe", "pipe is a FIFO"),
     ):
         with pytest.raises(MentionError) as refused:

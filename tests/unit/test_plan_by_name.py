@@ -66,6 +66,20 @@ def test_pairs_are_planned_by_their_names(name: str, capsys: pytest.CaptureFixtu
         assert found["context_beside_a_desktop"][kv] <= context
 
 
+def test_a_remedy_can_be_planned_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """n-grams in place of a pair's own drafter too; another drafter is refused, not left out of the plan."""
+    words = ["plan", "--target", "qwen3-14b", "--memory", "12GiB", "--context", "512"]
+    assert main([*words, "--json"]) == 0
+    remedies = {one["options"]: one["total"] for one in json.loads(capsys.readouterr().out)["remedies"]}
+    assert list(remedies) == ["--draft-type q4_0", "--draft ngram"]
+    for options, total in remedies.items():
+        assert main([*words, *options.split(), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["fits"], found["total"]) == (True, total)
+    assert main([*words, "--draft", "mtp"]) == 1
+    assert "planned with its own drafter or with ngram; dflash-tui get qwen3-14b" in capsys.readouterr().err
+
+
 def test_a_plan_names_what_it_assumes(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["plan", "--target", "qwen3.8-27b", "--memory", "24GiB", "--context", "131072"]
     assert main(argv) == 0

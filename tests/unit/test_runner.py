@@ -11,7 +11,7 @@ import pytest
 
 from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, AnswerOptions, PrefillCancelled, StepDecoder
 from dflash_core.backends.decoder import Decoder
-from dflash_core.errors import ContextError, NumericsError
+from dflash_core.errors import ContextError, DFlashError, NumericsError
 from dflash_core.events import PrefillEvent, StepEvent, Stop
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import Decision
@@ -222,6 +222,39 @@ def test_cancel_from_another_thread() -> None:
     run.cancel()
     thread.join(timeout=600)
     assert not thread.is_alive()
+
+
+def test_an_answer_of_another_thread_is_not_disturbed() -> None:
+    run, seen = runner(CountingBackend()), list[int]()
+    started, go_on = threading.Event(), threading.Event()
+
+    def consume() -> None:
+        for event in run.generate([1], Knobs(max_tokens=20)):
+            seen.extend(event.tokens)
+            started.set()
+            go_on.wait(600)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    started.wait(600)
+    try:
+        with pytest.raises(DFlashError, match="another thread is answering"):
+            run.generate([5], Knobs(max_tokens=3))
+    finally:
+        go_on.set()
+        thread.join(timeout=600)
+    assert seen == list(range(2, 22))
+    assert answer(list(run.generate([5], Knobs(max_tokens=3)))) == [6, 7, 8]
+
+
+def test_a_new_answer_ends_one_that_was_left_unfinished() -> None:
+    backend = CountingBackend()
+    run = runner(backend)
+    left = run.generate([1], Knobs(max_tokens=20))
+    next(left)
+    assert answer(list(run.generate([30], Knobs(max_tokens=3)))) == [31, 32, 33]
+    assert list(left) == []
+    assert backend.tokens == [30, 31, 32]
 
 
 def test_an_answer_that_is_left_early_leaves_a_sound_state() -> None:

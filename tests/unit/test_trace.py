@@ -123,7 +123,7 @@ def test_lines_in_the_wrong_place(path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "not a trace: it begins with '', expected gzip"),
+        (b"", "not a trace: it is empty, expected gzip"),
         (b"# Notes\n", "not a trace: it begins with '# ', expected gzip; name a file that was written as one"),
         (b"GGUF\x03\x00", "not a trace: it begins with 'GG', expected gzip"),
         (gzip.compress(b"hello\n", mtime=0), "not a trace: it begins with 'hello'"),

@@ -51,11 +51,11 @@ def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str,
 
 
 def headers(model: Model, draft: str) -> tuple[ModelSpec, Any, Any]:
-    """The target's spec, its file, and its drafter, whose matrices are of the type `draft`."""
+    """The target's spec, its file, and its drafter, whose matrices are of the type `draft`; None for ""."""
     spec = model.target()
     config = model.drafter()
     types = {name: kind if kind == "F32" else draft for name, kind in draft_types(config).items()}
-    drafter = ShapedDraft((header("draft", config.tensors(), types),), config)
+    drafter = ShapedDraft((header("draft", config.tensors(), types),), config) if draft else None
     return spec, header(model.name, spec.tensors(), target_types(spec, model)), drafter
 
 

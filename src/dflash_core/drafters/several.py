@@ -152,5 +152,5 @@ def open_several(target: DraftTarget, parts: Sequence[OpenedDraft]) -> OpenedSev
     """Drafters of different kinds. Raises ContextError for two of one kind: the knob could not distinguish them."""
     kinds = [part.capabilities.kind for part in parts]
     if len(set(kinds)) < len(kinds):
-        raise ContextError(f"two drafters of one kind ({', '.join(kinds)}), expected one of each")
+        raise ContextError(f"two drafters of one kind ({', '.join(kinds)}), expected one of each; leave one out")
     return OpenedSeveral(target, tuple(parts))

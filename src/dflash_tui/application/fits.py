@@ -14,7 +14,7 @@ def changes(setup: Setup, before: Setup) -> Iterator[tuple[str, str]]:
     if setup.kv != before.kv:
         yield f"keys and values as {setup.kv}", f"--kv {setup.kv}"
     if not setup.drafted and before.drafted:
-        yield "no drafter", "without --draft"
+        yield "n-grams instead of the drafter", "--draft ngram"
     elif setup.mtp != before.mtp:
         yield "MTP instead of the drafter", "--draft mtp"
     elif setup.draft_type != before.draft_type:

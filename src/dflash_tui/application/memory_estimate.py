@@ -25,8 +25,9 @@ def bytes_of_files(request: LoadRequest) -> tuple[int, int]:
     """The size of the target's and of the drafter's file of a request that is planned by its shapes."""
     name, draft = request.shapes
     _, target, drafter = headers(MODELS[name], draft)
-    first, second = (sum(one.n_bytes for one in file.tensors.values()) for file in (target, *drafter.files))
-    return first, second
+    files = [target, *(drafter.files if drafter else ())]
+    first, *rest = (sum(one.n_bytes for one in file.tensors.values()) for file in files)
+    return first, sum(rest)
 
 
 def holders_for(request: LoadRequest, memory: int = 0) -> str:

@@ -120,6 +120,8 @@ def attach(path: Path, name: str, how: Named = TYPED) -> Attached:
 def _paths(name: str, folder: Path, how: Named) -> Sequence[Path]:
     """The files that a name refers to; none for a typed word that only looks like a name."""
     shown = f"{how.mark}{name}"
+    if not name:  # a variable of the shell that is not set
+        raise MentionError(f"a file without a name; {how.remedy}")
     try:
         path = folder / Path(name).expanduser()
         if path.is_dir():

@@ -91,7 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT) and not error.filename:
             return _fail("the output is cut off: no space left on its disk; write it to another one")
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
+        remedy = "; check the path" if error.errno in (errno.ENOENT, errno.ENOTDIR) else ""
+        return _fail(f"{error.filename}: {error.strerror}{remedy}" if error.filename else error.strerror or str(error))
     except MemoryError:
         return _fail("out of memory; close other programs or use a smaller model")
     except KeyboardInterrupt:
@@ -144,12 +145,15 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
     unknown = _unknown_kind(args.draft) if args.demo and args.draft and not args.target else None
     target = args.target or args.smollm2 or args.profile or (args.demo and named) or args.command == "inspect"
     for wrong, message in (
+        (args.draft and "" in parts(args.draft),
+         f"--draft {args.draft}: a plus without a drafter beside it; expected names joined by a plus, as mtp+ngram"),
         (unknown, f"--draft: no drafter '{unknown}'; the demo pair has {', '.join(DEMO_KINDS)}"),
         (args.demo and (args.target or (args.draft and not named)),
          "--demo brings its own target and drafter; leave out --target and --draft FILE, or --demo"),
         (args.smollm2 and (args.demo or args.target),
          "--smollm2 brings its own target; leave out --target and --demo, or --smollm2"),
-        (args.draft and not target, "--draft needs the --target that it was made for, or that it is to draft for"),
+        (args.draft and not target,
+         "--draft needs the --target that it was made for, or that it is to draft for, or --demo"),
         (args.trace and args.command not in (None, "ask"),
          f"--trace goes with the app and with ask, not with {args.command}"),
         (args.resume and args.command, f"--resume and --continue go with the app, not with {args.command}"),
@@ -199,8 +203,11 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
 
         if not args.attach:  # which servers answer on the usual ports of this machine
             found = local.find()
-            write_out("".join(f"{line}\n" for line in local.lines(found)))
-            return DONE if found else FAILED
+            page = "\n".join(local.lines(found))
+            if not found:
+                return _fail(page)
+            write_out(f"{page}\n")
+            return DONE
         server.AttachedServer(args.attach)  # refuses what is no address
         key = args.attach_key or next(iter(keys_given()), "")
         request = dataclasses.replace(request, attach=args.attach, attach_key=key, attach_model=args.attach_model)

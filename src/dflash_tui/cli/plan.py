@@ -83,7 +83,7 @@ def of_catalogue(request: LoadRequest) -> LoadRequest:
         return request
     target, draft = fetched(pair, downloads())
     whole = begun(pair, downloads())[1]
-    return replace(request, target=target, draft=draft) if whole else pair.planned(request)
+    return replace(request, target=target, draft=request.draft or draft) if whole else pair.planned(request)
 
 
 def facts(plan: MemoryPlan) -> dict[str, Any]:

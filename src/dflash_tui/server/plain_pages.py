@@ -53,6 +53,8 @@ class Pages:
 
     async def model(self, http: HTTPRequest) -> Response:
         name = http.path_params["name"]
+        if not name:  # the list's path with a slash at its end
+            return await self.models(http)
         check_model(name, self._service.names)
         return json_response(self._model(name, anthropic="anthropic-version" in http.headers))
 

@@ -22,6 +22,7 @@ FILE_NAME = "catalogue.toml"
 OWN = Path(__file__).with_name(FILE_NAME)
 ABOUT = 160  # characters of a description
 MAX_FILES = 256  # a folder of 400 billion weights has about 100
+NGRAM = Path("ngram")
 _KEYS = ("about", "licence", "target", "draft", "shapes")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
@@ -66,11 +67,18 @@ class Pair:
     shapes: str = ""
 
     def planned(self, request: LoadRequest) -> LoadRequest:
-        """`request` for a plan of this pair before it is fetched. Raises DFlashError if its shapes are not known."""
+        """`request` for a plan of this pair before it is fetched, with its own drafter or with n-grams. Raises
+        DFlashError for any other, and if its shapes are not known."""
         if not self.shapes:
             raise DFlashError(f"{self.name}: its shapes are not known here; fetch it first")
+        if request.draft not in (None, NGRAM):
+            raise DFlashError(
+                f"--draft {request.draft}: a pair that is not fetched is planned with its own drafter or with {NGRAM};"
+                f" dflash-tui get {self.name} fetches it"
+            )
         published = self.draft is not None and self.draft.file.endswith(".safetensors")
-        return replace(request, target=None, draft=None, shapes=(self.shapes, "BF16" if published else "Q8_0"))
+        kind = "" if request.draft else "BF16" if published else "Q8_0"
+        return replace(request, target=None, draft=None, shapes=(self.shapes, kind))
 
 
 @dataclass(frozen=True, slots=True)
