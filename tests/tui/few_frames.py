@@ -18,8 +18,9 @@ TOGETHER = 20  # frames of one screen
 
 
 def draw_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A screen is drawn when it appears, in each new size, and once for many changes, so that one that cannot be drawn
-    is found. The chat, where every app begins, is drawn later, or at the end: most tests read it before."""
+    """A screen is drawn when it appears, in each new size, once for many changes, and at the end if it has changed, so
+    that one that cannot be drawn is found. The chat, where every app begins, is drawn later, and at the end only if it
+    never was: most tests read it, and a second time costs a fifth of a short test."""
     update, strips, end = Compositor.render_update, Compositor.render_strips, App._shutdown
     drawn: WeakKeyDictionary[Compositor, tuple[Size, int]] = WeakKeyDictionary()  # number of frames left out since
 
@@ -36,9 +37,11 @@ def draw_few(monkeypatch: pytest.MonkeyPatch) -> None:
         return strips(self, size)
 
     async def shutdown(self: App[Any]) -> None:
-        if self.screen_stack and self._exception is None and drawn.get(self.screen._compositor, (None, 1))[1]:
+        compositor = self.screen._compositor if self.screen_stack and self._exception is None else None
+        left_out = drawn.get(compositor, (None, 1))[1] if compositor is not None else 0
+        if compositor is not None and left_out and not (compositor in drawn and isinstance(self.screen, ChatScreen)):
             try:
-                update(self.screen._compositor, screen_stack=self._background_screens)
+                update(compositor, screen_stack=self._background_screens)
             except Exception as error:
                 self._handle_exception(error)
         await end(self)
