@@ -17,6 +17,7 @@ from textual.geometry import Size
 
 from dflash_core.events import Piece, PrefillEvent, StepDrafts
 from dflash_core.knobs import Knobs
+from dflash_core.lab import experiment as lab_experiment
 from dflash_core.lab.plain import PlainSpeed, of_turn
 from dflash_core.record import TurnRecord
 from dflash_core.turn_stats import FoundRow, PartTotals
@@ -356,7 +357,8 @@ async def test_the_plain_screen_says_what_it_lacks(make_app: MakeApp) -> None:
         await shows(pilot, "no prompt yet: ask something first")
 
 
-async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> None:
+async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab_experiment, "PLAIN_TOKENS", 12)
     knobs = Knobs(max_tokens=16)
     app = make_app(load=partial(load_session, LoadRequest(knobs=knobs)), knobs=knobs)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -365,7 +367,7 @@ async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> N
         await wait_until(pilot, lambda: bool(app.chat.state.session.turns))  # type: ignore[union-attr]
         await idle(pilot)
         await send(pilot, "/plain")
-        await wait_until(pilot, lambda: "tok/s without drafts: 126 steps at context length" in screen_text(app))
+        await wait_until(pilot, lambda: "tok/s without drafts: 22 steps at context length" in screen_text(app))
         await wait_until(pilot, lambda: app.chat.state.experiment is None)  # Esc stops one that runs
         await pilot.press("escape", "f3")
         await wait_until(
