@@ -657,20 +657,21 @@ def test_the_limits_of_the_support_module_are_those_of_the_pair() -> None:
     assert PAIR.drafter.block == engine().session.capabilities.block
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_the_field_of_a_sweep_has_colors_and_is_not_cut(make_app: MakeApp, size: tuple[int, int]) -> None:
+async def test_the_field_of_a_sweep_has_colors_and_is_not_cut(make_app: MakeApp) -> None:
     app = make_app()
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=SIZES[0]) as pilot:
         await loaded(pilot)
         screen = SweepScreen(app.chat.parts)
         await app.push_screen(screen)
-        axes = ("tree_temperature=0.5,1", "p_min=0..0.9:0.1") if size[0] > 100 else ("budget=4,12", "p_min=0,0.1")
-        screen.result = sweep_of(*axes, prompts=2, repeats=1)
-        screen.draw()
-        await pilot.pause()
-        field = screen.query_one("#lab-field", Static)
-        seen = field.region.intersection(field.parent.content_region)
-        assert seen.width == field.region.width
-        strips = [field.render_line(y) for y in range(field.size.height)]
-        grounds = {one.style.bgcolor for strip in strips for one in strip if one.style and one.text.strip().isdigit()}
-        assert len(grounds) > 2
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            axes = ("tree_temperature=0.5,1", "p_min=0..0.9:0.1") if size[0] > 100 else ("budget=4,12", "p_min=0,0.1")
+            screen.result = sweep_of(*axes, prompts=2, repeats=1)
+            screen.draw()
+            await pilot.pause()
+            field = screen.query_one("#lab-field", Static)
+            seen = field.region.intersection(field.parent.content_region)
+            assert seen.width == field.region.width, size
+            strips = [field.render_line(y) for y in range(field.size.height)]
+            shown = [one.style for strip in strips for one in strip if one.style and one.text.strip().isdigit()]
+            assert len({style.bgcolor for style in shown}) > 2, size

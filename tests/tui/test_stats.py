@@ -34,7 +34,7 @@ from support.turns import STAGES, step_of, tree_of, turn_of
 
 from .fake import FakeSession
 from .scenes import send
-from .support import idle, loaded, screen_text, shows, wait_until
+from .support import SIZES, idle, loaded, screen_text, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 LONG, SHORT = tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3)), tree_of((0, 0), (0, 1), accepted=(0,))
@@ -192,14 +192,17 @@ def test_acceptance_fits_whatever_the_depth(depth: int, width: int) -> None:
     assert str(seen if seen < 5 or width // seen > 2 else seen // 5 * 5) in rows[head + 4] + rows[head + 5]
 
 
-async def test_acceptance_and_times_are_on_one_screen(make_app: MakeApp, size: tuple[int, int]) -> None:
+async def test_acceptance_and_times_are_on_one_screen(make_app: MakeApp) -> None:
     app = make_app()
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=SIZES[0]) as pilot:
         await loaded(pilot)
         await send(pilot, "hi")
         await idle(pilot)
         await pilot.press("f3")
-        await shows(pilot, "accepted by depth", "tokens by step", "time by stage", "verify")
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await settled(pilot)
+            await shows(pilot, "accepted by depth", "tokens by step", "time by stage", "verify")
 
 
 def test_a_turn_that_left_no_report_is_over_all_the_same() -> None:
