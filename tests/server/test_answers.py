@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,11 +29,12 @@ CHAT: list[Any] = [{"role": "user", "content": QUESTION}]
 PLAIN = {"dflash": {"mode": "plain"}}
 
 
-def asked(prompt: str, **knobs: Any) -> tuple[str, str, tuple[int, ...]]:
+@cache
+def asked(prompt: str) -> tuple[str, str, tuple[int, ...]]:
     """The answer of the decoder without a server: reasoning, text and tokens."""
     engine = demo_pair.new_engine()
     conversation = Conversation(engine, engine.target.tokenizer, engine.target.template)
-    turn = conversation.ask(prompt, Knobs().replace(mode="plain", **knobs))
+    turn = conversation.ask(prompt, Knobs().replace(mode="plain"))
     for _ in turn:
         pass
     assert turn.report is not None

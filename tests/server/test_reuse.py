@@ -39,7 +39,7 @@ def test_an_agent_s_second_turn_reads_what_is_new(tools: list[Any], thinking: st
         def turn(messages: list[Any], system: str = SYSTEM, tools: list[Any] = tools) -> Any:
             more: dict[str, Any] = {"tools": tools} if tools else {}
             return client.messages.create(
-                model="m", max_tokens=48, messages=messages, system=system, thinking={"type": thinking},
+                model="m", max_tokens=16, messages=messages, system=system, thinking={"type": thinking},
                 extra_body={"dflash": {"mode": "plain"}}, **more,
             )  # fmt: skip
 
@@ -81,7 +81,7 @@ def test_side_requests_do_not_push_out_what_a_session_begins_with() -> None:
 
         def turn(messages: list[Any], system: str = SYSTEM, tools: Any = (TOOL,)) -> Any:
             return client.messages.create(
-                model="m", max_tokens=24, messages=messages, system=system, thinking={"type": "disabled"},
+                model="m", max_tokens=8, messages=messages, system=system, thinking={"type": "disabled"},
                 extra_body={"dflash": {"mode": "plain"}}, tools=list(tools),
             )  # fmt: skip
 

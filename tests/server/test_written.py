@@ -112,7 +112,7 @@ def test_a_real_answer_goes_on_from_its_own_state() -> None:
         assert message.tool_calls
         result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "7"}
         history: list[Any] = [ASK, message.model_dump(exclude_none=True), result]
-        usage = server.openai().chat.completions.create(messages=history, **asked).usage
+        usage = server.openai().chat.completions.create(messages=history, max_tokens=2, **asked).usage
         assert usage is not None
         assert usage.prompt_tokens_details is not None
         assert first.usage is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import pytest
 from rich.console import RenderableType
@@ -18,27 +18,33 @@ TOGETHER = 20  # frames of one screen
 
 
 def draw_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A screen is drawn when it appears, in each new size, and once for many changes, so that one that cannot be drawn
-    is found. The chat, where every app begins, is drawn later, or at the end: most tests read it before."""
+    """A screen is drawn when it appears, in each new size, once for many changes, and at the end if it has changed, so
+    that one that cannot be drawn is found. The chat, where every app begins, is drawn later, and at the end only if it
+    never was: most tests read it, and a second time costs a fifth of a short test."""
     update, strips, end = Compositor.render_update, Compositor.render_strips, App._shutdown
     drawn: WeakKeyDictionary[Compositor, tuple[Size, int]] = WeakKeyDictionary()  # number of frames left out since
+    seen: WeakSet[Compositor] = WeakSet()  # drawn at least once
 
     def render_update(self: Compositor, full: bool = False, **named: Any) -> RenderableType | None:
         size, left_out = drawn.get(self, (self.size if isinstance(self.root, ChatScreen) else None, 0))
         if full or size != self.size or left_out == TOGETHER:
             drawn[self] = self.size, 0
+            seen.add(self)
             return update(self, full, **named)
         drawn[self] = self.size, left_out + 1
         return None  # the regions stay dirty for the next frame that is drawn
 
     def render_strips(self: Compositor, size: Size | None = None) -> list[Strip]:
         drawn[self] = self.size, 0
+        seen.add(self)
         return strips(self, size)
 
     async def shutdown(self: App[Any]) -> None:
-        if self.screen_stack and self._exception is None and drawn.get(self.screen._compositor, (None, 1))[1]:
+        compositor = self.screen._compositor if self.screen_stack and self._exception is None else None
+        left_out = drawn.get(compositor, (None, 1))[1] if compositor is not None else 0
+        if compositor is not None and left_out and not (compositor in seen and isinstance(self.screen, ChatScreen)):
             try:
-                update(self.screen._compositor, screen_stack=self._background_screens)
+                update(compositor, screen_stack=self._background_screens)
             except Exception as error:
                 self._handle_exception(error)
         await end(self)

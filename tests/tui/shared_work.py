@@ -4,17 +4,18 @@ alone is computed once."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from textual.css.model import RuleSet, SelectorSet
 from textual.css.styles import RulesMap
 from textual.css.stylesheet import Stylesheet
-from textual.css.types import Specificity3
 from textual.dom import DOMNode
 from textual.message import Message
 from textual.message_pump import MessagePump
+from textual.reactive import Reactive
+from textual.widget import Widget
 
 Handlers = Iterable[tuple[type, Callable[[Message], Awaitable[Any]]]]
 
@@ -22,9 +23,10 @@ Handlers = Iterable[tuple[type, Callable[[Message], Awaitable[Any]]]]
 def share_all() -> None:
     """For all apps of this process."""
     share_parsed_styles()
-    share_matched_rules()
     leave_equal_styles()
+    share_styles()
     share_handlers()
+    read_at_once()
 
 
 def share_parsed_styles() -> None:
@@ -43,28 +45,64 @@ def share_parsed_styles() -> None:
     RuleSet.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
-def share_matched_rules() -> None:
-    """Whether a rule may be for a widget follows from the classes and names on the way to it. Only then are
-    pseudo-classes asked for, which come and go."""
-    check = Stylesheet._check_rule
-    numbers: dict[tuple[object, ...], int] = {}
-    matched: dict[tuple[RuleSet, int], list[Specificity3]] = {}
+@dataclass
+class Matches:
+    """What a stylesheet has for widgets of the same classes and names on the way to them."""
+
+    in_some_states: list[RuleSet]  # rules that apply with certain pseudo-classes
+    found: dict[object, tuple[RulesMap | None, dict[str, bool]]] = field(default_factory=dict)  # by those that apply
+
+
+Path = tuple[tuple[type, str | None, frozenset[str]], ...]
+NOTES = ("_has_hover_style", "_has_focus_within", "_has_order_style", "_has_odd_or_even")
+
+
+def share_styles() -> None:
+    """What rules come to for a widget follows from the classes and names on the way to it. Only rules with
+    pseudo-classes, which come and go, are checked each time."""
+    apply, put = Stylesheet.apply, Stylesheet.replace_rules
+    shared: dict[tuple[tuple[RuleSet, ...], Path], Matches] = {}
+    of_sheet: WeakKeyDictionary[Stylesheet, tuple[list[RuleSet], dict[Path, Matches]]] = WeakKeyDictionary()
     bare: dict[RuleSet, RuleSet] = {}
-    last: tuple[list[DOMNode], int] = ([], 0)  # Textual asks with the same list for each rule
+    computed: dict[DOMNode, RulesMap | None] = {}
 
-    def check_once(rule: RuleSet, path: list[DOMNode]) -> Iterable[Specificity3]:
-        nonlocal last
-        if last[0] is not path:
-            names = tuple((node.__class__, node.id, frozenset(node._classes)) for node in path)
-            last = path, numbers.setdefault(names, len(numbers))
-        key = rule, last[1]
-        if key not in matched:
-            if rule not in bare:
-                bare[rule] = without_pseudo_classes(rule) if rule.pseudo_classes else rule
-            matched[key] = list(check(bare[rule], path))
-        return check(rule, path) if rule.pseudo_classes and matched[key] else matched[key]
+    def put_noted(node: DOMNode, rules: RulesMap, animate: bool = False) -> None:
+        if node in computed:
+            computed[node] = rules
+        put(node, rules, animate)
 
-    Stylesheet._check_rule = staticmethod(check_once)  # type: ignore[method-assign, assignment]
+    def matches(sheet: Stylesheet, node: DOMNode, path: list[DOMNode]) -> Matches:
+        rules, known = of_sheet.get(sheet, (None, {}))
+        if rules is not sheet.rules:
+            of_sheet[sheet] = sheet.rules, (known := {})
+        names = tuple((one.__class__, one._id, frozenset(one._classes)) for one in path)
+        if names not in known:
+            by_name = sheet.rules_map
+            possible = {rule for name in by_name.keys() & node._selector_names for rule in by_name[name]}
+            key = tuple(filter(possible.__contains__, sheet.rules)), names
+            if key not in shared:
+                some = [rule for rule in key[0] if rule.pseudo_classes]
+                bare.update((rule, without_pseudo_classes(rule)) for rule in some if rule not in bare)
+                shared[key] = Matches([rule for rule in some if any(sheet._check_rule(bare[rule], path))])
+            known[names] = shared[key]
+        return known[names]
+
+    def apply_once(self: Stylesheet, node: DOMNode, *, animate: bool = False, cache: object = None) -> None:
+        found = matches(self, node, path := node.css_path_nodes)
+        state = tuple(tuple(self._check_rule(rule, path)) for rule in found.in_some_states)
+        if state not in found.found:
+            computed[node] = None
+            apply(self, node, animate=animate)
+            found.found[state] = computed.pop(node), {name: getattr(node, name) for name in NOTES}
+            return
+        rules, notes = found.found[state]
+        vars(node).update(notes)
+        if rules is not None:
+            self.replace_rules(node, rules, animate)
+        self._process_component_classes(node)
+
+    Stylesheet.replace_rules = staticmethod(put_noted)  # type: ignore[method-assign]
+    Stylesheet.apply = apply_once  # type: ignore[method-assign]
 
 
 def without_pseudo_classes(rule: RuleSet) -> RuleSet:
@@ -124,3 +162,30 @@ def share_handlers() -> None:
                 yield cls, method.__get__(self, cls)
 
     MessagePump._get_dispatch_methods = find_once  # type: ignore[method-assign, assignment]
+
+
+def read_at_once() -> None:
+    """A reactive that has its value and is not computed from others, and whether a widget is disabled, are read without
+    Textual's checks of the same each time."""
+    get = Reactive.__get__
+    stored: dict[tuple[type, object], bool] = {}
+
+    def get_stored(self: Reactive[Any], obj: Any, obj_type: type) -> Any:
+        if obj is not None and self.internal_name in obj.__dict__:
+            key = obj_type, self
+            if key not in stored:
+                stored[key] = not hasattr(obj, self.compute_name)
+            if stored[key]:
+                return obj.__dict__[self.internal_name]
+        return get(self, obj, obj_type)
+
+    def is_disabled(self: Widget) -> bool:
+        node: Any = self
+        while isinstance(node, Widget):
+            if node.__dict__.get("_reactive_disabled"):
+                return True
+            node = node._parent
+        return False
+
+    Reactive.__get__ = get_stored  # type: ignore[method-assign, assignment]
+    Widget.is_disabled = property(is_disabled)  # type: ignore[method-assign, assignment]

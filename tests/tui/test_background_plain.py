@@ -10,6 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from dflash_core.engine import Engine
+from dflash_core.lab import experiment as lab_experiment
 from dflash_core.lab.experiment import Design
 from dflash_core.lab.laboratory import Laboratory
 from dflash_core.lab.results import ExperimentProgress, Result
@@ -44,6 +45,7 @@ def app(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> DFlashApp:
     """The app over the demo pair, which measures as soon as an answer is complete, however slow the machine is."""
     for name, value in (("QUIET_S", 0.001), ("LOOK_S", 0.001), ("SLOW_MS", 1e9)):
         monkeypatch.setattr(background_plain, name, value)
+    monkeypatch.setattr(lab_experiment, "PLAIN_TOKENS", 12)
     return make_app(load=demo, knobs=KNOBS)
 
 

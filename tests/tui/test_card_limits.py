@@ -36,7 +36,7 @@ async def test_more_candidates_than_the_card_keeps(make_app: Callable[..., DFlas
         assert app.chat.state.knobs == Knobs(tree_width=8)
         await send(pilot, "/set tree_width=9")
         await wait_until(pilot, lambda: said(app, "tree_width=9: the card keeps 8 candidates per draft position"))
-        await pilot.press("f2")
+        await pilot.press("f2", "m")
         row = app.chat.inspector.params_panel.row("tree_width")
         row.focus()
         await pilot.press("1", "2", "enter")

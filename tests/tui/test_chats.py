@@ -31,6 +31,7 @@ from support.turns import step_of, turn_of
 from .fake import ANSWER, FakeSession
 from .scenes import send
 from .support import (
+    SIZES,
     ask,
     bare_text,
     contents,
@@ -178,19 +179,22 @@ def three(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
 async def test_the_list_at_each_size(
     make_app: MakeApp,
     three: Store,
-    size: Size,
     snapshot: Callable[[str, str], None],
     picture: Callable[[str, DFlashApp], None],
 ) -> None:
     app = make_app()
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=SIZES[0]) as pilot:
         await chats(pilot)
-        snapshot(f"{size[0]}x{size[1]}-chats", await settled(pilot))
-        if size == (120, 40):
-            picture("chats", app)
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            snapshot(f"{size[0]}x{size[1]}-chats", await settled(pilot))
+            if size == (120, 40):
+                picture("chats", app)
         await pilot.press("slash", *"verif")
-        await shows(pilot, "1 found")
-        snapshot(f"{size[0]}x{size[1]}-chats-search", await settled(pilot))
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await shows(pilot, "1 found")
+            snapshot(f"{size[0]}x{size[1]}-chats-search", await settled(pilot))
 
 
 @smallest
@@ -205,7 +209,7 @@ async def test_the_list_without_color(
 
 
 async def test_a_branched_conversation_at_each_size(
-    make_app: MakeApp, three: Store, size: Size, snapshot: Callable[[str, str], None]
+    make_app: MakeApp, three: Store, snapshot: Callable[[str, str], None]
 ) -> None:
     three.add("c2", Node("user", "In English, please", "a2", id="q3"))
     three.add("c2", Node("assistant", "Yes.", "q3", report=a_report(), id="a3"))
@@ -213,12 +217,14 @@ async def test_a_branched_conversation_at_each_size(
     three.add("c2", Node("user", "In French", "a2", id="q4"))
     three.go("c2", "a4")
     app = make_app()
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=SIZES[0]) as pilot:
         await chats(pilot)
         await pilot.press("enter")
         await shows(pilot, "In English, please", "‹1/2›")
         await pilot.press("alt+up")
-        snapshot(f"{size[0]}x{size[1]}-branched", await settled(pilot))
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            snapshot(f"{size[0]}x{size[1]}-branched", await settled(pilot))
 
 
 async def test_search_rename_and_delete(make_app: MakeApp, three: Store) -> None:

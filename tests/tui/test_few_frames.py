@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from textual.app import App, ComposeResult, RenderResult
 from textual.screen import Screen
 from textual.widget import Widget
+
+from dflash_tui.app import DFlashApp
+from dflash_tui.widgets.strip import TitleRow
 
 from .support import screen_text
 
@@ -56,3 +61,16 @@ async def test_what_is_read_is_what_is_there() -> None:
             assert text in screen_text(pilot.app), "the second time, too"
         await pilot.resize_terminal(10, 2)
         assert screen_text(pilot.app).splitlines() == ["three", ""]
+
+
+async def test_a_chat_that_nobody_reads_is_drawn_at_its_end(
+    make_app: Callable[..., DFlashApp], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TitleRow, "render", lambda self: 1 // 0)
+
+    async def use() -> None:
+        async with make_app().run_test() as pilot:
+            await pilot.pause()
+
+    with pytest.raises(ZeroDivisionError):
+        await use()

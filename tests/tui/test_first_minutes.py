@@ -20,7 +20,7 @@ from support.grids import full
 
 from .fake import FakeSession
 from .scenes import answered, send
-from .support import idle, loaded, screen_text, shows, smallest, wait_until
+from .support import SIZES, idle, loaded, screen_text, shows, smallest, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Size2 = tuple[int, int]
@@ -42,16 +42,18 @@ def test_what_it_says_of_the_model_takes_no_line_more(title: str, *, loading: bo
     assert max(map(cell_len, lines)) <= WIDTH
 
 
-async def test_it_says_what_this_is_and_fits(make_app: MakeApp, size: Size2) -> None:
+async def test_it_says_what_this_is_and_fits(make_app: MakeApp) -> None:
     app = make_app()
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=SIZES[0]) as pilot:
         await loaded(pilot)
-        await shows(pilot, *WORDS, *EXAMPLES, "Qwen3.5-demo Q8_0 + DFlash-b16", OFFER)
-        page, block = start(app).region, app.chat.query_one("#start").region
-        assert page.contains_region(block), "nothing of it is scrolled away"
-        assert "…" not in screen_text(app).replace("Ask anything…", "")
-        left, right = block.x - page.x, page.right - block.right
-        assert abs(left - right) <= 2, "in the middle"
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await shows(pilot, *WORDS, *EXAMPLES, "Qwen3.5-demo Q8_0 + DFlash-b16", OFFER)
+            page, block = start(app).region, app.chat.query_one("#start").region
+            assert page.contains_region(block), f"nothing of it is scrolled away: {size}"
+            assert "…" not in screen_text(app).replace("Ask anything…", ""), size
+            left, right = block.x - page.x, page.right - block.right
+            assert abs(left - right) <= 2, f"in the middle: {size}"
 
 
 async def test_it_goes_with_the_first_message_and_comes_back_with_ctrl_n(make_app: MakeApp) -> None:

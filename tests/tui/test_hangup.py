@@ -255,7 +255,7 @@ async def test_each_signal_leaves_with_its_code_and_saves_at_once(
 
 def test_while_the_main_thread_waits_for_ever(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal(through_make, "--demo", program=HELD + BEGIN)
-    terminal.wait("ctx")
+    terminal.wait("Ask anything")  # the model is still being loaded
     terminal.type("kept")
     until(lambda: journaled(tmp_path, "kept"), "the text is not in the database")
     terminal.type("\x14")  # Ctrl+T

@@ -319,10 +319,6 @@ class TestSweep:
             assert len(screen.result.trials) == 1
             await pilot.press("escape")
             await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
-
-    async def test_ctrl_c_stops_it_too(self, app: DFlashApp) -> None:
-        async with app.run_test(size=(80, 24)) as pilot:
-            await asked(pilot)
             await send(pilot, "/sweep budget=4,12 repeats=50")
             await started(pilot)
             await pilot.press("ctrl+c")
@@ -373,16 +369,15 @@ class TestSweep:
             assert screen.result is not None
             assert screen.result.prompts == ("line 1", "line 2")
 
-    async def test_export(self, app: DFlashApp, tmp_path: Path) -> None:
+    async def test_export(self, app: DFlashApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         async with app.run_test(size=(120, 40)) as pilot:
             await asked(pilot)
             screen = await opened(pilot, "/sweep budget=4,12 repeats=1", SweepScreen)
             (tmp_path / "mine.csv").write_text("kept")
             last = "sweep.csv"
-            for name, message in (
-                ("out.json", "out.json"), ("out.png", "out.png"), ("out.doc", "ends in .json"),
-                ("mine.csv", "exists already; give another name"), ("~no-such-user/out.csv", "cannot be written"),
-            ):  # fmt: skip
+
+            async def export(name: str, message: str) -> None:
+                nonlocal last
                 await pilot.press("x")
                 await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
                 field = app.screen.query_one(Input)
@@ -390,49 +385,36 @@ class TestSweep:
                 field.value = last = name if name.startswith("~") else str(tmp_path / name)
                 await pilot.press("enter")
                 await wait_until(pilot, lambda: app.screen is screen)
-                await wait_until(pilot, lambda message=message: message in said(screen))
+                await wait_until(pilot, lambda: message in said(screen))
+
+            for name, message in (
+                ("out.json", "out.json"), ("out.png", "out.png"), ("out.doc", "ends in .json"),
+                ("mine.csv", "exists already; give another name"), ("~no-such-user/out.csv", "cannot be written"),
+            ):  # fmt: skip
+                await export(name, message)
             assert len(json.loads((tmp_path / "out.json").read_text())["trials"]) == 2
             assert (tmp_path / "mine.csv").read_text() == "kept"
             assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
             assert sorted(one.suffix for one in tmp_path.glob("out.*")) == [".json", ".png"]
 
-    async def test_without_matplotlib(self, app: DFlashApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The app's own curve needs none, and an export that does says so and keeps what was measured."""
-        for name in [one for one in sys.modules if one.startswith("matplotlib.")]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-        async with app.run_test(size=(160, 40)) as pilot:
-            await asked(pilot)
-            screen = await opened(pilot, "/sweep budget=4,12 repeats=1", SweepScreen)
-            assert screen.query_one("#lab-curve").display
-            for name, message in (("out.svg", 'pip install "dflash-tui[plots]"'), ("out.csv", "written")):
-                await pilot.press("x")
-                await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
-                app.screen.query_one(Input).value = str(tmp_path / name)
-                await pilot.press("enter")
-                await wait_until(pilot, lambda: app.screen is screen)
-                await wait_until(pilot, lambda message=message: message in said(screen))
-            assert [one.name for one in tmp_path.glob("out.*")] == ["out.csv"]
+            def broken(result: object, format: str) -> bytes:
+                raise ValueError("no font")
 
-    async def test_a_fault_of_the_library_that_draws(
-        self, app: DFlashApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """It ends the export alone, and its trace is on the disk."""
-
-        def broken(result: object, format: str) -> bytes:
-            raise ValueError("no font")
-
-        monkeypatch.setattr("dflash_core.lab.export.draw", broken)
-        async with app.run_test(size=(160, 40)) as pilot:
-            await asked(pilot)
-            screen = await opened(pilot, "/sweep budget=4,12 repeats=1", SweepScreen)
-            await pilot.press("x")
-            await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
-            app.screen.query_one(Input).value = str(tmp_path / "out.svg")
-            await pilot.press("enter")
-            await wait_until(pilot, lambda: "ValueError: no font; the trace is in" in said(screen))
+            with monkeypatch.context() as patch:  # a fault of the library that draws ends the export alone
+                patch.setattr("dflash_core.lab.export.draw", broken)
+                await export("broken.svg", "ValueError: no font; the trace is in")
             assert "no font" in (app.chat.state.past.folder / "last-error.txt").read_text()
-            assert not list(tmp_path.glob("out.*"))
+
+            # The app's own curve needs no matplotlib; an export that does says so, and keeps what was measured.
+            for name in [one for one in sys.modules if one.startswith("matplotlib.")]:
+                monkeypatch.delitem(sys.modules, name)
+            monkeypatch.setitem(sys.modules, "matplotlib", None)
+            screen.draw()
+            assert screen.query_one("#lab-curve").display
+            await export("none.svg", 'pip install "dflash-tui[plots]"')
+            await export("none.csv", "written")
+            assert not [*tmp_path.glob("broken.*"), *tmp_path.glob("none.svg")]
+            assert (tmp_path / "none.csv").exists()
 
     async def test_refused_at_the_prompt(self, app: DFlashApp) -> None:
         async with app.run_test(size=(120, 40)) as pilot:
@@ -675,20 +657,21 @@ def test_the_limits_of_the_support_module_are_those_of_the_pair() -> None:
     assert PAIR.drafter.block == engine().session.capabilities.block
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_the_field_of_a_sweep_has_colors_and_is_not_cut(make_app: MakeApp, size: tuple[int, int]) -> None:
+async def test_the_field_of_a_sweep_has_colors_and_is_not_cut(make_app: MakeApp) -> None:
     app = make_app()
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=SIZES[0]) as pilot:
         await loaded(pilot)
         screen = SweepScreen(app.chat.parts)
         await app.push_screen(screen)
-        axes = ("tree_temperature=0.5,1", "p_min=0..0.9:0.1") if size[0] > 100 else ("budget=4,12", "p_min=0,0.1")
-        screen.result = sweep_of(*axes, prompts=2, repeats=1)
-        screen.draw()
-        await pilot.pause()
-        field = screen.query_one("#lab-field", Static)
-        seen = field.region.intersection(field.parent.content_region)
-        assert seen.width == field.region.width
-        strips = [field.render_line(y) for y in range(field.size.height)]
-        grounds = {one.style.bgcolor for strip in strips for one in strip if one.style and one.text.strip().isdigit()}
-        assert len(grounds) > 2
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            axes = ("tree_temperature=0.5,1", "p_min=0..0.9:0.1") if size[0] > 100 else ("budget=4,12", "p_min=0,0.1")
+            screen.result = sweep_of(*axes, prompts=2, repeats=1)
+            screen.draw()
+            await pilot.pause()
+            field = screen.query_one("#lab-field", Static)
+            seen = field.region.intersection(field.parent.content_region)
+            assert seen.width == field.region.width, size
+            strips = [field.render_line(y) for y in range(field.size.height)]
+            shown = [one.style for strip in strips for one in strip if one.style and one.text.strip().isdigit()]
+            assert len({style.bgcolor for style in shown}) > 2, size

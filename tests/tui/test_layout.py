@@ -15,29 +15,27 @@ from dflash_tui.widgets.panels import Panel
 
 from .fake import FakeSession
 from .scenes import answered
-from .support import ask, idle, loaded, screen_text, shows, wait_until
+from .support import ask, idle, loaded, screen_text, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
 
-@pytest.mark.parametrize(
-    ("key", "text"), [("f2", "Next turn"), ("f3", "No turn yet"), ("f4", "no step yet"), ("f5", "NVIDIA H200")]
-)
-async def test_a_drawer_at_80x24(make_app: MakeApp, key: str, text: str) -> None:
+async def test_a_drawer_at_80x24(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await loaded(pilot)
-        assert text not in screen_text(app)
-        await pilot.press(key)
-        await shows(pilot, text)
-        assert app.chat.has_class("-drawer")
-        await pilot.press("escape")
-        await wait_until(pilot, lambda: text not in screen_text(app))
-        assert app.focused is app.chat.prompt
-        await pilot.press(key)
-        await shows(pilot, text)
-        await pilot.press(key)
-        await wait_until(pilot, lambda: not app.chat.has_class("-drawer"))
+        for key, text in (("f2", "Next turn"), ("f3", "No turn yet"), ("f4", "no step yet"), ("f5", "NVIDIA H200")):
+            assert text not in screen_text(app)
+            await pilot.press(key)
+            await shows(pilot, text)
+            assert app.chat.has_class("-drawer"), key
+            await pilot.press("escape")
+            await wait_until(pilot, lambda text=text: text not in screen_text(app))
+            assert app.focused is app.chat.prompt, key
+            await pilot.press(key)
+            await shows(pilot, text)
+            await pilot.press(key)
+            await wait_until(pilot, lambda: not app.chat.has_class("-drawer"))
 
 
 async def test_the_inspector_hides_at_120x40(make_app: MakeApp) -> None:
@@ -90,28 +88,34 @@ async def test_whether_the_inspector_is_open_is_remembered(
             await pilot.pause()
 
 
-@pytest.mark.parametrize("size", [(160, 50), (200, 60)])
-async def test_panels_without_tabs_of_their_own_name_their_keys(make_app: MakeApp, size: tuple[int, int]) -> None:
+async def test_panels_without_tabs_of_their_own_name_their_keys(make_app: MakeApp) -> None:
     app = make_app()
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(160, 50)) as pilot:
         await answered(pilot)
-        panels = [panel for panel in app.chat.query(Panel) if panel.region.area]
-        assert len(panels) == (4 if size[0] == 200 else 2)
-        await shows(pilot, *(f" {panel.border_title} ─╮" for panel in panels))
-        await pilot.resize_terminal(120, 40)
-        await wait_until(pilot, lambda: not any(panel.border_title for panel in panels))
+        for size, number in (((160, 50), 2), ((200, 60), 4)):
+            await pilot.resize_terminal(*size)
+            await wait_until(pilot, lambda number=number: len(shown_panels(app)) == number)
+            await shows(pilot, *(f" {panel.border_title} ─╮" for panel in shown_panels(app)))
+            await pilot.resize_terminal(120, 40)
+            await wait_until(pilot, lambda: not any(panel.border_title for panel in app.chat.query(Panel)))
 
 
-@pytest.mark.parametrize(("size", "most"), [((80, 24), 77), ((120, 40), 68), ((160, 50), 100), ((240, 50), 100)])
-async def test_prose_is_as_wide_as_is_read_with_ease(make_app: MakeApp, size: tuple[int, int], most: int) -> None:
+def shown_panels(app: DFlashApp) -> list[Panel]:
+    return [panel for panel in app.chat.query(Panel) if panel.region.area]
+
+
+async def test_prose_is_as_wide_as_is_read_with_ease(make_app: MakeApp) -> None:
     code = "x" * 120
     app = make_app(FakeSession(answer="word " * 200 + f"\n\n```\n{code}\n```\n", thinking=""))
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await answered(pilot)
-        prose = [row for row in screen_text(app).splitlines() if row.lstrip().startswith("word")]
-        widest = max(len(row.split("│")[0].split("╭")[0].strip()) for row in prose)
-        assert most - 5 <= widest <= most
-        assert size[0] < 240 or code in screen_text(app)
+        for size, most in (((80, 24), 77), ((120, 40), 68), ((160, 50), 100), ((240, 50), 100)):
+            await pilot.resize_terminal(*size)
+            await settled(pilot)
+            prose = [row for row in screen_text(app).splitlines() if row.lstrip().startswith("word")]
+            widest = max(len(row.split("│")[0].split("╭")[0].strip()) for row in prose)
+            assert most - 5 <= widest <= most, size
+        assert code in screen_text(app)
 
 
 async def test_all_panels_at_200x60(make_app: MakeApp) -> None:
@@ -135,15 +139,15 @@ async def test_tabs_by_keys_and_mouse(make_app: MakeApp) -> None:
         await shows(pilot, "‹Memory›")
 
 
-@pytest.mark.parametrize("size", [(39, 24), (80, 11), (10, 3)])
-async def test_too_small_a_terminal_says_so(make_app: MakeApp, size: tuple[int, int]) -> None:
+async def test_too_small_a_terminal_says_so(make_app: MakeApp) -> None:
     app = make_app()
-    async with app.run_test(size=size) as pilot:
-        await pilot.pause()
-        assert "40x12" in screen_text(app) or size == (10, 3)
-        assert "Ask anything" not in screen_text(app)
-        await pilot.resize_terminal(80, 24)
-        await shows(pilot, "Ask anything")
+    async with app.run_test(size=(39, 24)) as pilot:
+        for size in ((39, 24), (80, 11), (10, 3)):
+            await pilot.resize_terminal(*size)
+            await wait_until(pilot, lambda: "Ask anything" not in screen_text(app))
+            assert "40x12" in screen_text(app) or size == (10, 3)
+            await pilot.resize_terminal(80, 24)
+            await shows(pilot, "Ask anything")
 
 
 async def test_a_terminal_that_is_large_again_has_the_focus_in_the_prompt(make_app: MakeApp) -> None:
@@ -218,16 +222,17 @@ async def test_the_user_may_scroll_back_while_text_arrives(make_app: MakeApp) ->
         await shows(pilot, "paragraph 39")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 50), (210, 50)])
-async def test_a_notice_covers_no_panel(make_app: MakeApp, size: tuple[int, int]) -> None:
+async def test_a_notice_covers_no_panel(make_app: MakeApp) -> None:
     app = make_app()
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await answered(pilot)
         await pilot.press("f4")
-        app.chat.say("the file has no chat template, so that plain ChatML is used for every message " * 2)
-        await pilot.pause()
-        notice = app.chat.query_one(Flash).region
-        assert notice.area
-        panels = [panel.region for panel in app.chat.query(Panel) if panel.region.area]
-        assert panels
-        assert not [panel for panel in panels if panel.overlaps(notice)]
+        for size in ((80, 24), (120, 40), (160, 50), (210, 50)):
+            await pilot.resize_terminal(*size)
+            app.chat.say("the file has no chat template, so that plain ChatML is used for every message " * 2)
+            await settled(pilot)
+            notice = app.chat.query_one(Flash).region
+            assert notice.area, size
+            panels = [panel.region for panel in shown_panels(app)]
+            assert panels, size
+            assert not [panel for panel in panels if panel.overlaps(notice)], size

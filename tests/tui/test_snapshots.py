@@ -31,19 +31,32 @@ def name(size: Size, state: str) -> str:
     return f"{size[0]}x{size[1]}-{state}"
 
 
-async def test_empty(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
+async def test_empty(make_app: MakeApp, snapshot: Snapshot) -> None:
     app = make_app(FakeSession(notes=("the file has no chat template: plain ChatML is used",)))
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=SIZES[0]) as pilot:
         await loaded(pilot)
-        await shows(pilot, "mem 13.8")
-        snapshot(name(size, "empty"), await settled(pilot))
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await shows(pilot, "mem 13.8")
+            snapshot(name(size, "empty"), await settled(pilot))
 
 
-async def test_answer(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
-    app = make_app()
-    async with app.run_test(size=size) as pilot:
+async def test_answer_and_its_retry(make_app: MakeApp, snapshot: Snapshot) -> None:
+    session = FakeSession()
+    app = make_app(session)
+    async with app.run_test(size=SIZES[0]) as pilot:
         await answered(pilot)
-        snapshot(name(size, "answer"), await settled(pilot))
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            snapshot(name(size, "answer"), await settled(pilot))
+        session.answer = "A second answer, shorter than the first."
+        await pilot.press("ctrl+r")
+        await idle(pilot)
+        still(app)
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await shows(pilot, "‹2/2›")
+            snapshot(name(size, "retried"), await settled(pilot))
 
 
 async def test_panels(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
@@ -60,22 +73,9 @@ async def test_panels(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None
             snapshot(name(size, state), await settled(pilot))
 
 
-async def test_retried(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=size) as pilot:
-        await answered(pilot)
-        session.answer = "A second answer, shorter than the first."
-        await pilot.press("ctrl+r")
-        await idle(pilot)
-        still(app)
-        await shows(pilot, "‹2/2›")
-        snapshot(name(size, "retried"), await settled(pilot))
-
-
-async def test_error(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
+async def test_error(make_app: MakeApp, snapshot: Snapshot) -> None:
     app = make_app(FakeSession(fail_after=6))
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=SIZES[0]) as pilot:
         await loaded(pilot)
         await send(pilot, QUESTION)
         await wait_until(pilot, lambda: bool(app.chat.query(Note)))
@@ -86,8 +86,8 @@ async def test_error(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
         meter.first_at = meter.last_at  # no report, so no clock that could be scripted
         app.chat.transcript.answer.place(1, 1)  # type: ignore[union-attr]
         still(app)
-        await pilot.pause()
-        if size != (200, 60):
+        for size in SIZES[:2]:
+            await pilot.resize_terminal(*size)
             text = "\n".join(line for line in (await settled(pilot)).splitlines() if "tok/s" not in line) + "\n"
             snapshot(name(size, "error"), text)
 
@@ -125,16 +125,18 @@ async def test_without_color(
         snapshot(f"bare-{name(size, state)}", await settled(pilot, bare_text))
 
 
-async def test_load_failed(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
+async def test_load_failed(make_app: MakeApp, snapshot: Snapshot) -> None:
     def load(progress: object) -> FakeSession:
         raise DFlashError(
             "x.gguf: tensor blk.3.attn_q.weight ends 1,204 bytes past the file; it is truncated: fetch it"
         )
 
     app = make_app(load=load)
-    async with app.run_test(size=size) as pilot:
-        await shows(pilot, "the model did not load")
-        snapshot(name(size, "load-failed"), await settled(pilot))
+    async with app.run_test(size=SIZES[0]) as pilot:
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await shows(pilot, "the model did not load")
+            snapshot(name(size, "load-failed"), await settled(pilot))
 
 
 async def test_loading(make_app: MakeApp, snapshot: Snapshot) -> None:
@@ -155,13 +157,15 @@ async def test_loading(make_app: MakeApp, snapshot: Snapshot) -> None:
         await loaded(pilot)
 
 
-async def test_help(make_app: MakeApp, snapshot: Snapshot, size: Size) -> None:
+async def test_help(make_app: MakeApp, snapshot: Snapshot) -> None:
     app = make_app()
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=SIZES[0]) as pilot:
         await loaded(pilot)
         await pilot.press("f1")
-        await shows(pilot, "Esc closes")
-        snapshot(name(size, "help"), await settled(pilot))
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await shows(pilot, "Esc closes")
+            snapshot(name(size, "help"), await settled(pilot))
 
 
 async def test_tiny(make_app: MakeApp, snapshot: Snapshot) -> None:

@@ -17,6 +17,7 @@ from textual.geometry import Size
 
 from dflash_core.events import Piece, PrefillEvent, StepDrafts
 from dflash_core.knobs import Knobs
+from dflash_core.lab import experiment as lab_experiment
 from dflash_core.lab.plain import PlainSpeed, of_turn
 from dflash_core.record import TurnRecord
 from dflash_core.turn_stats import FoundRow, TurnTotals
@@ -33,7 +34,7 @@ from support.turns import STAGES, step_of, tree_of, turn_of
 
 from .fake import FakeSession
 from .scenes import send
-from .support import idle, loaded, screen_text, shows, wait_until
+from .support import SIZES, idle, loaded, screen_text, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 LONG, SHORT = tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3)), tree_of((0, 0), (0, 1), accepted=(0,))
@@ -191,14 +192,17 @@ def test_acceptance_fits_whatever_the_depth(depth: int, width: int) -> None:
     assert str(seen if seen < 5 or width // seen > 2 else seen // 5 * 5) in rows[head + 4] + rows[head + 5]
 
 
-async def test_acceptance_and_times_are_on_one_screen(make_app: MakeApp, size: tuple[int, int]) -> None:
+async def test_acceptance_and_times_are_on_one_screen(make_app: MakeApp) -> None:
     app = make_app()
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=SIZES[0]) as pilot:
         await loaded(pilot)
         await send(pilot, "hi")
         await idle(pilot)
         await pilot.press("f3")
-        await shows(pilot, "accepted by depth", "tokens by step", "time by stage", "verify")
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await settled(pilot)
+            await shows(pilot, "accepted by depth", "tokens by step", "time by stage", "verify")
 
 
 def test_a_turn_that_left_no_report_is_over_all_the_same() -> None:
@@ -356,7 +360,8 @@ async def test_the_plain_screen_says_what_it_lacks(make_app: MakeApp) -> None:
         await shows(pilot, "no prompt yet: ask something first")
 
 
-async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> None:
+async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab_experiment, "PLAIN_TOKENS", 12)
     knobs = Knobs(max_tokens=16)
     app = make_app(load=partial(load_session, LoadRequest(knobs=knobs)), knobs=knobs)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -365,7 +370,7 @@ async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp) -> N
         await wait_until(pilot, lambda: bool(app.chat.state.session.turns))  # type: ignore[union-attr]
         await idle(pilot)
         await send(pilot, "/plain")
-        await wait_until(pilot, lambda: "tok/s without drafts: 126 steps at context length" in screen_text(app))
+        await wait_until(pilot, lambda: "tok/s without drafts: 22 steps at context length" in screen_text(app))
         await wait_until(pilot, lambda: app.chat.state.experiment is None)  # Esc stops one that runs
         await pilot.press("escape", "f3")
         await wait_until(

@@ -25,7 +25,7 @@ from support.turns import DRAFTS, step_of, tree_of, turn_of
 
 from .fake import FakeSession
 from .scenes import scene, send
-from .support import bare_text, idle, leave, loaded, screen_text, settled, shows, smallest, wait_until
+from .support import SIZES, bare_text, idle, leave, loaded, screen_text, settled, shows, smallest, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Snapshot = Callable[[str, str], None]
@@ -285,15 +285,18 @@ def test_a_step_without_drafts() -> None:
     assert DRAFTS.tokens
 
 
-async def test_its_look(make_app: MakeApp, snapshot: Snapshot, size: tuple[int, int]) -> None:
+async def test_its_look(make_app: MakeApp, snapshot: Snapshot) -> None:
     app = make_app(Stored())
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=SIZES[0]) as pilot:
         await opened(pilot, app)
         await pilot.press("comma", "right")
-        views = {80: ("tree", "text", "calibration"), 120: ("tree", "calibration")}.get(size[0], ("all",))
-        for view in views:
-            snapshot(f"{size[0]}x{size[1]}-steps-{view}", await settled(pilot))
-            await pilot.press("v")
+        for size, views in zip(
+            SIZES, (("tree", "text", "calibration"), ("tree", "calibration"), ("all",)), strict=True
+        ):
+            await pilot.resize_terminal(*size)
+            for view in views:
+                snapshot(f"{size[0]}x{size[1]}-steps-{view}", await settled(pilot))
+                await pilot.press("v")
 
 
 @smallest

@@ -59,8 +59,8 @@ class Gauges(Controller):
         screen = self.screen
         if not screen.is_mounted:
             return
-        if screen.has_class("-quiet") == self.any:
-            screen.set_class(not self.any, "-quiet")
+        if self.inspector.has_class("-quiet") == self.any:
+            self.inspector.set_class(not self.any, "-quiet")
             screen.call_after_refresh(self.draw)
         self.strip()
         self.stats()

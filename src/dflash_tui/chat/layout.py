@@ -58,7 +58,7 @@ class ChatLayout(Controller):
             {
                 "-narrow": narrow, "-wide": wide, "-pairs": pairs, "-short": height < SHORT, "-low": height < LOW,
                 "-side": self._side[narrow] is not False, "-drawer": self.drawer, "-tiny": tiny,
-                "-auto": self._side[narrow] is None, "-quiet": not self._gauges.any,
+                "-auto": self._side[narrow] is None,
             },
             update=screen.is_mounted,
         )  # fmt: skip

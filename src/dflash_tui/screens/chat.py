@@ -132,7 +132,7 @@ class ChatScreen(Screen[None]):
             self.call_next(self._begin)
 
     async def _begin(self) -> None:
-        self.inspector.params_panel.complete()
+        self.inspector.params_panel.after_first_frame()
         await self.parts.begin()
 
     def on_unmount(self) -> None:

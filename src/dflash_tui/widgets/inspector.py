@@ -81,7 +81,7 @@ class Inspector(Container):
 
     def __init__(self, knobs: Knobs, without: Set[str] = frozenset()) -> None:
         """`without`: ids of actions; a panel whose own is among them is not shown."""
-        super().__init__(id="inspector")
+        super().__init__(id="inspector", classes="-quiet")
         self.params_panel, self.stats_panel = ParamsPanel(knobs), TextPanel("stats", NO_TURN)
         self.tree_panel, self.memory_panel = TreePanel(), TextPanel("memory", NO_MODEL)
         panels: tuple[Panel, ...] = (self.params_panel, self.stats_panel, self.tree_panel, self.memory_panel)

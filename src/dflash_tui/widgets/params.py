@@ -85,9 +85,12 @@ class ParamsPanel(Panel):
         self._recommended = NOTHING
         self._rows = {spec.name: _row(spec, getattr(knobs, spec.name)) for spec in SPECS if spec.name not in ROWLESS}
         self._rows[CONTEXT.name] = Slider(CONTEXT)
-        self._headings: dict[str, Static] = {}
+        rest = [row for name, row in self._rows.items() if name not in FIRST]
+        self._folded = {group: [row for row in rest if row.spec.group == group] for group in (*GROUPS, CONTEXT.group)}
+        self._headings = {group: _heading(group, rows[0].spec.applies) for group, rows in self._folded.items()}
         self._others = Vertical(id="params-others")
         self._others.display = False
+        self._first_frame = True
         self._more = MoreRow(id="params-more")
 
     def compose(self) -> ComposeResult:
@@ -99,18 +102,6 @@ class ParamsPanel(Panel):
             yield self._more
             yield self._others
         yield Static("", id="params-help")
-
-    def complete(self) -> None:
-        """Add the rows of the other parameters. They are many, and the first frame does not need them."""
-        if not self._others.is_attached:
-            return  # the app ends
-        others: list[Static | KnobRow] = []
-        for group in (*GROUPS, CONTEXT.group):
-            rows = [row for row in self._rows.values() if row.spec.group == group and row.spec.name not in FIRST]
-            shown = Content.assemble((group, "bold"), (f"  {WHEN[rows[0].spec.applies]}", "$foreground 70%"))
-            self._headings[group] = Static(shown, classes="group")
-            others += [self._headings[group], *rows]
-        self._others.mount(*others)
 
     def show(self, knobs: Knobs, used: Knobs, limits: Limits, context: tuple[int, int], *, running: bool) -> None:
         """Set the rows to `knobs`; what differs from `used`, the knobs of the last or `running` turn, is marked.
@@ -157,8 +148,18 @@ class ParamsPanel(Panel):
     def enter(self) -> None:
         next(row for name in FIRST if (row := self.row(name)).display).focus()
 
+    def after_first_frame(self) -> None:
+        self._first_frame = False
+        self.unfold(self._more.open)
+
     def unfold(self, is_open: bool) -> None:
+        """Show or hide the other parameters. Their rows are many: most of the chat's widgets. They are added when they
+        are first shown, but not before the first frame."""
         self._others.display = self._more.open = is_open
+        if not is_open or self._first_frame or self._others.children or not self._others.is_attached:
+            return
+        for group, rows in self._folded.items():
+            self._others.mount(self._headings[group], *rows)
 
     def action_more(self) -> None:
         if self._more.open and self._others in (self.screen.focused.ancestors if self.screen.focused else ()):
@@ -181,6 +182,10 @@ class ParamsPanel(Panel):
         if focused is None or self not in focused.ancestors:
             for help in self.query("#params-help").results(Static):
                 help.update("")
+
+
+def _heading(group: Group, applies: Applies) -> Static:
+    return Static(Content.assemble((group, "bold"), (f"  {WHEN[applies]}", "$foreground 70%")), classes="group")
 
 
 def _row(spec: Spec, value: Value) -> KnobRow:
