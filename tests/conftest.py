@@ -222,8 +222,8 @@ def fresh_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
 @pytest.fixture
 def templates_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chat templates render in this process. A worker takes a tenth of a second of the processor to start; what it adds is
-    tested in test_render_process and test_text_template."""
+    """Chat templates render in this process: a worker takes a tenth of a second of the processor to start. What it adds
+    is tested in test_render_process and test_text_template."""
     from dflash_core.text.sandbox import Compiled
 
     monkeypatch.setattr("dflash_core.text.template.RenderProcess", Compiled)
