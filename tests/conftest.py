@@ -221,6 +221,15 @@ def fresh_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
 
 @pytest.fixture
+def templates_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chat templates render in this process: a worker takes a tenth of a second of the processor to start. What it adds
+    is tested in test_render_process and test_text_template."""
+    from dflash_core.text.sandbox import Compiled
+
+    monkeypatch.setattr("dflash_core.text.template.RenderProcess", Compiled)
+
+
+@pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, fresh_folder: Callable[[str], Path]) -> Path:
     """In place of pytest's own, by the same name."""
     return fresh_folder(re.sub(r"\W", "_", request.node.name)[:30])

@@ -26,10 +26,9 @@ from dflash_core.snapshots.base import Rows, Snapshot
 from support.bits import Plain, check_walk
 from support.device_pairs import close, pair, prompt
 from support.engines import Engine
-from support.golden import golden
 from support.heads import RING, Cache, attention, queries
 from support.on_a_device import bushy, chain, divergences
-from support.ring_sessions import NODES, ROWS, Both, target_on
+from support.ring_sessions import NODES, ROWS, Both, file_of, target_on
 from support.splits import HOPPER, split, tree_view
 from support.steps import random_parents, tree_state
 
@@ -88,7 +87,7 @@ def both_of(device_name: str, name: str = NAME, kv: str = KV) -> Both:
 def test_prompts_and_trees_are_those_of_the_cpu(device_name: str, name: str, rng: np.random.Generator) -> None:
     """Chunks, passes and trees on both sides of borders, in rings that wrap. Layers with a window have halves alone."""
     both, kv = both_of(device_name, name), CachePair.parse(KV)
-    target = load_target(golden(f"targets/{name}.gguf"))
+    target = load_target(file_of(name))
     both.read(rng, 497)
     for _ in range(2):
         both.step(rng, chain)
@@ -116,7 +115,7 @@ def test_a_chunk_with_several_borders(device_name: str, window: AttentionWindow,
     """Borders at positions 128, 256 and 384. Under a window the first positions are read packed."""
     kv, ids = CachePair.parse(KV), rng.integers(3, 250, 860).tolist()
     session = CudaSession(target_on(device_name, NAME), context=CONTEXT, kv=kv, chunks_from=ROWS)
-    target = load_target(golden(f"targets/{NAME}.gguf"))
+    target = load_target(file_of(NAME))
     references = [target.session(kv=one) for one in (kv, replace(kv, recent=512))]
     for one in (session, *references):
         one.set_attention_window(window)

@@ -23,9 +23,8 @@ from dflash_core.snapshots.base import Rows, Snapshot
 from dflash_core.snapshots.folder import StateFolder
 from dflash_core.snapshots.store import Snapshots, SnapshotStore
 from support.assistant_device import assistant_pair
-from support.golden import golden
 from support.on_a_device import bushy, chain, divergences
-from support.ring_sessions import CONTEXT, NODES, ROWS, Both, target_on
+from support.ring_sessions import CONTEXT, NODES, ROWS, Both, file_of, target_on
 
 MODELS = ("gemma3-Q8_0", "gemma4-e-F16", "gptoss-MXFP4", "laguna-Q8_0")
 PACKED = "q8_0/q4_0"
@@ -60,7 +59,7 @@ def test_prompts_and_trees_across_the_wrap(device_name: str, name: str, kv: str,
 def test_chunks_behind_their_window_are_those_of_the_cpu(device_name: str, name: str, rng: np.random.Generator) -> None:
     """Rings alone would hide what is wrong with and without them."""
     session = Both.of(target_on(device_name, name)).ours
-    reference = load_target(golden(f"targets/{name}.gguf")).session()
+    reference = load_target(file_of(name)).session()
     ids = rng.integers(0, 250, 150).tolist()
     for begin in range(0, len(ids), ROWS // 2):
         found = session.prefill(ids[begin : begin + ROWS // 2])

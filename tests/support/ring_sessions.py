@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.cache_types import F16, CachePair
 from support.device_pairs import device_named
 from support.golden import golden
+from support.shallow import LAYERS, some_layers
 
 CONTEXT, ROWS, NODES = 600, 64, 24  # rings of 128 slots
 
@@ -91,8 +94,14 @@ def memories(session: CudaSession) -> list[AttentionMemory]:
     return [memory for memory in session.memory.mixers if isinstance(memory, AttentionMemory)]
 
 
+def file_of(name: str) -> Path:
+    """A golden target, with few layers of those that have more than one of each kind."""
+    return some_layers(name) if name in LAYERS else golden(f"targets/{name}.gguf")
+
+
+@functools.cache
 def target_on(device_name: str, name: str) -> DeviceTarget:
-    device, target = device_named(device_name), load_target(golden(f"targets/{name}.gguf"))
+    device, target = device_named(device_name), load_target(file_of(name))
     with device.stream():
         upload = DeviceUpload(device, target.file)
         model = DeviceTarget(device, upload, target.config, CHOICES["f16"])

@@ -1,7 +1,7 @@
-"""The golden pair with fewer and narrower layers: passes spend most of their time in them, emulated and on the CPU.
+"""Golden models with fewer and narrower layers: passes spend most of their time in them, emulated and on the CPU.
 
-Two are left, one of each kind; they hold tensors of all types that the file has. Their feed-forward networks have half
-the width. Tests of what several layers of one kind do to each other take the whole pair.
+Of the golden pair two are left, one of each kind; they hold tensors of all types that the file has. Their feed-forward
+networks have half the width. Tests of what several layers of one kind do to each other take the whole pair.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -23,6 +24,11 @@ from support.golden import golden
 from support.mtp_files import HEAD
 
 LEFT_OUT, WIDTH = 2, 256  # layers; of the feed-forward network, 512 in the file
+# Layers of other golden targets that have each kind of attention, with and without a window, and two in a row.
+LAYERS: dict[str, range] = {
+    "gemma3-Q8_0": range(4, 7), "gptoss-MXFP4": range(2), "laguna-Q8_0": range(2), "q3-F16": range(2),
+}  # fmt: skip
+PATTERNS = {"gemma3-Q8_0": {"gemma3.attention.sliding_window_pattern": 2}}  # where the layers left have another
 
 
 @functools.cache
@@ -78,3 +84,24 @@ def shallow_head() -> Path:
     tensors = [narrow(one._replace(name=one.name.replace("blk.4.", "blk.2."))) for one in stored(reader)]
     changed = {"qwen35.block_count": 3, "qwen35.feed_forward_length": WIDTH}
     return write_copy(_folder() / HEAD.name, reader, tensors, changed)
+
+
+@functools.cache
+def some_layers(name: str) -> Path:
+    """The layers LAYERS of a golden file of `targets`."""
+    left, reader = LAYERS[name], gguf.GGUFReader(golden(f"targets/{name}.gguf"))
+    prefix = reader.fields["general.architecture"].contents()
+    changed: dict[str, Any] = {f"{prefix}.block_count": len(left), **PATTERNS.get(name, {})}
+    count = reader.fields[f"{prefix}.block_count"].contents()
+    for key, field in reader.fields.items():  # what is said of each layer
+        value = field.contents()
+        if key.startswith(prefix) and isinstance(value, list) and len(value) == count:
+            changed[key] = [value[layer] for layer in left]
+    tensors = []
+    for one in stored(reader):
+        block, _, rest = one.name.removeprefix("blk.").partition(".")
+        if not one.name.startswith("blk."):
+            tensors.append(one)
+        elif int(block) in left:
+            tensors.append(one._replace(name=f"blk.{int(block) - left.start}.{rest}"))
+    return write_copy(_folder() / f"{name}.gguf", reader, tensors, changed)

@@ -10,6 +10,7 @@ from dflash_core.knobs import EFFORTS, Knobs
 from dflash_core.text.reasoning import Reasoning
 from dflash_core.text.template import ChatTemplate
 
+pytestmark = pytest.mark.usefixtures("templates_here")
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 ASK, SYSTEM = [{"role": "user", "content": "Hi"}], [{"role": "system", "content": "Be brief."}]
 REFUSE = "{{ raise_exception('no such effort') }}"

@@ -17,6 +17,7 @@ from dflash_core.text.prompt import Prompting
 from dflash_core.text.template import ChatTemplate
 from support.qwen3_templates import TEMPLATES
 
+pytestmark = pytest.mark.usefixtures("templates_here")
 OPENING = {  # what an answer begins after, with thinking and without
     "hybrid": ("", "<think>\n\n</think>\n\n"),
     "instruct": ("", ""),

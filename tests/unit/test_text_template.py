@@ -12,14 +12,20 @@ from text_data import QWEN_TEMPLATE, metadata, qwen, tiny
 from dflash_core.errors import TemplateError
 from dflash_core.text import render_process
 from dflash_core.text.reasoning import Reasoning
+from dflash_core.text.sandbox import Compiled
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
 
 HI = [{"role": "user", "content": "Hi"}]
 
 
-def render(source: str | None, **variables: str) -> str:
-    return ChatTemplate(source, variables).render(HI, thinking=False)
+def render(source: str) -> str:
+    return ChatTemplate(source).render(HI, thinking=False)
+
+
+def written(source: str, **names: str) -> str:
+    """The same in this process, in which a template that ends is as safe."""
+    return Compiled(source, names).render(HI, thinking=False, generate=True, variables={}, tools=())
 
 
 def test_generation_prompt_with_and_without_thinking() -> None:
@@ -88,19 +94,19 @@ def test_a_file_without_a_template_gets_chatml_and_says_so(source: str | None) -
 
 
 def test_what_templates_in_the_wild_count_on() -> None:
-    assert render("{% for k, v in {'a': 1}|items %}{{ k }}{{ v }}{% endfor %}") == "a1"
-    assert render("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}") == "01"
-    assert render("""{{ {'a': '<é&"'}|tojson }}""") == '{"a": "<é&\\""}'
-    assert render("{{ ['é']|tojson(ensure_ascii=true) }}") == '["\\u00e9"]'
-    assert render("{{ ['é']|tojson(ensure_ascii=False) }}") == '["é"]'
-    assert render("{{ {'a': 1}|tojson(indent=2) }}") == '{\n  "a": 1\n}'
-    assert render("{{ strftime_now('%Y') }}") == str(datetime.datetime.now().year)
-    assert render("{% generation %}x{% endgeneration %}{{ messages[0].content }}") == "xHi"
-    assert render("  {% if true %}\n  a\n  {% endif %}\nb") == "  a\nb"
-    assert render("{{ bos_token }}{{ nothing }}{{ tools is none }}", bos_token="<s>") == "<s>True"
-    assert render("{% for m in messages %}{{ loop.length }}{{ loop.last }}{{ loop.previtem }}{% endfor %}") == "1True"
-    assert render("{{ 'since 20240101: %s' % 'x' }}{{ '{} 20240101'.format(1) }}") == "since 20240101: x1 20240101"
-    assert render("{% macro m(a, obj=2) %}{{ a }}{{ obj }}{% endmacro %}{{ m(1, obj=3) }}") == "13"
+    assert written("{% for k, v in {'a': 1}|items %}{{ k }}{{ v }}{% endfor %}") == "a1"
+    assert written("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}") == "01"
+    assert written("""{{ {'a': '<é&"'}|tojson }}""") == '{"a": "<é&\\""}'
+    assert written("{{ ['é']|tojson(ensure_ascii=true) }}") == '["\\u00e9"]'
+    assert written("{{ ['é']|tojson(ensure_ascii=False) }}") == '["é"]'
+    assert written("{{ {'a': 1}|tojson(indent=2) }}") == '{\n  "a": 1\n}'
+    assert written("{{ strftime_now('%Y') }}") == str(datetime.datetime.now().year)
+    assert written("{% generation %}x{% endgeneration %}{{ messages[0].content }}") == "xHi"
+    assert written("  {% if true %}\n  a\n  {% endif %}\nb") == "  a\nb"
+    assert written("{{ bos_token }}{{ nothing }}{{ tools is none }}", bos_token="<s>") == "<s>True"
+    assert written("{% for m in messages %}{{ loop.length }}{{ loop.last }}{{ loop.previtem }}{% endfor %}") == "1True"
+    assert written("{{ 'since 20240101: %s' % 'x' }}{{ '{} 20240101'.format(1) }}") == "since 20240101: x1 20240101"
+    assert written("{% macro m(a, obj=2) %}{{ a }}{{ obj }}{% endmacro %}{{ m(1, obj=3) }}") == "13"
 
 
 def test_token_names_reach_the_template() -> None:
@@ -141,7 +147,7 @@ def test_a_refusal_has_the_words_and_the_line_of_the_template() -> None:
 )
 def test_no_way_out_of_the_sandbox(source: str) -> None:
     try:
-        shown = render(source)
+        shown = written(source)
     except TemplateError:
         return
     assert shown == ""  # Jinja shows an attribute that it does not give out as nothing
