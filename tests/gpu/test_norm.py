@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -146,7 +147,8 @@ def test_two_branches_are_added_together(
     arguments += [*acts.arguments, np.uint64(0), np.int32(0), count(engine, 2), np.int32(0)]
     arguments += [engine.array(second), *(engine.array(weights[name]) for name in normed)]
     defines = {"WIDTH": width, "SPLIT_K": 3, "JOINED": 13, "CLUSTER": blocks, **dict.fromkeys(normed, 1)}
-    engine.kernel("norm.cu", "rms_norm", defines)(2 * blocks, 32 * min(32, -(-(-(-width // 256)) // blocks)), arguments)
+    warps = min(32, math.ceil(width / 256 / blocks))
+    engine.kernel("norm.cu", "rms_norm", defines)(2 * blocks, 32 * warps, arguments)
 
     def under(name: str, x: oracles.Floats) -> oracles.Floats:
         return oracles.rms_norm(x, weights[name], EPS) if name in normed else x

@@ -25,9 +25,11 @@ ROW_THREADS = 256  # threads per block of the kernels that process a chunk's row
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What is added to the residual stream: `split_k` partials, the bias of their sum, under a norm of its own. `other`:
-    a second branch, which is added to the first one under `first_norm` before that norm. `factor` (1,): of the stream after
-    that. `fresh`: it takes the stream's place."""
+    """What is added to the residual stream: `split_k` partials, the bias of their sum, under a norm of its own.
+
+    `other`: a second branch, which is added to the first one, that one under `first_norm`, before that norm. `factor`
+    (1,): of the stream after that. `fresh`: it takes the stream's place.
+    """
 
     split_k: int
     partials: Tensor
