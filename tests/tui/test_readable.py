@@ -10,7 +10,8 @@ from textual.widgets import Input
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.lab_request import parse_ab, parse_sweep
-from dflash_tui.screens.experiments import ABScreen, SweepScreen
+from dflash_tui.screens.experiment import EXAMPLE, ExperimentScreen
+from dflash_tui.screens.experiments import ABScreen, SweepScreen, TuneScreen
 from dflash_tui.screens.help import NAMES, HelpScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.widgets.curve import CurveView
@@ -127,6 +128,12 @@ async def test_a_sweep_that_is_to_be_typed_shows_what_can_be(make_app: MakeApp) 
         assert app.chat.state.session is not None
         options = example.startswith(("repeats", "prompts"))
         parse_ab(f"budget=41 {example}" if options else example, app.chat.state.knobs, app.chat.state.session.limits)
+
+
+@pytest.mark.parametrize("screen", [SweepScreen, ABScreen, TuneScreen])
+def test_examples_stand_in_their_own_column(screen: type[ExperimentScreen]) -> None:
+    """Regression: `drafting=treeone setting against another`."""
+    assert all(len(example) < EXAMPLE for example, _ in (*screen.EXAMPLES, *screen.OPTIONS))
 
 
 async def test_what_was_found_before_is_said_once(make_app: MakeApp) -> None:
