@@ -242,6 +242,7 @@ class TestWhatIf:
             await asked(pilot)
             screen = await opened(pilot, "/whatif", WhatIfScreen)
             assert "drafted nothing" in said(screen)
+            assert "drafted nothing" in text_of(screen, "#whatif-finding"), "the page says why it is empty"
 
     async def test_no_replay_while_an_answer_is_written(self, make_app: MakeApp) -> None:
         session = FakeSession(gate=threading.Semaphore(4))

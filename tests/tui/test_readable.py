@@ -10,7 +10,8 @@ from textual.widgets import Input
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.lab_request import parse_ab, parse_sweep
-from dflash_tui.screens.experiments import ABScreen, SweepScreen
+from dflash_tui.screens.experiment import EXAMPLE, ExperimentScreen
+from dflash_tui.screens.experiments import ABScreen, SweepScreen, TuneScreen
 from dflash_tui.screens.help import NAMES, HelpScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.widgets.curve import CurveView
@@ -21,7 +22,9 @@ from support.grids import full
 
 from .gallery import SHOWN
 from .scenes import answered
-from .support import screen_text, settled, shows, wait_until
+from .support import screen_text, settled, shows, talking, wait_until
+from .test_looks import THEMES, cells
+from .test_themes import READABLE, contrast
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -127,6 +130,12 @@ async def test_a_sweep_that_is_to_be_typed_shows_what_can_be(make_app: MakeApp) 
         parse_ab(f"budget=41 {example}" if options else example, app.chat.state.knobs, app.chat.state.session.limits)
 
 
+@pytest.mark.parametrize("screen", [SweepScreen, ABScreen, TuneScreen])
+def test_examples_stand_in_their_own_column(screen: type[ExperimentScreen]) -> None:
+    """Regression: `drafting=treeone setting against another`."""
+    assert all(len(example) < EXAMPLE for example, _ in (*screen.EXAMPLES, *screen.OPTIONS))
+
+
 async def test_what_was_found_before_is_said_once(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(200, 60)) as pilot:
@@ -134,3 +143,27 @@ async def test_what_was_found_before_is_said_once(make_app: MakeApp) -> None:
         await SHOWN["past"](app, pilot)
         await settled(pilot)
         assert screen_text(app).count("9 of 10 pairs") == 1
+
+
+async def test_turns_that_the_model_no_longer_sees_can_be_read_and_are_marked(make_app: MakeApp) -> None:
+    turns = [(f"question {number}", f"answer {number}") for number in range(3)]
+    async with talking(make_app, *turns, size=(80, 40)) as (app, pilot, _):
+        await app.chat.parts.conversation.leave_out(2)
+        await shows(pilot, "the model no longer sees the 2 turns above")
+        for theme in THEMES:
+            app.theme = theme
+            await settled(pilot)
+            texts = [(text, contrast(color, ground)) for text, color, ground in cells(app)]
+            assert any("question 0" in text for text, _ in texts)
+            assert not [(text, ratio) for text, ratio in texts if ratio < READABLE]
+        shown = screen_text(app).splitlines()
+        marked = [row[:2].strip() != "" for row in shown for text, _ in turns if text in row and "❯" in row]
+        assert marked == [True, True, False], "a sign, for screens without colours"
+
+
+async def test_a_long_line_of_code_is_read_to_its_end(make_app: MakeApp) -> None:
+    """Regression: it was cut at the edge, and no key and no sign led to the rest."""
+    code = f"value = [{', '.join(map(str, range(60)))}]"
+    async with talking(make_app, ("code", f"```python\n{code}\n```"), size=(80, 40)) as (app, _, _):
+        rows = [row.strip(" ▌") for row in screen_text(app).splitlines()]
+        assert code in " ".join(rows)

@@ -116,6 +116,13 @@ def test_every_figure() -> None:
     assert STAGES.total == 14.0
 
 
+def test_a_turn_of_one_token_has_no_speed() -> None:
+    text = shown(turn_of([]))
+    assert "– tok/s  – tok/step" in text
+    assert "no step" in text.partition("accepted by depth")[2]
+    assert " 0.0" not in text
+
+
 def test_several_drafters_have_a_row_each() -> None:
     """One alone has none: its figures are the turn's."""
     steps = [replace(step_of(LONG, bonus=1), drafter="dflash2")] * 3 + [replace(step_of(SHORT), drafter="mtp")]

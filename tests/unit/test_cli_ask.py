@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -386,6 +387,8 @@ def test_figures_in_one_line() -> None:
     assert ask.figures(report) == (
         "[tree (asked for): 3 tokens, 4.0 tok/s, first after 210 ms, acceptance length 2.00; stop token]"
     )
+    first = dataclasses.replace(report, stats=turn_stats(prefill, [], decode_s=0.0), stop="max tokens")
+    assert ask.figures(first) == "[tree (asked for): 1 token, first after 210 ms; max tokens]", "no step, no speed"
 
 
 class TestNotes:

@@ -77,15 +77,14 @@ def ago(seconds: float, now: float) -> str:
 def figures(report: TurnReport) -> str:
     """The turn in one line: what ran, how long it took, how well drafts were accepted."""
     stats = report.stats
-    untold = bool(report.source)  # another engine does not tell every figure
     parts = [
-        f"{stats.tokens} tokens",
-        *([] if untold and not stats.tokens_per_second else [f"{stats.tokens_per_second:.1f} tok/s"]),
+        counted(stats.tokens, "token"),
+        *([f"{stats.tokens_per_second:.1f} tok/s"] if stats.tokens_per_second else []),
         f"first after {stats.ttft_ms:.0f} ms",
     ]
     if stats.read_again:
         parts.append(f"{stats.read_again:,} tokens read again ({stats.read_why})")
-    if report.mode != "plain" and not (untold and not stats.steps):
+    if report.mode != "plain" and stats.steps:
         parts.append(f"acceptance length {stats.acceptance_length:.2f}")
     parts += filter(None, [report.draws])
     why = f" ({report.reason})" if report.reason else ""

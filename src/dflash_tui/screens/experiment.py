@@ -47,6 +47,7 @@ OTHER = "bold underline"
 MARGIN = 4  # cells beside a table and a field
 STRONGEST = 40  # percent of the ground of the best speed
 TABLE = "Use", "↑ and ↓ choose a setting, Enter uses it from the next turn, s saves it as a preset."
+EXAMPLE = 31  # cells of the column of examples
 
 
 class Line(Input):
@@ -90,7 +91,7 @@ class ExperimentScreen(LabScreen):
         field = Line(self._text, placeholder=self.EXAMPLE, id="lab-what", compact=True)
         yield Horizontal(Static("❯", id="lab-mark"), field, id="lab-line")
         shown = (*self.EXAMPLES, *self.OPTIONS)
-        examples = (f" {example:<30}{what}\n" if example else f" {what}\n\n" for example, what in shown)
+        examples = (f" {example:<{EXAMPLE}}{what}\n" if example else f" {what}\n\n" for example, what in shown)
         yield Static(Content.styled("\n" + "".join(examples), "$foreground 80%"), id="lab-examples")
         yield Static("", id="lab-finding")
         yield Horizontal(

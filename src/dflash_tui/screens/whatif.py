@@ -10,6 +10,7 @@ from textual import on
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
+from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC, Value
 from dflash_core.lab import whatif
@@ -99,6 +100,8 @@ class WhatIfScreen(LabScreen):
             self.dismiss()
         else:
             self.draw()
+            if experiment.error is not None and not self.drafter:  # the notice goes, and the page would be empty
+                self.query_one("#whatif-finding", Static).update(one_line(str(experiment.error)))
 
     def hint(self, action: str, label: str) -> str:
         if self.record is None or (self.chat.state.attached and action in ("exact", "measure")):

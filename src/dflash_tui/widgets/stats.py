@@ -123,9 +123,10 @@ def _numbers(it: Figures, stats: TurnStats, width: int) -> Block:
     figures = [f"first token {seconds(stats.ttft_ms / 1000)}", *steps, *count]
     main: list[tuple[str, str] | str] = []
     if stats.tokens_per_second or not it.remote:
-        main += [(f"{speed(stats.tokens_per_second)} tok/s", "bold $primary"), "  "]
+        rate = speed(stats.tokens_per_second) if stats.tokens_per_second else "–"
+        main += [(f"{rate} tok/s", "bold $primary"), "  "]
     if stats.steps or not it.remote:
-        main.append((f"{stats.acceptance_length:.2f} tok/step", "bold $success"))
+        main.append((f"{f'{stats.acceptance_length:.2f}' if stats.steps else '–'} tok/step", "bold $success"))
     return [line((it.title, "bold")), *([line(*main)] if main else []), *map(line, dotted(figures, width))]
 
 
@@ -211,7 +212,7 @@ def _undrafted(stats: TurnStats) -> str:
     """Why no depth has a rate: nothing was drafted, or what was drafted was not worth a row."""
     if stats.drafted:
         return f"{counted(stats.drafted, 'position')} drafted, none worth verifying"
-    return "nothing drafted: plain decoding" if stats.steps else ""
+    return "nothing drafted: plain decoding" if stats.steps else "no step"
 
 
 def _stages(stats: TurnStats, width: int, min_share: float = 0.0) -> Block:
