@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,7 @@ def test_a_block_of_code_has_a_ground_and_an_edge_that_are_seen(name: str) -> No
     assert contrast(page.blend(Color.parse(colors["primary"]), 0.6), page) >= 2.0
 
 
+@cache
 def contrast(a: Color, b: Color) -> float:
     """The WCAG contrast ratio."""
 
