@@ -106,7 +106,8 @@ def test_a_real_answer_goes_on_from_its_own_state() -> None:
     """The demo pair's, whose calls are required, since it makes none by itself: all that was read and written is
     reused, but the last token, which no pass has read yet."""
     with running(demo_pair.new_engine()) as server:
-        asked: dict[str, Any] = {"model": "demo", "tools": [TOOL], "extra_body": {"dflash": {"mode": "plain"}}}
+        tool = {"type": "function", "function": {"name": "look"}}  # without arguments, so it is called once
+        asked: dict[str, Any] = {"model": "demo", "tools": [tool], "extra_body": {"dflash": {"mode": "plain"}}}
         first = server.openai().chat.completions.create(messages=[ASK], tool_choice="required", **asked)
         message = first.choices[0].message
         assert message.tool_calls
