@@ -6,18 +6,25 @@ figure is the median over replays of a graph, of one launch; the share is that o
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.backends.cuda.target import open_device
 from dflash_tui.terminal.output import write_out
 from tools.bench.kernels import ARENA, Bench, Product
+from tools.bench.tool import run_tool
 
 SHAPES = ((17_408, 5_120), (5_120, 17_408), (4_096, 4_096))
 WIDTHS = (1, 24)
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
+    """Measure and print. Raises DFlashError."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", metavar="TYPE", nargs="*", help="only these")
+    names = parser.parse_args().names or list(TILE_TYPES)
+    if unknown := [name for name in names if name not in TILE_TYPES]:
+        parser.error(f"{unknown[0]}: no such type, expected some of {', '.join(TILE_TYPES)}")
     device = open_device(0)
     products = [Product("ffn_up", ((name, rows),), columns) for name in names for rows, columns in SHAPES]
     bench = Bench(device, ARENA, products)
@@ -36,4 +43,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(TILE_TYPES))
+    run_tool(main)
