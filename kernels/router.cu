@@ -47,6 +47,7 @@ extern "C" __global__ void router(
             weights[i].zero();
             if (k < WIDTH) weights[i].load(from + k);
         }
+        issue_loads();
         if (begin == 0) {
             pdl_wait();
             last = min(rows, *count - node0) - 1;
