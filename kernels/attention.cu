@@ -212,8 +212,8 @@ struct Arranged {
     __device__ explicit Arranged(u8* shared)
         : list(shared), places(shared + TILE), bits(reinterpret_cast<u32*>(shared + MAX_NODES)) {}
 
-    // For nodes node.. of the tree, `count` of them; nodes from `end` on are none of their ancestors. Returns how many rows are copied. The caller waits before it reads,
-    // and all threads are done with what was there.
+    // For nodes node.. of the tree, `count` of them; nodes from `end` on are none of their ancestors. Returns how many
+    // rows are copied. The caller waits before it reads, and all threads are done with what was there.
     __device__ int make(const Tree& tree, int node, int count, int end, int begin) const {
         const StepState* const st = tree.st;
         const int before = max(tree.length - begin, 0), root = tree.length - begin;
