@@ -113,9 +113,9 @@ struct SharedView : Window {
     }
 };
 
-// What NODES nodes that are not straight see of one tile that is not common, row warp w the w-th of them. Keys of all their
-// ancestors in the tile, and of committed positions before them, are copied once; a row warp then reads them in the order
-// of its node's path.
+// What NODES nodes that are not straight see of one tile that is not common, row warp w the w-th of them. Keys of all
+// their ancestors in the tile, and of committed positions before them, are copied once; a row warp then reads them in the
+// order of its node's path.
 struct NodesView : Window {
     Tree tree;
     int first, before, keys;  // the tile; its committed positions
@@ -212,13 +212,15 @@ struct Arranged {
     __device__ explicit Arranged(u8* shared)
         : list(shared), places(shared + TILE), bits(reinterpret_cast<u32*>(shared + MAX_NODES)) {}
 
-    // For nodes node.. of the tree, `count` of them; nodes from `end` on are none of their ancestors. Returns how many rows are copied. The caller waits before it reads,
-    // and all threads are done with what was there.
+    // For nodes node.. of the tree, `count` of them; nodes from `end` on are none of their ancestors. Returns how many
+    // rows are copied. The caller waits before it reads, and all threads are done with what was there.
     __device__ int make(const Tree& tree, int node, int count, int end, int begin) const {
         const StepState* const st = tree.st;
         const int before = max(tree.length - begin, 0), root = tree.length - begin;
         // The last row is zeros where not all of the tile's rows are copied.
-        for (int at = threadIdx.x; at < NODES * TILE; at += THREADS) places[at] = at % TILE < before ? at % TILE : TILE - 1;
+        for (int at = threadIdx.x; at < NODES * TILE; at += THREADS) {
+            places[at] = at % TILE < before ? at % TILE : TILE - 1;
+        }
         u32 within[NODES];  // bit i: the thread's i-th node is an ancestor of the w-th, and in the tile
         int depth[ceil_div(MAX_NODES, THREADS)];
 #pragma unroll

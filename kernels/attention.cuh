@@ -68,8 +68,8 @@ struct PackedRows {
     __device__ __forceinline__ bool there(int at) const { return at < live; }
 };
 
-// The same, where NODES > 1 nodes have 16 rows of the tile of queries each, of which the first GROUP are real. As an order
-// of the rows of a tile, it repeats real ones in place of the others.
+// The same, where NODES > 1 nodes have 16 rows of the tile of queries each, of which the first GROUP are real. As an
+// order of the rows of a tile, it repeats real ones in place of the others.
 template <int NODES> struct SpreadRows : PackedRows {
     static constexpr bool STRAIGHT = false;
     static constexpr int OWN = NODES > 1 ? 16 : 1, REAL = NODES > 1 ? GROUP : 1;
@@ -109,7 +109,8 @@ struct CopiedQueries {
     template <int TILE_ROWS> __device__ __forceinline__ void bring(half* tile, const PackedRows& rows) const {
         copy_rows<HEAD_DIM, TILE_ROWS, THREADS>(tile, q + rows.query() * HEAD_DIM, rows.live);
     }
-    template <int TILE_ROWS, int NODES> __device__ __forceinline__ void bring(half* tile, const SpreadRows<NODES>& rows) const {
+    template <int TILE_ROWS, int NODES>
+    __device__ __forceinline__ void bring(half* tile, const SpreadRows<NODES>& rows) const {
         copy_rows<HEAD_DIM, TILE_ROWS, THREADS>(tile, q + rows.query() * HEAD_DIM, TILE_ROWS, rows);
     }
     __device__ __forceinline__ bool ready() const { return true; }
@@ -217,7 +218,8 @@ __device__ __forceinline__ void attend(
             for (int h = 0; h < 2; h++) {
                 const int at = row + 16 * r + 8 * h + quad;
                 if (!open && rows.there(at)) {
-                    const u64 seen = view.visible((rows.first + rows.packed(at)) / GROUP, begin) >> (key + 2 * (lane % 4));
+                    const int node = (rows.first + rows.packed(at)) / GROUP;
+                    const u64 seen = view.visible(node, begin) >> (key + 2 * (lane % 4));
 #pragma unroll
                     for (int t = 0; t < KEY_TILES; t++) {
                         if (!(seen >> 8 * t & 1)) scores[r][t][2 * h] = -INFINITE;

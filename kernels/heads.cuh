@@ -61,8 +61,8 @@ struct Projection {
     const float* bias = nullptr;
 };
 
-// The weights of a head's norm, the frequencies of its rotary embedding, and the sines and cosines of its rotary embedding at a position, as lanes need
-// them. All may be loaded long before the head.
+// The weights of a head's norm, the frequencies of its rotary embedding, and its sines and cosines at a position, as lanes
+// need them. All may be loaded long before the head.
 struct HeadNorm {
 #ifndef UNNORMED
     float at[HEAD_DIM / WARP];
@@ -214,8 +214,8 @@ __device__ __forceinline__ void store_value(const KeyValues& cache, const Head& 
 #endif
 }
 
-// One head of a row of [queries | keys | values]: `task` counts query heads, then key heads, then value heads. Made before
-// the projection is there, then loaded and stored.
+// One head of a row of [queries | keys | values]: `task` counts query heads, then key heads, then value heads. It is made
+// before the projection is there, then loaded and stored.
 struct HeadTask {
     const int task, kv_heads, heads;
     const HeadNorm norm;
