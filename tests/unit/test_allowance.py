@@ -98,7 +98,7 @@ def test_a_machine_that_pauses_does_not_keep_a_good_drafter_from_being_used(paus
 
 
 def test_plain_steps_are_queued_as_deep_far_from_a_decision() -> None:
-    """Four of this pair are 0.6 ms of work: a host that paused longer left the card idle, in plain decoding it did not."""
+    """Four are 0.6 ms of work on the demo pair: a host that paused for longer left the card idle."""
     policy = policy_for(True)
     run(policy, DEMO, lambda position: 0, 300)
     assert len(policy._plain) < 100
