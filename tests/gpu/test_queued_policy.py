@@ -291,7 +291,7 @@ def driven(taken: int, steps: int) -> tuple[QueuedPolicy, list[str], list[int]]:
 
 def test_the_width_follows_what_it_brings() -> None:
     policy, modes, rows = driven(taken=3, steps=60)
-    assert modes == ["plain"] * queued.SOON + ["tree"] * (60 - queued.SOON)
+    assert modes == ["plain"] * queued.WAITING + ["tree"] * (60 - queued.WAITING)
     assert set(rows[-20:]) == {8}, "with chances of 0.7 a step, nodes past the eighth bring too little"
     assert "rows pay; the next 8 cost" in policy.next(Knobs()).reason
 
@@ -316,7 +316,7 @@ def test_one_try_is_under_way_at_a_time() -> None:
         return modes
 
     assert queue(3) == ["plain"] * 3
-    for _ in range(queued.SOON):
+    for _ in range(queued.WAITING):
         assert policy.busy_soon
         assert queue(1) == ["plain"]
         policy.observe(_step(1, 1, "plain"))

@@ -97,6 +97,14 @@ def test_a_machine_that_pauses_does_not_keep_a_good_drafter_from_being_used(paus
         assert ran.modes[-1000:].count("tree") > 900, seed
 
 
+def test_plain_steps_are_queued_as_deep_far_from_a_decision() -> None:
+    """Four are 0.6 ms of work on the demo pair: a host that paused for longer left the card idle."""
+    policy = policy_for(True)
+    run(policy, DEMO, lambda position: 0, 300)
+    assert len(policy._plain) < 100
+    assert policy.busy_soon
+
+
 def test_an_answer_does_not_begin_with_what_its_first_draft_brought_alone() -> None:
     policy = policy_for(True)
     run(policy, DEMO, lambda position: 2, 40, answers=3)

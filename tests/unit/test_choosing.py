@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dflash_core.policy.base import LATELY
-from dflash_core.policy.choosing import ALL, FIRST, SHARE, START_SPARE, Chooser, Drafts, Expected
+from dflash_core.policy.choosing import ALL, FIRST, SHARE, START_SPARE, Chooser, Drafts, Expected, Found
 
 Brings = Callable[[str], int]
 """Tokens of a drafter's step, by what the previous step was."""
@@ -92,6 +92,16 @@ def test_one_that_becomes_better_is_found_again() -> None:
     better = True
     stream.answer(6000)
     assert [kind for kind, _ in stream.asked[-100:]].count("one") > 95
+
+
+def test_a_drafter_alone_is_not_given_up_after_a_few_steps_that_followed_a_plain_one() -> None:
+    """It brings four tokens in two plain steps; three drafts in a row that followed a plain step brought one."""
+    known = {ALL: Found(100.0, 60.0, 30.0), "nobody 1": Found(3.0, 6.0, 3.0)}
+    chooser = Chooser(["one"])
+    chooser.undrafted()
+    chooser.undrafted()
+    it = chooser.expected(0, known, 2.0)
+    assert it.tokens > it.plain
 
 
 def test_the_beginning_of_an_answer_is_told_apart_from_the_rest() -> None:

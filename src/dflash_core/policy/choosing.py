@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from dflash_core.policy.base import LATELY
 
 DECAY = 0.99  # factor of a sum of steps at each further step
-WIDER = 2.0  # steps that the mean over all circumstances counts for, added to the steps of this one
+WIDER, WIDER_ALONE = 2.0, 4.0  # steps of the mean over all circumstances that are added to those of one
 SHRINK = 32.0  # weight, in tokens, of the prior that an answer is as expected
 START_TOKENS, START_STEPS = 3.0, 2.0  # prior of a drafter: tokens per step, and its weight in steps
 TELLING = 3.0  # most plain steps to lose by starting an answer with the drafter of the longest block
@@ -163,7 +163,9 @@ class Chooser:
         tokens = known.mean
         if self._last[0] == kind:
             tokens = (tokens + self._last[1]) / 2
-        return (here.tokens + WIDER * tokens) / (here.steps + WIDER)
+        # What tells several drafters apart has to count soon; for one, a few steps in a circumstance are mostly noise.
+        wider = WIDER if len(self._kinds) > 1 else WIDER_ALONE
+        return (here.tokens + wider * tokens) / (here.steps + wider)
 
     def pick(
         self,

@@ -38,7 +38,6 @@ START = 3.0  # plain steps: a try has waits, so it is worth more than one draft
 WAITING = 8  # plain steps after a draft whose waits are the draft's: those that are queued until it is counted
 NEWEST_WAITS = 5  # whose median is the usual one
 WAIT_WEIGHT = 0.5  # of a try in the mean of what tries wait
-SOON = 8  # plain steps before a decision in which more steps are queued, so that the card has work meanwhile
 MAX_PLAIN_BATCH = 128  # plain steps that are decided and counted at once: each by itself takes the host long
 SAMPLES = 16  # of such a batch, by which its time is known
 MAX_GAP = 8.0  # steps of a draft: a longer time before it is one that does not come again, such as recording a graph
@@ -100,8 +99,8 @@ class QueuedPolicy(AutoPolicy):
 
     @property
     def busy_soon(self) -> bool:
-        plainly = self._since > 0 or bool(self._plain)
-        return self._trying or self._learns or (plainly and self._batch - len(self._plain) <= SOON)
+        # A plain step is never in vain: all are queued as deep, so that a decision, or a pause of the host, finds them.
+        return self._trying or self._learns or self._since > 0 or bool(self._plain)
 
     @property
     def _learns(self) -> bool:
@@ -121,7 +120,7 @@ class QueuedPolicy(AutoPolicy):
         if step.mode == "plain" and free(step.knobs):
             self._plain.append(step)
             if step.tokens[-1] in self._tags:
-                self._batch = min(self._batch, len(self._plain) + SOON)
+                self._batch = min(self._batch, len(self._plain) + WAITING)
             if len(self._plain) >= self._batch:
                 self._count_plain()
             return
@@ -155,7 +154,7 @@ class QueuedPolicy(AutoPolicy):
         arm, costs, most = self.arm, self.arm.costs, max_nodes(knobs) + 1
         known = self._known
         if not (costs.knows_plain and (known.steps or self._begun)):
-            self._batch = MIN_STEPS if known.steps else SOON
+            self._batch = MIN_STEPS if known.steps else WAITING
             return Decision("plain", 0, "a plain step, to see what it costs")
         allowance, rate, curve, plain = self._allowance, self._rate(arm), costs.curve(), costs.plain
         widths = [rows for rows in CHOICES if rows <= most] or [most]
@@ -173,8 +172,8 @@ class QueuedPolicy(AutoPolicy):
         # A drafter that was never right, or is not known to pay, drafts one step at a time, between plain steps.
         risk = max(takes + self._waits - 1, MIN_TRY_LOSS)
         missing = risk - (allowance.left if pays else allowance.spare)
-        # Plain steps come before: those in which more are queued, and those that show what the last try cost.
-        first = WAITING - self._since if self._begun else SOON
+        # Plain steps come before: those that the card runs meanwhile, and those that show what the last try cost.
+        first = WAITING - self._since if self._begun else WAITING
         if missing <= 0 and first == 0:
             why = decision.reason if pays else f"drafts are tried again; {risk:.1f} plain steps may be lost"
             self._tries = replace(decision, reason=why)
