@@ -142,10 +142,10 @@ def test_it_follows_the_sequence(device_name: str, rng: np.random.Generator, mon
 
 @pytest.mark.parametrize("name", PRESENT)
 def test_its_drafts_change_no_token(device_name: str, name: str) -> None:
-    """Trees, chains and auto give plain decoding's tokens, greedy and sampled: the first assistant all of them."""
+    """Trees, chains and auto give plain decoding's tokens, greedy or sampled: the first assistant all of them."""
     pair, first = assistant_pair(device_name, name), name == PRESENT[0]
     sampled = {"temperature": 0.9, "top_k": 20, "seed": 4}
-    for sampling, ways in (({}, WAYS if first else WAYS[1:3]), (sampled, WAYS[1:3] if first else ())):
+    for sampling, ways in (({}, WAYS[::2] if first else WAYS[1:3]), (sampled, WAYS[1::2] if first else ())):
         if not ways:
             continue
         plain, _ = answer(pair, 7, drafting="plain", **sampling)
