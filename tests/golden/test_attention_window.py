@@ -313,6 +313,7 @@ TEMPLATES = {
 }
 
 
+@pytest.mark.usefixtures("templates_here")
 @pytest.mark.parametrize("where", TEMPLATES)
 @pytest.mark.parametrize("system", ["Be brief. " * 60, "a", "<|im_end|> stays <|im_start|> text " * 20, "  trimmed?  "])
 def test_the_system_message_is_never_hidden(where: str, system: str) -> None:

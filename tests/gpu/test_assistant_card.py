@@ -28,6 +28,7 @@ from dflash_core.knobs import Value
 from dflash_core.runner import Runner
 from support.assistant_device import PRESENT, AssistantPair, assistant_pair
 from support.device_pairs import CONTEXT, TOLERANCE, close, device_named
+from support.grids import full
 
 WAYS: list[dict[str, Value]] = [
     {"drafting": "chain 3", "mtp_depth": 3}, {"drafting": "tree 12", "mtp_depth": 4, "chain_seed": True},
@@ -140,12 +141,15 @@ def test_it_follows_the_sequence(device_name: str, rng: np.random.Generator, mon
     everywhere(rng.integers(0, 380, 45).tolist())
 
 
+@pytest.mark.parametrize("dealt", [True, full(False)], ids=["dealt", "all"])
 @pytest.mark.parametrize("name", PRESENT)
-def test_its_drafts_change_no_token(device_name: str, name: str) -> None:
-    """Trees, chains and auto give plain decoding's tokens, greedy and sampled: the first assistant all of them."""
+def test_its_drafts_change_no_token(device_name: str, name: str, dealt: bool) -> None:
+    """Trees, chains and auto give plain decoding's tokens: the first assistant's each greedy or sampled, with `full`
+    both."""
     pair, first = assistant_pair(device_name, name), name == PRESENT[0]
     sampled = {"temperature": 0.9, "top_k": 20, "seed": 4}
-    for sampling, ways in (({}, WAYS if first else WAYS[1:3]), (sampled, WAYS[1:3] if first else ())):
+    greedy, drawn = (WAYS[::2], WAYS[1::2]) if dealt else (WAYS, WAYS[1:3])
+    for sampling, ways in (({}, greedy if first else WAYS[1:3]), (sampled, drawn if first else ())):
         if not ways:
             continue
         plain, _ = answer(pair, 7, drafting="plain", **sampling)

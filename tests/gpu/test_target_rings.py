@@ -171,9 +171,10 @@ def test_a_cancelled_chunk_leaves_the_window(device_name: str, rng: np.random.Ge
     both.read(rng, 100)
 
 
-def test_a_snapshot_has_the_rings(device_name: str, rng: np.random.Generator) -> None:
-    """In another session, of another context."""
-    both = Both.of(target_on(device_name, "gemma4-e-F16"))
+@pytest.mark.parametrize("name", [MODELS[3], pytest.param(MODELS[1], marks=pytest.mark.full)])
+def test_a_snapshot_has_the_rings(device_name: str, name: str, rng: np.random.Generator) -> None:
+    """In another session, of another context. Of the second model the files below are."""
+    both = Both.of(target_on(device_name, name))
     both.read(rng, 210)
     both.step(rng, bushy)
     state, ours = both.ours.checkpoint(), both.ours

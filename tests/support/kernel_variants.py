@@ -5,6 +5,7 @@ Nothing is listed by hand: sessions are built without memory, and list the launc
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -220,7 +221,8 @@ class PlanningDevice(MetaDevice):
         return SimpleNamespace(array=np.empty(shape, dtype), address=0)
 
 
-def variants(arch: str, *, quick: bool = False) -> list[Variant]:
+@functools.cache
+def variants(arch: str, *, quick: bool = False) -> tuple[Variant, ...]:
     """All programs for one architecture; `quick`: only those of one width of the demo pair, which use every kernel."""
     widths = QUICK_WIDTHS if quick else WIDTHS
     found = [Variant.of(file) for file in BESIDE]
@@ -233,7 +235,7 @@ def variants(arch: str, *, quick: bool = False) -> list[Variant]:
             here = launch.clustered if launch.clustered and arch in CLUSTERS else launch
             found.append(Variant.of(here.file, here.defines))
     found += [Variant.of("dequant.cu", {f"WITH_{name}": 1}) for name in PREFILL_TYPES[-2 if quick else 0 :]]
-    return list(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found))
 
 
 def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:

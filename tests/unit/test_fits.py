@@ -48,7 +48,7 @@ from support.golden import draft, golden, target
 from support.grids import full
 from support.made_up_card import MadeUpCard
 from support.plans import plan_pair
-from support.reckoned import estimator
+from support.reckoned import estimator, fresh_estimator
 
 TARGET, DRAFT = golden("tiny-F16.gguf"), golden("tiny-dflash")
 GIB, MIB = 1 << 30, 1 << 20
@@ -396,7 +396,7 @@ def test_a_plan_asks_for_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
         return whole(self, context, **options)
 
     monkeypatch.setattr(Footprint, "sequence", counted)
-    found = estimator(24 * GIB)
+    found = fresh_estimator(24 * GIB)
     made = plan(found, Setup(32_768))
     assert len(made.context_that_fits) == 8
     assert asked.total() <= 55
