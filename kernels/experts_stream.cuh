@@ -11,8 +11,7 @@
 // one part after the other, without waiting for other warps.
 //
 // An entry's activations are staged when its first rows begin, while their weights are being loaded: for all of K, in
-// the columns of the entry. In a pass of one row, which is bound by latency, the tiles behind the first ones are
-// prefetched into the L2.
+// the columns of the entry.
 //
 // Defines: see matmul.cuh; WARPS of a block; PER_SM blocks that share a multiprocessor; BIASED where all experts have
 // biases, which adds an argument.
@@ -187,10 +186,6 @@ __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u
 
     Ahead<F> ahead;
     if (block < end) ahead.begin(tile, lane);
-    if (COLUMNS == 1 && !job.matrix(run).places) {
-        const int bytes = walk.blocks * tiles_k() * F::BYTES;
-        for (int at = L2_LINE * threadIdx.x; at < bytes; at += L2_LINE * MATMUL_THREADS) prefetch_line(tile_at(walk.first, 0) + at);
-    }
     constexpr Staged FORM = M::F16_ACTS ? Staged::F16 : Staged::Q8;
     const bool fresh = walk.entry != run.entry || walk.form != FORM, tables = walk.tables != F::NUMBER;
     if (fresh) input.template stage<F>(staged, job.kind(run), job.entry(run));

@@ -268,18 +268,12 @@ __device__ __forceinline__ unsigned ldg_stream4(const void* p) {
 // Past the L1, which may hold what was there before another kernel wrote it.
 __device__ __forceinline__ float load_l2(const float* p) { return __ldcg(p); }
 
-constexpr int L2_LINE = 128;  // bytes that the L2 loads at once
-
-// Prefetches the line at `p` into the L2. As many threads call for as many lines: a warp takes as long for a bulk prefetch of
-// each of its lanes as they take one after the other.
-__device__ __forceinline__ void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-
 // Prefetches `bytes` of global memory into the L2; address and size are multiples of 16. One thread calls for all.
 __device__ __forceinline__ void bulk_prefetch(const void* p, int bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes));
 #else
-    for (int at = 0; at < bytes; at += L2_LINE) prefetch_line(static_cast<const char*>(p) + at);
+    for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(p) + at));
 #endif
 }
 

@@ -92,8 +92,6 @@ inline uint2 ldg_stream8(const void* p) { return *static_cast<const uint2*>(p); 
 inline unsigned ldg_stream4(const void* p) { return *static_cast<const unsigned*>(p); }
 inline float load_l2(const float* p) { return *p; }
 
-constexpr int L2_LINE = 128;
-inline void prefetch_line(const void* p) { (void)*static_cast<const volatile unsigned char*>(p); }
 inline void bulk_prefetch(const void* p, int bytes) {  // memory that is not there is not asked for
     const auto* at = static_cast<const volatile unsigned char*>(p);
     (void)at[0], (void)at[bytes - 1];
