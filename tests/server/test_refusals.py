@@ -195,7 +195,8 @@ def test_tools_with_broken_schemas(server: Running, parameters: Any, always: boo
 
 def test_what_is_no_part_of_a_schema_is_not_looked_at(server: Running) -> None:
     fields = {"type": {"type": "string", "default": {"type": "x"}}, "null": {"type": ["null", "integer"]}, "any": True}
-    tool = {"function": {"name": "look", "parameters": {"type": "object", "properties": fields, "required": None}}}
+    schema = {"type": "object", "properties": fields, "required": None, "dependentRequired": {"type": ["any"]}}
+    tool = {"function": {"name": "look", "parameters": schema}}
     with server.http() as http:
         assert http.post("/apply-template", json=chat(tool_choice="required", tools=[tool])).status_code == 200
 

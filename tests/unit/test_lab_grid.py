@@ -65,6 +65,8 @@ def test_refused_axes(text: str, message: str) -> None:
 
 def test_axes_in_words_and_pairs() -> None:
     assert parse_axes(["budget", "4..8:4", "p_min=0,0.1"]) == parse_axes(["budget=4..8:4", "p_min", "0,0.1"])
+    for words in (["budget=4,", "8"], ["budget", "4,", "8"], ["budget", "4,8"]):
+        assert parse_axes(words) == parse_axes(["budget=4,8"])
     for words, message in (
         ([], "expected one or two"),
         (["budget=1", "p_min=0", "top_k=1"], "expected one or two"),

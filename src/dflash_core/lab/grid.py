@@ -80,10 +80,8 @@ def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
 
 def joined(words: Sequence[str]) -> list[str]:
     """Words `name=values`: two words without an equals sign are joined, and a drafting alone is named."""
-    out, rest = list[str](), iter(words)
+    out, rest = list[str](), iter("\n".join(words).replace(",\n", ",").split("\n") if words else ())
     for word in rest:
-        while word.endswith(",") and (more := next(rest, "")):
-            word += more
         if all(map(canonical, word.split(","))):
             out.append(f"drafting={word}")
         else:

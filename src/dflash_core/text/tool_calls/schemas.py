@@ -17,6 +17,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _NESTED = {"object": dict, "array": list}
 _MAX_DEPTH = 16  # of references and alternatives
 MAX_NESTING = 256  # of objects and arrays in a value
+_NO_SCHEMAS = frozenset({"enum", "const", "default", "examples", "dependentRequired"})  # keys whose values are none
 
 
 class Schemas:
@@ -158,7 +159,7 @@ def _unknown(schema: JSON) -> str:
                     return f"the type {kind[:40]!r}, expected one of {', '.join(KINDS)}"
             if isinstance(reference, str) and not reference.startswith("#"):
                 return f"the reference {reference[:40]!r}, expected one into the schema itself"
-            nodes += [value for key, value in node.items() if key not in ("enum", "const", "default", "examples")]
+            nodes += [value for key, value in node.items() if key not in _NO_SCHEMAS]
         else:
             nodes += _list(node)
     return ""
