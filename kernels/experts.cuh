@@ -27,6 +27,9 @@ constexpr int SHARED_GATES = 0;
 #else
 constexpr int SHARED_GATES = SHARED_EXPERTS;
 #endif
+#ifdef EXPERTS
+constexpr int SCORES = EXPERTS + SHARED_GATES;  // of a row
+#endif
 
 struct ExpertEntry {
     u16 expert, count;

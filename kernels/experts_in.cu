@@ -1,9 +1,9 @@
 // experts_in: gate and up of the chosen experts, for the rows that take them.
 //
 // Activations are gathered by address: column c of a product is row pair[c] of what the norm wrote. Weights are found
-// through the list, so nothing is read before `route` has ended. Later kernels may begin after that. Bound by memory in
-// wide passes; one row reads at half the memory's rate (docs/notes/steps.md, "One row of experts"). Defines: see
-// experts_stream.cuh; CHOOSES where the row of a pass of one is routed here (experts_one_row.cuh).
+// through the list, so none is read before the rows are routed. Later kernels may begin when those before have ended.
+// Bound by memory in wide passes; one row reads at half the memory's rate (docs/notes/steps.md, "One row of experts").
+// Defines: see experts_stream.cuh; CHOOSES where the row of a pass of one is routed here (experts_one_row.cuh).
 
 #include "experts_stream.cuh"
 #ifdef CHOOSES
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
 #else
 
 // acts_q8/f16: activations of up to 64 rows; a form that no matrix needs may be null. out f32 [pair's place]
-// [launch.stride]. Shared memory: 1,024 B per warp, then tiles_k * bytes of a staged tile.
+// [launch.stride]. Shared memory: 2,048 B per warp, then tiles_k * bytes of a staged tile.
 extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
     const ExpertLaunch launch, const ExpertWork* work, const u8* acts_q8, const u8* acts_f16, float* out,
     int rows BIAS_PARAMETER) {

@@ -5,9 +5,6 @@
 #pragma once
 
 #include "experts.cuh"
-#include "partials.cuh"
-
-constexpr int SCORES = EXPERTS + SHARED_GATES;  // of a row
 
 // The row's work list, as `route` would write it, and the weights by rank.
 struct OneRow {

@@ -6,7 +6,7 @@
 #include "experts_rows.cuh"
 #include "partials.cuh"
 
-constexpr int SCORES = EXPERTS + SHARED_GATES, RANKS = USED + SHARED_EXPERTS;
+constexpr int RANKS = USED + SHARED_EXPERTS;
 constexpr int SORT_THREADS = 1024, COMBINE_THREADS = 256;
 static_assert(EXPERTS <= SORT_THREADS && USED <= WARP, "an expert per thread, a rank per lane");
 

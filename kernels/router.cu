@@ -16,7 +16,6 @@
 #define TURN 8
 #endif
 
-constexpr int SCORES = EXPERTS + SHARED_GATES;  // of a row
 constexpr int ROUTER_STEP = 4 * WARP;
 constexpr int MAX_FOURS = 24;  // fours of a row of weights that a lane loads at a time
 constexpr int ALL_FOURS = ceil_div(WIDTH, ROUTER_STEP), FOURS = ceil_div(ALL_FOURS, ceil_div(ALL_FOURS, MAX_FOURS));

@@ -337,9 +337,10 @@ def test_down_of_silu_gate_times_up(
 
 
 def test_nothing_is_written_for_rows_that_are_not_live(engine: Engine, rng: np.random.Generator) -> None:
-    of = layer(engine, rng, (4, 256, [("Q4_K", 32), ("Q4_K", 32)]), 2, None, INT8)
-    x = rng.normal(size=(8, 256)).astype(np.float32)
-    routed = route(engine, rng.normal(size=(8, 4)).astype(np.float32), 2, live=3)
-    found = multiply_in(engine, of, x, routed)
-    assert np.isfinite(found[:, :3]).all()
-    assert np.isnan(found[:, 3:]).all()
+    up, down = (layer(engine, rng, (4, 256, [("Q4_K", 32)] * count), 2, None, INT8) for count in (2, 1))
+    for rows, live in ((8, 3), (1, 0)):
+        x, inner = (rng.normal(size=shape).astype(np.float32) for shape in ((rows, 256), (2, rows, 512)))
+        routed = route(engine, rng.normal(size=(rows, 4)).astype(np.float32), 2, live=live)
+        for found in (multiply_in(engine, up, x, routed), multiply_out(engine, down, inner, routed)):
+            assert np.isfinite(found[:, :live]).all()
+            assert np.isnan(found[:, live:]).all()

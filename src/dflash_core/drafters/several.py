@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from dflash_core.cache_types import CachePair
 from dflash_core.config import unused_heads
-from dflash_core.drafters.base import (
-    Draft,
-    Drafter,
-    DraftModel,
-    DraftTarget,
-    HostDraft,
-    OpenedDraft,
-    ReadsKeys,
-)
+from dflash_core.drafters.base import Draft, Drafter, DraftModel, DraftTarget, HostDraft, OpenedDraft, ReadsKeys
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import Code, ContextError, UnsupportedError
 from dflash_core.knobs import Knobs

@@ -35,12 +35,7 @@ def target_pass(
 
 
 def block_launches(
-    block: Block,
-    mixer: Branch,
-    scope: Pass,
-    before: Added | None,
-    captured: At | None = None,
-    captured_width: int = 0,
+    block: Block, mixer: Branch, scope: Pass, before: Added | None, captured: At | None = None, captured_width: int = 0
 ) -> Generator[Launch, None, Added]:
     """One layer: its parts and norms in the order of `LayerSpec.residuals`. Its first norm adds `before`, what the
     layer before it has left. Returns what this one leaves.
