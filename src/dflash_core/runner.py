@@ -145,7 +145,7 @@ class Runner:
         are read again where they saw other positions. `ends`: ids that end this answer beside the stop tokens.
         An earlier answer of this thread that was left unfinished ends, as cancelled.
         Raises ContextError for a prompt that does not fit, KnobError for what the device does not support, and
-        DFlashError while another thread answers.
+        DFlashError while another thread answers, or an answer calls this itself.
         """
         ids = check_ids(ids, self.vocab_size)
         if len(ids) >= self.context_length:
@@ -214,7 +214,7 @@ class Runner:
         thread = self._newest[1]
         if state == GEN_RUNNING or (thread is not threading.current_thread() and thread.is_alive()):
             raise DFlashError(
-                "another thread is answering with this engine; wait until it has ended, or give each thread its own:"
+                "this engine is writing another answer; wait until that has ended, or give each thread an engine:"
                 " Engine(target, load_draft(path, target))"
             )
         earlier.close()

@@ -19,6 +19,8 @@ def step(tokens: int, drafted: int, accepted: int, ms: float = 1.0) -> StepEvent
 def test_turn_stats() -> None:
     prefill = PrefillEvent((5,), 30, 10, 84.0, "tree", "asked for")
     steps = [step(3, 4, 2, ms=1), step(1, 4, 0, ms=2), step(5, 4, 4, ms=3), step(2, 2, 1, ms=6)]
+    beyond = turn_stats(prefill, [*steps[:3], step(4, 2, 3)], decode_s=0.5)
+    assert beyond.accept_rate_by_depth == (3 / 4, 3 / 4, 1 / 3, 1 / 3), "a depth that was not drafted has no share"
     stats = turn_stats(prefill, steps, decode_s=0.5)
     assert stats.steps == 4
     assert stats.tokens == 12

@@ -49,10 +49,11 @@ def test_what_is_wrong_in_words(text: str) -> None:
     assert "`" in str(caught.value) or "'" in WRONG[text] or "range" in WRONG[text], "the library's own words"
 
 
-def test_keys_of_another_type_have_no_path() -> None:
-    with pytest.raises(msgspec.ValidationError) as caught:
-        msgspec.json.decode('{"a": 1}', type=dict[int, int])
-    assert misread(caught.value) == ("found a string, expected a whole number", "")
+def test_keys_of_another_type_have_the_path_of_their_object() -> None:
+    for text, kind, path in (('{"a": 1}', dict[int, int], ""), ('{"b": {"a": 1}}', dict[str, dict[int, int]], "[...]")):
+        with pytest.raises(msgspec.ValidationError) as caught:
+            msgspec.json.decode(text, type=kind)
+        assert misread(caught.value) == ("found a string, expected a whole number", path)
 
 
 def test_other_errors_keep_their_words() -> None:

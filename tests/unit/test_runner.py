@@ -238,13 +238,19 @@ def test_an_answer_of_another_thread_is_not_disturbed() -> None:
     thread.start()
     started.wait(600)
     try:
-        with pytest.raises(DFlashError, match="another thread is answering"):
+        with pytest.raises(DFlashError, match="is writing another answer"):
             run.generate([5], Knobs(max_tokens=3))
     finally:
         go_on.set()
         thread.join(timeout=600)
     assert seen == list(range(2, 22))
     assert answer(list(run.generate([5], Knobs(max_tokens=3)))) == [6, 7, 8]
+
+
+def test_an_answer_does_not_begin_inside_another() -> None:
+    run = runner(CountingBackend())
+    with pytest.raises(DFlashError, match="is writing another answer"):
+        list(run.generate([1], Knobs(max_tokens=3), on_prefill=lambda done, total: run.generate([5], Knobs())))
 
 
 def test_a_new_answer_ends_one_that_was_left_unfinished() -> None:
