@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from dflash_core.models.rows import LayerState
 
 Config = TypeVar("Config", bound="DraftModel", covariant=True)
-DraftLogits = npt.NDArray[np.float32]
-"""float32 (depths, vocab): a row per position below the root."""
 
 
 class Drafter(Protocol):
@@ -70,7 +68,7 @@ class Drafter(Protocol):
 class DenseDrafter(Drafter, Protocol):
     """A drafter that gives a probability to every token of the vocabulary."""
 
-    def logits(self, root: int, window: int, at: int | None = None) -> DraftLogits:
+    def logits(self, root: int, window: int, at: int | None = None) -> npt.NDArray[np.float32]:
         """Logits (depths, vocab) after `root`; `window`: positions that it sees, 0 for all; `at` as in
         `Drafter.propose`."""
 

@@ -100,12 +100,8 @@ class QueuedPolicy(AutoPolicy):
     @property
     def busy_soon(self) -> bool:
         # A plain step is never in vain: all are queued as deep, so that a decision, or a pause of the host, finds them.
-        return self._trying or self._learns or self._since > 0 or bool(self._plain)
-
-    @property
-    def _learns(self) -> bool:
-        """Whether `spare` has something to learn."""
-        return any(len(steps) >= LEARNED_AT_ONCE for steps in self._untaught.values())
+        learns = any(len(steps) >= LEARNED_AT_ONCE for steps in self._untaught.values())
+        return self._trying or learns or self._since > 0 or bool(self._plain)
 
     def queued(self) -> None:
         if self._step is not None and self._step.decision is self._tries:

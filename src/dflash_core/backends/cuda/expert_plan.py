@@ -124,7 +124,7 @@ class ExpertPlan(ReadsActs):
 
     def _packed(self, kind: Slabs, addresses: Sequence[int], places: Sequence[int]) -> bytes:
         tiles = groups_of(kind.columns)
-        split = _split(tiles)
+        split = 1 << min(tiles, MAX_PARTS).bit_length() - 1  # a power of two, as warps may share a block of rows
         offset, found = 0, b""
         for shape, address, place in zip(kind.shapes, addresses, places, strict=False):
             form, blocks = tile_type(shape.type), blocks_of(shape.rows)
@@ -133,8 +133,3 @@ class ExpertPlan(ReadsActs):
             offset += ROWS * blocks
         found = found.ljust(MATRIX_BYTES * MATRICES, b"\0")
         return found + struct.pack("<iiii", len(kind.shapes), tiles, split, kind.columns)
-
-
-def _split(tiles: int) -> int:
-    """Parts of K of a block of rows: a power of two, because warps may share the block."""
-    return 1 << min(tiles, MAX_PARTS).bit_length() - 1

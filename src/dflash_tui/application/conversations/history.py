@@ -49,7 +49,7 @@ class History:
                 with _locked(self.folder):
                     now = _newest((*self._stored(), prompt))  # with what another app has added
                     with writing(self._file, mode=0o600) as file:
-                        file.write("".join(map(_line, now)).encode())
+                        file.write("".join(json.dumps({"prompt": one}) + "\n" for one in now).encode())
             except OSError as error:
                 self._fail(f"{self._file} cannot be written: {error.strerror}; prompts stay only until the app closes")
         self._place = len(self.entries)
@@ -104,10 +104,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def _line(prompt: str) -> str:
-    return json.dumps({"prompt": prompt}) + "\n"
 
 
 def _prompt(line: str) -> str | None:
