@@ -16,6 +16,8 @@ _INTEGER = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _NESTED = {"object": dict, "array": list}
 _MAX_DEPTH = 16  # of references and alternatives
+_SCHEMAS_BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_VALUES = ("enum", "const", "default", "examples")  # which are no schemas
 MAX_NESTING = 256  # of objects and arrays in a value
 
 
@@ -158,7 +160,11 @@ def _unknown(schema: JSON) -> str:
                     return f"the type {kind[:40]!r}, expected one of {', '.join(KINDS)}"
             if isinstance(reference, str) and not reference.startswith("#"):
                 return f"the reference {reference[:40]!r}, expected one into the schema itself"
-            nodes += [value for key, value in node.items() if key not in ("enum", "const", "default", "examples")]
+            for key, value in node.items():
+                if key in _SCHEMAS_BY_NAME:
+                    nodes += mapping(value).values()
+                elif key not in _VALUES:
+                    nodes.append(value)
         else:
             nodes += _list(node)
     return ""
