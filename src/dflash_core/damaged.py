@@ -11,8 +11,7 @@ DAMAGED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _PLACE = re.compile(r" - at `(?:key` in `)?\$\.?(?P<path>[^`]*)`$")
 _TYPES = re.compile(r"Expected `(?P<expected>[^`]+)`(?:, got `(?P<found>[^`]+)`|(?P<limit>.*))")
-_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
+_FIELD = re.compile(r"Object (?P<what>missing required|contains unknown) field `(?P<name>[^`]+)`")
 _VALUE = re.compile(r"Invalid (?:enum )?value (?P<value>.+)")
 _NAMES = {
     "object": "an object", "array": "an array", "str": "a string", "int": "a whole number", "float": "a number",
@@ -30,9 +29,9 @@ def misread(error: Exception) -> tuple[str, str]:
         expected = " or ".join(_NAMES.get(one, one) for one in kinds)
         found = f"found {_NAMES.get(types['found'], types['found'])}, " if types["found"] else ""
         return f"{found}expected {expected}{types['limit'] or ''}", path
-    for pattern, words in (_MISSING, "is missing; add it"), (_UNKNOWN, "is no field; check its spelling"):
-        if field := pattern.match(message):
-            return words, f"{path}.{field['name']}" if path else field["name"]
+    if field := _FIELD.match(message):
+        words = "is missing; add it" if field["what"] == "missing required" else "is no field; check its spelling"
+        return words, f"{path}.{field['name']}" if path else field["name"]
     if value := _VALUE.match(message):
         return f"found {value['value']}, which is none of its values", path
     return f"{message[:1].lower()}{message[1:]}" if isinstance(error, msgspec.ValidationError) else message, path
