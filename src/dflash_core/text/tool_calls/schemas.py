@@ -138,12 +138,10 @@ def broken(parameters: Mapping[str, JSON], *, followed: bool) -> str:
     declared = parameters.get("type") or "object"
     if "object" not in ([declared] if isinstance(declared, str) else _list(declared)):
         return f"parameters of the type {json.dumps(declared)[:40]}, expected object"
-    fields, required = parameters.get("properties"), parameters.get("required")
-    if fields is not None and not (
-        isinstance(fields, Mapping) and all(isinstance(one, (Mapping, bool)) for one in fields.values())
-    ):
+    fields, required = parameters.get("properties") or {}, parameters.get("required") or []
+    if not isinstance(fields, Mapping) or not all(isinstance(one, (Mapping, bool)) for one in fields.values()):
         return "properties that are not schemas by their names"
-    if required is not None and not (isinstance(required, list) and all(isinstance(one, str) for one in required)):
+    if not isinstance(required, list) or not all(isinstance(one, str) for one in required):
         return "a list of required properties that are not names"
     return _unknown(parameters) if followed else ""
 
