@@ -211,7 +211,7 @@ async def test_a_folder_that_cannot_be_written_is_said_once(make_app: MakeApp, t
         await ask(pilot, "hi")
         messages = [notification.message for notification in app._notifications]
         assert len(messages) == 1
-        assert messages[0].startswith(f"conversations cannot be saved in {blocked}/data/conversations.db: Not a dir")
+        assert messages[0].startswith("conversations cannot be saved in ~/file/data/conversations.db: Not a dir")
         await shows(pilot, "Data folder")
         await idle(pilot)
         assert session.asked[0][0] == "hi"

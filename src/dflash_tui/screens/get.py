@@ -121,10 +121,10 @@ class GetScreen(ModalScreen[bool]):
             case "waiting":
                 return [f"{it.words}\n", ("The download begins by itself, even after you leave.\n", DIM)]
             case "failed":
-                return [(it.why, "$error"), *([f"\n{it.received}"] if it.agreed else []), "\n"]
+                return [(at_home(it.why), "$error"), *([f"\n{at_home(it.received)}"] if it.agreed else []), "\n"]
             case "fetched":
                 return [(f"{it.words}\n", "bold $success"), (f"{self._refusal}\n" if self._refusal else "", "$error")]
-        return [(f"{it.words}\n", DIM if it.state == "asking" else "")]
+        return [(f"{at_home(it.words)}\n", DIM if it.state == "asking" else "")]
 
     def action_go(self) -> None:
         it, downloads = self._it, self._chat.downloads
