@@ -172,6 +172,8 @@ BROKEN: list[tuple[Any, bool, str]] = [
     ({"required": "a"}, True, "a list of required properties that are not names"),
     ({"properties": {"a": {"items": [{"type": "str"}]}}}, False, "the type 'str', expected one of null, boolean, "
      "integer, number, object, array, string"),
+    ({"properties": {"default": {"type": "str"}}}, False, "the type 'str', expected one of null, boolean, integer, "
+     "number, object, array, string"),
     ({"$ref": "http://x/y"}, False, "the reference 'http://x/y', expected one into the schema itself"),
 ]  # fmt: skip
 
@@ -191,6 +193,16 @@ def test_tools_with_broken_schemas(server: Running, parameters: Any, always: boo
             assert response.json()["error"]["message"] == f"the tool 'look' has {message}"
         read = http.post("/v1/chat/completions", json=chat(max_tokens=1, tools=[{"function": function}]))
     assert read.status_code == (400 if always else 200)
+
+
+def test_only_the_tool_that_may_be_called_is_followed(server: Running) -> None:
+    look, other = ({"function": {"name": name, "parameters": {"properties": {"a": {"type": kind}}}}}
+                   for name, kind in (("look", "string"), ("other", "str")))  # fmt: skip
+    with server.http() as http:
+        for name, status in (("look", 200), ("other", 400)):
+            choice = {"type": "function", "function": {"name": name}}
+            body = chat(tools=[look, other], tool_choice=choice)
+            assert http.post("/apply-template", json=body).status_code == status, name
 
 
 def test_what_is_no_part_of_a_schema_is_not_looked_at(server: Running) -> None:

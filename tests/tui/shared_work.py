@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -87,6 +88,7 @@ def share_styles() -> None:
             known[names] = shared[key]
         return known[names]
 
+    @wraps(apply)
     def apply_once(self: Stylesheet, node: DOMNode, *, animate: bool = False, cache: object = None) -> None:
         found = matches(self, node, path := node.css_path_nodes)
         state = tuple(tuple(self._check_rule(rule, path)) for rule in found.in_some_states)

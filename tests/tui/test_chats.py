@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from dflash_core.knobs import Knobs
 from dflash_core.record import lines
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.background import any_aside
+from dflash_tui.application.background import ASIDE, any_aside
 from dflash_tui.application.conversations.branches import Node
 from dflash_tui.application.conversations.current import CUT_OFF
 from dflash_tui.application.conversations.journal import Place
@@ -457,7 +457,13 @@ async def test_quitting_does_not_wait_for_an_export(
         await pilot.press("ctrl+q")
     assert not (tmp_path / "one.md").exists()
     assert any_aside(), "the export was waited for"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     go_on.set()
+    for thread in threading.enumerate():
+        if thread.name == ASIDE:
+            thread.join(30.0)
+    assert not [*(tmp_path / "elsewhere").iterdir()], "a name is one in the folder where it was typed"
 
 
 async def test_down_in_the_search_goes_to_the_list(make_app: MakeApp) -> None:

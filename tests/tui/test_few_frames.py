@@ -63,13 +63,16 @@ async def test_what_is_read_is_what_is_there() -> None:
         assert screen_text(pilot.app).splitlines() == ["three", ""]
 
 
+@pytest.mark.parametrize("read", [False, True])
 async def test_a_chat_that_nobody_reads_is_drawn_at_its_end(
-    make_app: Callable[..., DFlashApp], monkeypatch: pytest.MonkeyPatch
+    make_app: Callable[..., DFlashApp], monkeypatch: pytest.MonkeyPatch, read: bool
 ) -> None:
-    monkeypatch.setattr(TitleRow, "render", lambda self: 1 // 0)
-
     async def use() -> None:
         async with make_app().run_test() as pilot:
+            if read:
+                screen_text(pilot.app)
+            monkeypatch.setattr(TitleRow, "render", lambda self: 1 // 0)
+            pilot.app.screen.query_one(TitleRow).refresh()
             await pilot.pause()
 
     with pytest.raises(ZeroDivisionError):

@@ -204,6 +204,23 @@ async def test_without_color(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch)
                     assert len(set(color.triplet)) == 1, f"{segment.text!r} is colored"
 
 
+async def test_a_panel_that_a_new_size_hides_loses_the_focus(make_app: MakeApp) -> None:
+    """Regression: letters went to rows that nobody saw."""
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await pilot.press("f2")
+        await shows(pilot, "Next turn")
+        await pilot.press("m")
+        await shows(pilot, "▼ fewer")
+        await pilot.resize_terminal(130, 45)
+        await wait_until(pilot, lambda: "Next turn" not in screen_text(app))
+        await settled(pilot)
+        assert app.focused is app.chat.prompt
+        await pilot.press("m")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "m")
+
+
 async def test_the_user_may_scroll_back_while_text_arrives(make_app: MakeApp) -> None:
     gate = threading.Semaphore(14)
     session = FakeSession(answer="\n\n".join(f"paragraph {number}" for number in range(40)), gate=gate)

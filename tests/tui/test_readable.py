@@ -167,3 +167,5 @@ async def test_a_long_line_of_code_is_read_to_its_end(make_app: MakeApp) -> None
     async with talking(make_app, ("code", f"```python\n{code}\n```"), size=(80, 40)) as (app, _, _):
         rows = [row.strip(" ▌") for row in screen_text(app).splitlines()]
         assert code in " ".join(rows)
+        app.screen.text_select_all()
+        assert code in (app.screen.get_selected_text() or "").splitlines(), "it is one line of what is copied"

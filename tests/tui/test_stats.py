@@ -22,6 +22,7 @@ from dflash_core.lab.plain import PlainSpeed, of_turn
 from dflash_core.record import TurnRecord
 from dflash_core.turn_stats import FoundRow, TurnTotals
 from dflash_tui.app import DFlashApp
+from dflash_tui.application.amounts import rates
 from dflash_tui.application.engine_session import load_session
 from dflash_tui.application.figures.measurements import ENOUGH_STEPS, Measurements, PlainSpeeds, when
 from dflash_tui.application.figures.meter import Meter, course
@@ -121,6 +122,8 @@ def test_a_turn_of_one_token_has_no_speed() -> None:
     assert "– tok/s  – tok/step" in text
     assert "no step" in text.partition("accepted by depth")[2]
     assert " 0.0" not in text
+    assert " 0.0" not in shown(turn_of([step_of(LONG)], thinking_steps=1)), "nor has its reasoning"
+    assert rates(0.0, 0.0) == ("–", "–")
 
 
 def test_several_drafters_have_a_row_each() -> None:

@@ -58,6 +58,7 @@ async def test_many_warnings_leave_the_prompt_readable(
 def test_a_home_is_shown_as_one_sign(monkeypatch: pytest.MonkeyPatch, home: str, shown: str) -> None:
     monkeypatch.setenv("HOME", home)
     assert at_home("/home/me/x and /home/men") == shown
+    assert at_home("/mnt/home/me/x, 'file.d/home/me'") == "/mnt/home/me/x, 'file.d/home/me'", "another path"
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,9 @@ def test_requests() -> None:
     assert [a.knobs.drafting, a.knobs.p_min, b.knobs.mode] == ["tree 8", 0.1, "chain"], "a drafting needs no name"
     (axis,), _ = parse_sweep("plain, tree 8, auto up to 40")
     assert (axis.name, axis.values) == ("drafting", ("plain", "tree 8", "auto up to 40"))
-    assert parse_sweep("budget=4, 8")[0][0].values == (4, 8)
+    for text in ("budget=4, 8", "budget 4, 8", "budget= 4,8"):
+        assert parse_sweep(text)[0][0].values == (4, 8)
+    assert parse_sweep("drafting tree 8, auto")[0][0].values == ("tree 8", "auto")
     (a, b), options = parse_ab("repeats=8", Knobs(), PAIR)
     assert (a.label, b.label, options.repeats) == ("drafting=chain", "drafting=tree", 8)
 

@@ -80,12 +80,14 @@ def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
 
 def joined(words: Sequence[str]) -> list[str]:
     """Words `name=values`: two words without an equals sign are joined, and a drafting alone is named."""
-    out, rest = list[str](), iter("\n".join(words).replace(",\n", ",").split("\n") if words else ())
-    for word in rest:
-        if all(map(canonical, word.split(","))):
+    out = list[str]()
+    for word, before in zip(words, ["", *words]):
+        if out and (before.endswith(",") or out[-1].endswith("=")):
+            out[-1] += word
+        elif all(map(canonical, word.rstrip(",").split(","))):
             out.append(f"drafting={word}")
         else:
-            out.append(word if "=" in word else f"{word}={next(rest, '')}")
+            out.append(word if "=" in word else f"{word}=")
     return out
 
 

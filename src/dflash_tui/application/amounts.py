@@ -28,6 +28,11 @@ def speed(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
+def rates(per_second: float, per_step: float) -> tuple[str, str]:
+    """Tokens per second and tokens per step; – before the first step."""
+    return speed(per_second) if per_second else "–", f"{per_step:.2f}" if per_step else "–"
+
+
 def change(shown: str, beside: str) -> float:
     """The relative difference between two figures as displayed, after rounding; 0 if `beside` is 0."""
     before = float(beside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from dflash_core.clean import lines, one_line
@@ -36,12 +37,12 @@ def fault(error: BaseException) -> str:
 
 
 def at_home(text: str) -> str:
-    """`text` for display, with ~ for the user's home in its paths."""
+    """`text` for display, with ~ for the user's home in its paths, but not inside other paths."""
     try:
         home = str(Path.home())
     except RuntimeError:  # no home is known
         return text
-    return text if home == os.sep else text.replace(home + os.sep, f"~{os.sep}")
+    return text if home == os.sep else re.sub(rf"(?<![\w./~-]){re.escape(home)}(?={os.sep})", "~", text)
 
 
 def keep_trace(trace: str, folder: Path) -> str:

@@ -94,16 +94,12 @@ class ConversationFiles(Controller):
 
     def _fill(self, path: Path, card: Card, kind: str) -> str:
         """Write a conversation to its new file, which is removed if that fails; says where. Raises DFlashError."""
-        filled = False
         try:
             write_whole(path, render([self.state.conversation.whole(card, records=kind == "json")], kind))
-            filled = True
-        except OSError as error:
-            raise unwritable(str(path), error) from None
-        finally:
-            if not filled:
-                path.unlink(missing_ok=True)
-        return f"written: {path.absolute()}"
+        except BaseException as error:
+            path.unlink(missing_ok=True)
+            raise unwritable(path.name, error) if isinstance(error, OSError) else error from None
+        return f"written: {path}"
 
     def elsewhere(self) -> str:
         """Write the present conversation to the folder of temporary files, because the disk of the store refuses it."""
@@ -151,13 +147,13 @@ class ConversationFiles(Controller):
 
 
 def _new(name: str, card: Card, kind: str) -> Path:
-    """A new empty file of this name, or of one after the title. Raises DFlashError."""
+    """The path of a new empty file of this name, or of one after the title. Raises DFlashError."""
     path = new_path(name) if name else _free(Path(file_name(card, kind)))
     try:
         path.open("xb").close()
+        return path.absolute()
     except OSError as error:
         raise unwritable(name or "the file", error) from None
-    return path
 
 
 def _unreadable(name: str, error: Exception) -> DFlashError:

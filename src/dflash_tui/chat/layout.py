@@ -69,8 +69,8 @@ class ChatLayout(Controller):
         if tiny:
             needs = f"dflash-tui needs {MIN_SIZE[0]}x{MIN_SIZE[1]} or more"
             screen.query_one("#tiny", Static).update(f"This terminal is {width}x{height}; {needs}. Enlarge it.")
-        elif screen.focused is None:  # what had the focus was hidden while the terminal was too small
-            self.prompt.focus()
+        elif screen.focused is None or (not self._open and self.inspector in screen.focused.ancestors):
+            self.prompt.focus()  # what had the focus was hidden by this size, or by one that was too small
         screen.call_after_refresh(self._gauges.draw)
 
     def toggle(self) -> None:

@@ -204,10 +204,9 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
         if not args.attach:  # which servers answer on the usual ports of this machine
             found = local.find()
             page = "\n".join(local.lines(found))
-            if not found:
-                return _fail(page)
-            write_out(f"{page}\n")
-            return DONE
+            if found:
+                write_out(f"{page}\n")
+            return DONE if found else _fail(page)
         server.AttachedServer(args.attach)  # refuses what is no address
         key = args.attach_key or next(iter(keys_given()), "")
         request = dataclasses.replace(request, attach=args.attach, attach_key=key, attach_model=args.attach_model)

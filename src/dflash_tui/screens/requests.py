@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual import on
 
-from dflash_tui.application.amounts import short, speed
+from dflash_tui.application.amounts import rates, short
 from dflash_tui.application.requests import Requests, ServedRequest, client_name
 from dflash_tui.application.settings.config import ConfigError
 from dflash_tui.chat.parts import ChatParts
@@ -60,10 +60,10 @@ class RequestsScreen(RowsScreen):
         if one.report is not None:
             it = one.report.stats
             counts = it.prompt_tokens, it.reused_tokens, it.tokens
-            figures = (*map(short, counts), speed(it.tokens_per_second), f"{it.acceptance_length:.2f}")
+            figures = (*map(short, counts), *rates(it.tokens_per_second, it.acceptance_length))
         elif meter is not None and meter.prefill is not None:
             counts = meter.prefill.prompt_tokens, meter.prefill.reused_tokens, meter.tokens
-            figures = (*map(short, counts), speed(meter.overall_rate), f"{meter.totals.acceptance_length:.2f}")
+            figures = (*map(short, counts), *rates(meter.overall_rate, meter.totals.acceptance_length))
         names = one.client.partition(" ")[0] or "no name", one.preset, one.model
         width = SHORT_NAME if self.has_class("-narrow") else MAX_NAME
         return (*(clip(name, width) for name in names), *figures, _state(one))

@@ -110,7 +110,7 @@ class Request(msgspec.Struct, kw_only=True):
         kind, tool = choice_of(choice)
         checked = (at_least_one(value, name) for name, value in limits.items())
         return Asked(
-            tools=tools_of(functions, required=kind == "required"),
+            tools=tools_of(functions, tool if kind == "required" else None),
             choice=kind,
             tool=tool,
             strict=any(one.strict for one in functions),
@@ -174,12 +174,12 @@ def by_name(tools: Iterable[tuple[str, Tool]]) -> dict[str, Tool]:
     return found
 
 
-def tools_of(functions: Sequence[Function], *, required: bool) -> Tools:
-    """Functions as templates take them, keys in the order of the request. `required`: one must be called. Raises
-    RequestError as `by_name`, and for broken parameters."""
+def tools_of(functions: Sequence[Function], called: str | None) -> Tools:
+    """Functions as templates take them, keys in the order of the request. `called`: the one that must be called, "" for
+    any; None where none must be. Raises RequestError as `by_name`, and for broken parameters."""
     found: list[dict[str, JSON]] = []
     for one in by_name((one.name, one) for one in functions).values():
-        if wrong := broken(one.parameters or {}, followed=required or one.strict is True):
+        if wrong := broken(one.parameters or {}, followed=called in ("", one.name) or one.strict is True):
             raise invalid(f"the tool {one.name[:40]!r} has {wrong}", "tools")
         function: dict[str, JSON] = {"name": one.name}
         if one.description is not None:

@@ -156,10 +156,9 @@ class ParamsPanel(Panel):
         """Show or hide the other parameters. Their rows are many: most of the chat's widgets. They are added when they
         are first shown, but not before the first frame."""
         self._others.display = self._more.open = is_open
-        if not is_open or self._first_frame or self._others.children or not self._others.is_attached:
-            return
-        for group, rows in self._folded.items():
-            self._others.mount(self._headings[group], *rows)
+        if is_open and not self._first_frame and not self._others.children and self._others.is_attached:
+            for group, rows in self._folded.items():
+                self._others.mount(self._headings[group], *rows)
 
     def action_more(self) -> None:
         if self._more.open and self._others in (self.screen.focused.ancestors if self.screen.focused else ()):

@@ -12,7 +12,7 @@ from dflash_core.events import STAGES
 from dflash_core.lab.plain import PlainSpeed
 from dflash_core.record import TurnRecord
 from dflash_core.turn_stats import FoundRow, TurnReport, TurnStats
-from dflash_tui.application.amounts import counted, seconds, short, speed
+from dflash_tui.application.amounts import counted, rates, seconds, short, speed
 from dflash_tui.application.figures.deltas import along_the_steps
 from dflash_tui.application.figures.measurements import when
 from dflash_tui.application.figures.meter import Meter, course
@@ -121,12 +121,12 @@ def _numbers(it: Figures, stats: TurnStats, width: int) -> Block:
     steps = [f"{stats.steps / stats.decode_s:.1f} steps/s"] if stats.steps and stats.decode_s > 0 else []
     count = [] if it.remote and not stats.tokens else [f"{short(stats.tokens)} tok"]
     figures = [f"first token {seconds(stats.ttft_ms / 1000)}", *steps, *count]
+    per_second, per_step = rates(stats.tokens_per_second, stats.acceptance_length)
     main: list[tuple[str, str] | str] = []
     if stats.tokens_per_second or not it.remote:
-        rate = speed(stats.tokens_per_second) if stats.tokens_per_second else "–"
-        main += [(f"{rate} tok/s", "bold $primary"), "  "]
+        main += [(f"{per_second} tok/s", "bold $primary"), "  "]
     if stats.steps or not it.remote:
-        main.append((f"{f'{stats.acceptance_length:.2f}' if stats.steps else '–'} tok/step", "bold $success"))
+        main.append((f"{per_step} tok/step", "bold $success"))
     return [line((it.title, "bold")), *([line(*main)] if main else []), *map(line, dotted(figures, width))]
 
 
@@ -307,8 +307,9 @@ def _parts(it: Figures, stats: TurnStats) -> Block:
     if not stats.thinking.tokens or it.remote:
         return []
     rows = [
-        line(f" {name:<9}{short(one.tokens):>6} {speed(one.tokens_per_second):>6} {one.acceptance_length:>6.2f}")
+        line(f" {name:<9}{short(one.tokens):>6} {per_second:>6} {per_step:>6}")
         for name, one in (("thinking", stats.thinking), ("answer", stats.answer))
+        for per_second, per_step in [rates(one.tokens_per_second, one.acceptance_length)]
     ]
     return [line(("             tok  tok/s accept", _DIM)), *rows]
 

@@ -16,8 +16,9 @@ _INTEGER = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _NESTED = {"object": dict, "array": list}
 _MAX_DEPTH = 16  # of references and alternatives
+_SCHEMAS_BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_VALUES = ("enum", "const", "default", "examples", "dependentRequired")  # which are no schemas
 MAX_NESTING = 256  # of objects and arrays in a value
-_NO_SCHEMAS = frozenset({"enum", "const", "default", "examples", "dependentRequired"})  # keys whose values are none
 
 
 class Schemas:
@@ -137,12 +138,10 @@ def broken(parameters: Mapping[str, JSON], *, followed: bool) -> str:
     declared = parameters.get("type") or "object"
     if "object" not in ([declared] if isinstance(declared, str) else _list(declared)):
         return f"parameters of the type {json.dumps(declared)[:40]}, expected object"
-    fields, required = parameters.get("properties"), parameters.get("required")
-    if fields is not None and not (
-        isinstance(fields, Mapping) and all(isinstance(one, (Mapping, bool)) for one in fields.values())
-    ):
+    fields, required = parameters.get("properties") or {}, parameters.get("required") or []
+    if not isinstance(fields, Mapping) or not all(isinstance(one, (Mapping, bool)) for one in fields.values()):
         return "properties that are not schemas by their names"
-    if required is not None and not (isinstance(required, list) and all(isinstance(one, str) for one in required)):
+    if not isinstance(required, list) or not all(isinstance(one, str) for one in required):
         return "a list of required properties that are not names"
     return _unknown(parameters) if followed else ""
 
@@ -159,7 +158,11 @@ def _unknown(schema: JSON) -> str:
                     return f"the type {kind[:40]!r}, expected one of {', '.join(KINDS)}"
             if isinstance(reference, str) and not reference.startswith("#"):
                 return f"the reference {reference[:40]!r}, expected one into the schema itself"
-            nodes += [value for key, value in node.items() if key not in _NO_SCHEMAS]
+            for key, value in node.items():
+                if key in _SCHEMAS_BY_NAME:
+                    nodes += mapping(value).values()
+                elif key not in _VALUES:
+                    nodes.append(value)
         else:
             nodes += _list(node)
     return ""

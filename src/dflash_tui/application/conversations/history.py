@@ -93,14 +93,12 @@ def _locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY)
     try:
-        for _ in range(200):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
+        with contextlib.suppress(OSError):  # a file system without locks
+            for _ in range(200):
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
                 time.sleep(0.005)
-            except OSError:  # a file system without locks
-                break
         yield
     finally:
         os.close(lock)

@@ -111,7 +111,7 @@ def _list(value: object, decoder: msgspec.json.Decoder[tuple[T, ...]]) -> tuple[
     try:
         return parse(value, decoder) if isinstance(value, str) else ()
     except FormatError as error:
-        raise UnusableError(in_words(error)) from None
+        raise UnusableError(str(error)) from None
 
 
 def branches(rows: Sequence[Sequence[object]], leaf: object) -> Branches:
@@ -119,7 +119,7 @@ def branches(rows: Sequence[Sequence[object]], leaf: object) -> Branches:
     try:
         return Branches(map(node, rows), leaf if isinstance(leaf, str) else None)
     except ValueError as error:  # an index that no longer ensures unique ids
-        raise UnusableError(in_words(error)) from None
+        raise UnusableError(str(error)) from None
 
 
 def insert_card(db: sqlite3.Connection, card: Card) -> None:
