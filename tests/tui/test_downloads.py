@@ -235,7 +235,8 @@ async def test_s_ends_it_and_says_what_is_kept(make_app: MakeApp, hub: Hub, monk
         await pilot.press("ctrl+g")
         await shows(pilot, "s stops it, keeps the received part")
         await pilot.press("s")  # the hub does not reply any more, and is not waited for
-        await shows(pilot, "stopped; ", "the next try continues there", "Enter resumes it")
+        await shows(pilot, "stopped; ", "Enter resumes it")
+        assert "the next try continues there" in re.sub(r"[│\s]+", " ", screen_text(it.app))
         hub.stalled.set()
         await pilot.press("enter")
         await shows(pilot, "complete and checked")
