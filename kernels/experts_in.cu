@@ -49,6 +49,24 @@ struct GatheredRows {
 
 #ifdef CHOOSES
 
+// Fills the tables of the walk's first run, and stages its activations before its weights are known. A barrier must follow.
+struct StageFirst {
+    const Job& job;
+    const GatheredRows& input;
+    u8* shared;
+    Walk& walk;
+
+    template <class F> __device__ __forceinline__ void operator()() const {
+        const Run& run = walk.run;
+        if (walk.blocks <= 0 || job.matrix(run).format != F::NUMBER) return;
+        prepare(F{});
+        pdl_wait();
+        input.template stage<F>(shared + SLOTS_BYTES, job.kind(run), job.entry(run));
+        if (threadIdx.x > 0) return;
+        walk.entry = run.entry, walk.form = Meeting<F>::F16_ACTS ? Staged::F16 : Staged::Q8, walk.tables = F::NUMBER;
+    }
+};
+
 // As below, for a pass of one row, which is live where node0 < *count: scores f32 (EXPERTS, then the shared expert's),
 // and `scale`, as in router.cu.
 extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
@@ -61,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(MATMUL_THREADS, PER_SM) experts_in(
     const GatheredRows input{acts_q8, acts_f16};
     if (threadIdx.x == 0) row.begin(), walk.begin(job);
     __syncthreads();
-    for_each_format(StageFirst<GatheredRows>{job, input, shared, walk});
+    for_each_format(StageFirst{job, input, shared, walk});
     pdl_wait();
     pdl_launch();
     if (node0 >= *count) return;

@@ -260,24 +260,6 @@ template <class Input> struct StreamRun {
     }
 };
 
-// Fills the tables of the walk's first run, and stages its activations before its weights are known. A barrier must follow.
-template <class Input> struct StageFirst {
-    const Job& job;
-    const Input& input;
-    u8* shared;
-    Walk& walk;
-
-    template <class F> __device__ __forceinline__ void operator()() const {
-        const Run& run = walk.run;
-        if (walk.blocks <= 0 || job.matrix(run).format != F::NUMBER) return;
-        prepare(F{});
-        pdl_wait();
-        input.template stage<F>(shared + SLOTS_BYTES, job.kind(run), job.entry(run));
-        if (threadIdx.x > 0) return;
-        walk.entry = run.entry, walk.form = Meeting<F>::F16_ACTS ? Staged::F16 : Staged::Q8, walk.tables = F::NUMBER;
-    }
-};
-
 // The thread block's share of all blocks of rows, which `walk` has begun; a barrier has followed.
 template <class Input>
 __device__ __forceinline__ void stream_experts(const Job& job, const Input& input, u8* shared, Walk& walk) {
