@@ -18,11 +18,11 @@ from tools.bench.variants import cut, mtp_config, mtp_types
 from dflash_core.arch.draft_heads import Heads, Markov
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT
+from dflash_core.backends.cuda.device import Variant
 from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
 from dflash_core.backends.cuda.plan import Card
-from dflash_core.backends.cuda.programs import Variant
 from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS
 from dflash_core.backends.cuda.session import CudaSession

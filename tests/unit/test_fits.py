@@ -18,8 +18,8 @@ from dflash_core import Engine, loading, memory
 from dflash_core.backends.cpu.machine import CpuMachine
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.memory_estimator import SPARE, CardMemoryEstimator, context_bytes, sequence_components
-from dflash_core.backends.cuda.planned import KNOWN, card_of
+from dflash_core.backends.cuda.memory_estimator import SPARE, CardMemoryEstimator, sequence_components
+from dflash_core.backends.cuda.meta import KNOWN, card_of, context_bytes
 from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.registry import open_draft

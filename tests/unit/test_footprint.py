@@ -12,11 +12,11 @@ from _pytest.mark.structures import ParameterSet
 
 from dflash_core.arch.kinds import Attention
 from dflash_core.backends.cuda.activations import DEFAULT
-from dflash_core.backends.cuda.allocator import SMALL_SEGMENT, Pieces, reserved
 from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES
 from dflash_core.backends.cuda.memory_estimator import CHUNK_ROWS
+from dflash_core.backends.cuda.meta import SMALL_SEGMENT, Pieces, reserved
 from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget

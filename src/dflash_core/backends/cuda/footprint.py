@@ -8,12 +8,10 @@ from dataclasses import dataclass
 
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
-from dflash_core.backends.cuda.allocator import Pieces, reserved
 from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
-from dflash_core.backends.cuda.layers.embedding import TOKENS
-from dflash_core.backends.cuda.layers.per_layer import TABLE
+from dflash_core.backends.cuda.layers.embedding import TABLE, TOKENS
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES
-from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
+from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload, Pieces, reserved
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget

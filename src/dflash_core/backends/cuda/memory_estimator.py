@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.meta import context_bytes
 from dflash_core.backends.cuda.sequence import CAPACITIES, DRAFTER_KV
 from dflash_core.backends.cuda.upload import ALIGNMENT, PACKED, stored_type
 from dflash_core.cache_types import AUTO_PAIRS, CachePair
@@ -35,16 +36,8 @@ ORDER = ("target KV", "states", "scratch", DRAFTER_KV)  # the order in which a s
 # MIN_SPARE is for the rounding only.
 SPARE, MIN_SPARE = 512 << 20, 64 << 20
 CHUNK_ROWS = tuple(PREFILL_ROWS >> halving for halving in range((PREFILL_ROWS // MIN_PREFILL_ROWS).bit_length()))
-# The driver's memory for a context, kernels and libraries: 716.8 MiB were measured on 132 multiprocessors, and most of
-# it is proportional to their number.
-CONTEXT_PER_PROCESSOR = 5_700_000
 HOST_SHARE = 0.75  # of free main memory that experts may take where fewer layers would do: other programs cannot use it
 CACHE_ROUNDING = 3 * ALIGNMENT  # bytes, per layer, by which slots for experts may be larger than the experts
-
-
-def context_bytes(processors: int) -> int:
-    """Bytes that a process uses on a card in addition to its tensors."""
-    return processors * CONTEXT_PER_PROCESSOR
 
 
 def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tuple[Component, ...]:

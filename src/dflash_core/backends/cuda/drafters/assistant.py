@@ -20,22 +20,19 @@ from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.kinds import Attention
 from dflash_core.backends.cuda.activations import Activations, Rounding
 from dflash_core.backends.cuda.chunk import Chunk
-from dflash_core.backends.cuda.drafters.base import ChunkDrafter, Launcher, OnDevice, TargetSequence
-from dflash_core.backends.cuda.drafters.caches import overwritten
+from dflash_core.backends.cuda.drafters.base import ChunkDrafter, Launcher, OnDevice, TargetSequence, overwritten
 from dflash_core.backends.cuda.drafters.chains import BLOCK, ChainDrafter, join_warps
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, At, Device, Launch, ceil_div
-from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, AttentionLayers
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, AttentionLayers, slots_of
 from dflash_core.backends.cuda.layers.base import Branch, ChunkRun, Pass, PassBuffers, Upload
-from dflash_core.backends.cuda.layers.cache_memory import slots_of
 from dflash_core.backends.cuda.layers.head import CANDIDATE_THREADS, Head
 from dflash_core.backends.cuda.layers.norm import Added, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch, SplitOrder, Splits
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP, ROWS
-from dflash_core.backends.cuda.target_model import Block, DeviceTarget, residuals_of
-from dflash_core.backends.cuda.target_pass import block_launches
+from dflash_core.backends.cuda.target_model import Block, DeviceTarget, block_launches, residuals_of
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.assistant import capabilities
 from dflash_core.errors import UnsupportedError

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.drafters.base import DeviceDrafter, Launcher, TargetSequence
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, draft_slots
+from dflash_core.backends.cuda.drafters.base import DeviceDrafter, DraftCaches, Launcher, TargetSequence, draft_slots
+from dflash_core.backends.cuda.kv import Layer
 from dflash_core.backends.cuda.launch import Launch, ceil_div
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.repack import groups_of
-from dflash_core.backends.cuda.rings import Layer
 from dflash_core.knobs import MAX_MTP_DEPTH, Knobs
 
 BLOCK = 1 + MAX_MTP_DEPTH  # the root and the tokens of the longest draft

@@ -18,12 +18,25 @@ from torch import Tensor
 
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.chunk import Chunk
-from dflash_core.backends.cuda.drafters.base import PENDING_ROWS, DeviceDrafter, Launcher, TargetSequence
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, cache_table, draft_slots
-from dflash_core.backends.cuda.drafters.convolution import ConvolutionRows, DeviceConvolution
-from dflash_core.backends.cuda.drafters.dflash_chunk import DFlashChunk, chunk_buffers
-from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
-from dflash_core.backends.cuda.kv import KVCache
+from dflash_core.backends.cuda.drafters.base import (
+    PENDING_ROWS,
+    DeviceDrafter,
+    DraftCaches,
+    Launcher,
+    TargetSequence,
+    cache_table,
+    draft_slots,
+)
+from dflash_core.backends.cuda.drafters.dflash_weights import (
+    Context,
+    ConvolutionRows,
+    DeviceConvolution,
+    DeviceDraft,
+    DFlashChunk,
+    DraftLayer,
+    chunk_buffers,
+)
+from dflash_core.backends.cuda.kv import KVCache, Layer
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
@@ -33,7 +46,6 @@ from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, Spli
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
-from dflash_core.backends.cuda.rings import Layer
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.draw_noise import noise_share

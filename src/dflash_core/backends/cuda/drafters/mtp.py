@@ -17,10 +17,9 @@ from torch import Tensor
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
-from dflash_core.backends.cuda.drafters.base import ChunkDrafter, OnDevice, TargetSequence
-from dflash_core.backends.cuda.drafters.caches import cache_table
+from dflash_core.backends.cuda.drafters.base import ChunkDrafter, OnDevice, TargetSequence, cache_table
 from dflash_core.backends.cuda.drafters.chains import BLOCK, ChainDrafter, join_warps
-from dflash_core.backends.cuda.kv import KVCache
+from dflash_core.backends.cuda.kv import KVCache, Layer
 from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.attention_weights import AttentionWeights, frequencies
@@ -32,7 +31,6 @@ from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, Head
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP
-from dflash_core.backends.cuda.rings import Layer
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.target_model import FEED_FORWARDS, DeviceTarget
 from dflash_core.cache_types import F16, CachePair

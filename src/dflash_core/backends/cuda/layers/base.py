@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.acts import F16_GROUP, Q8_GROUP
+from dflash_core.backends.cuda.activations import F16_GROUP, Q8_GROUP
 from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.kv import SequenceState
 from dflash_core.backends.cuda.launch import At, HasAddress, Launch
 from dflash_core.backends.cuda.projection import Acts, AnyProjection, Matrix
 from dflash_core.backends.cuda.repack import groups_of
-from dflash_core.backends.cuda.rings import SequenceState
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
 
@@ -201,10 +201,7 @@ class MixerMemory(SequenceState, ABC):
 
     component: str
     detail: str = ""
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int: ...
+    nbytes: int
 
     @abstractmethod
     def layer(self, place: int) -> Branch:
