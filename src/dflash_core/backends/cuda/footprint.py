@@ -11,11 +11,11 @@ from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
 from dflash_core.backends.cuda.layers.embedding import TABLE, TOKENS
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES
-from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload, Pieces, reserved
+from dflash_core.backends.cuda.meta import MetaDevice, Pieces, reserved
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.sequence import CAPACITIES, SequenceMemory
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.cuda.upload import aligned
+from dflash_core.backends.cuda.upload import Upload, aligned
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import DraftModel
 from dflash_core.expert_places import tensors_on_host
@@ -56,7 +56,7 @@ class Footprint:
         """`host_layers`: how many of the last layers with experts have them in main memory; `cached`: how many experts
         of each of these the card caches."""
         self._device, self._activations = MetaDevice(card), activations
-        upload = MetaUpload(file, pinned=tensors_on_host(spec, host_layers))
+        upload = Upload(file, pinned=tensors_on_host(spec, host_layers))
         self.target = DeviceTarget(self._device, upload, spec, activations, embedding_on_host=embedding_on_host)
         self.host_bytes, self.tokens_bytes = upload.host_bytes, _by_token(file)
         for mixer in self.target.mixers:
@@ -81,7 +81,7 @@ class Footprint:
         return self.target_bytes + self.tokens_bytes * (bool(self.host_bytes) - on_host) + moved
 
     def add_draft(self, file: WeightFile, config: DraftModel, requantise: str = "") -> None:
-        upload = MetaUpload(file, requantise)
+        upload = Upload(file, requantise)
         self._draft = on_device(config, upload, self.target, self._activations)
         self.draft_bytes = upload.nbytes
 

@@ -17,13 +17,14 @@ from dflash_core.backends.cuda.expert_cache import ExpertCache
 from dflash_core.backends.cuda.launch import At, Device, Launch
 from dflash_core.backends.cuda.layers import base
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
-from dflash_core.backends.cuda.layers.base import FeedForward, MixerLayers, Pass, Upload
+from dflash_core.backends.cuda.layers.base import FeedForward, MixerLayers, Pass
 from dflash_core.backends.cuda.layers.delta_net import DeltaNetLayers
 from dflash_core.backends.cuda.layers.embedding import Embedding, PerLayerInput, PerLayerInputs
 from dflash_core.backends.cuda.layers.experts import Experts
 from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
 from dflash_core.backends.cuda.layers.norm import Added, norm_launch
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
+from dflash_core.backends.cuda.upload import Upload
 
 # The class for each kind of feed-forward; called with (device, upload, prefix, spec, activations).
 FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], FeedForward]] = {

@@ -25,7 +25,7 @@ from dflash_core.backends.cuda.drafters.chains import BLOCK, ChainDrafter, join_
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, At, Device, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, AttentionLayers, slots_of
-from dflash_core.backends.cuda.layers.base import Branch, ChunkRun, Pass, PassBuffers, Upload
+from dflash_core.backends.cuda.layers.base import Branch, ChunkRun, Pass, PassBuffers
 from dflash_core.backends.cuda.layers.head import CANDIDATE_THREADS, Head
 from dflash_core.backends.cuda.layers.norm import Added, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch, SplitOrder, Splits
@@ -33,6 +33,7 @@ from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP, ROWS
 from dflash_core.backends.cuda.target_model import Block, DeviceTarget, block_launches, residuals_of
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.assistant import capabilities
 from dflash_core.errors import UnsupportedError

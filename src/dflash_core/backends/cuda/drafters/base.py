@@ -27,13 +27,14 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import HostRows, KVCache, Layer, Rings, Tensors, copied, put, ring_slots
 from dflash_core.backends.cuda.launch import NO_INPUTS, Device, Inputs, Launch
 from dflash_core.backends.cuda.layers.attention import AttentionBranch
-from dflash_core.backends.cuda.layers.base import CapturedLayers, MixerMemory, PassBuffers, Upload
+from dflash_core.backends.cuda.layers.base import CapturedLayers, MixerMemory, PassBuffers
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, StopCode, width_for
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters import registry
 from dflash_core.drafters.base import DraftModel

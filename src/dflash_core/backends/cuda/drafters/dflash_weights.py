@@ -19,7 +19,7 @@ from dflash_core.backends.cuda.drafters.base import ChunkDrafter, OnDevice
 from dflash_core.backends.cuda.drafters.pairs import DeviceMarkov, DeviceSelector
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Device, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention_weights import AttentionWeights, frequencies
-from dflash_core.backends.cuda.layers.base import PassBuffers, Upload
+from dflash_core.backends.cuda.layers.base import PassBuffers
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
 from dflash_core.backends.cuda.layers.norm import chunk_norm
@@ -29,6 +29,7 @@ from dflash_core.backends.cuda.projection import Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP, ROWS
 from dflash_core.backends.cuda.state import MAX_DEPTH
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.dflash import capabilities
 from dflash_core.errors import Code, UnsupportedError

@@ -23,7 +23,7 @@ from dflash_core.backends.cuda.kv import KVCache, Layer
 from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.attention_weights import AttentionWeights, frequencies
-from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
+from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
@@ -33,6 +33,7 @@ from dflash_core.backends.cuda.projection import AnyProjection, Matrix, Projecti
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.target_model import FEED_FORWARDS, DeviceTarget
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.mtp import capabilities

@@ -23,15 +23,7 @@ from dflash_core.backends.cuda.layers.attention_weights import (
     projected_rows,
     turn_factor,
 )
-from dflash_core.backends.cuda.layers.base import (
-    Branch,
-    ChunkRun,
-    MixerLayers,
-    MixerMemory,
-    Pass,
-    SequenceNeeds,
-    Upload,
-)
+from dflash_core.backends.cuda.layers.base import Branch, ChunkRun, MixerLayers, MixerMemory, Pass, SequenceNeeds
 from dflash_core.backends.cuda.layers.chunk_attention import (
     SINK_DIMS,
     visible_rows,
@@ -44,6 +36,7 @@ from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.cache_types import F16, RECENT_STEP, CachePair
 from dflash_core.errors import cpu_only
 

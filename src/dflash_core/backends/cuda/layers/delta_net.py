@@ -15,15 +15,7 @@ from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import Empty, Tensors, copies
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, PinnedMemory, pointer
-from dflash_core.backends.cuda.layers.base import (
-    Branch,
-    ChunkRun,
-    MixerLayers,
-    MixerMemory,
-    Pass,
-    SequenceNeeds,
-    Upload,
-)
+from dflash_core.backends.cuda.layers.base import Branch, ChunkRun, MixerLayers, MixerMemory, Pass, SequenceNeeds
 from dflash_core.backends.cuda.layers.delta_shapes import (
     DIM,
     ORDER_INTS,
@@ -37,6 +29,7 @@ from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import groups_of
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, WIDTHS
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.cache_types import F16, CachePair
 
 

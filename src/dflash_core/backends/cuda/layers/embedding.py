@@ -13,11 +13,12 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.launch import WARP, Argument, At, Device, HasAddress, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import ChunkRun, FeedForward, Pass, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, FeedForward, Pass
 from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import ROWS, groups_of
 from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.errors import cpu_only
 
 EMBED_THREADS = 256

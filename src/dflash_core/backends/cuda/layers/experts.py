@@ -26,14 +26,14 @@ from dflash_core.backends.cuda.launch import (
     optional,
     pointer,
 )
-from dflash_core.backends.cuda.layers.base import ChunkRun, FeedForward, Pass, PassBuffers, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, FeedForward, Pass, PassBuffers
 from dflash_core.backends.cuda.layers.feed_forward import ACTIVATIONS
 from dflash_core.backends.cuda.plan import Card, Shape
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
 from dflash_core.backends.cuda.repack import GROUP, ROWS
 from dflash_core.backends.cuda.state import PASS_ROWS
-from dflash_core.backends.cuda.upload import aligned
+from dflash_core.backends.cuda.upload import Upload, aligned
 from dflash_core.errors import cpu_only
 
 ROUTER_WARPS, CHUNK_ROUTER_WARPS = 2, 4  # scores per block of `router`: for a pass, for a chunk
