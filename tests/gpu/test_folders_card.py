@@ -57,4 +57,4 @@ def test_a_plan_counts_what_a_load_takes(tmp_path: Path) -> None:
     with device.stream():
         DeviceTarget(device, upload, target.config)
     upload.close()
-    assert upload._used == planned.nbytes
+    assert upload.nbytes == planned.nbytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torch import Tensor
 
@@ -197,11 +197,11 @@ class SequencePasses(ABC):
     def _flush_launches(self) -> list[Launch]:
         return [launch for memory in self.memory.mixers for launch in memory.flush(self.state)]
 
-    def launch(self, key: tuple[object, ...], launches: Callable[[], list[Launch]]) -> None:
+    def launch(self, key: tuple[object, ...], launches: Callable[[], Iterable[Launch]]) -> None:
         """Bind launches once per key, and run them."""
         self._once(key, launches)()
 
-    def _once(self, key: tuple[object, ...], launches: Callable[[], list[Launch]]) -> Run:
+    def _once(self, key: tuple[object, ...], launches: Callable[[], Iterable[Launch]]) -> Run:
         if key not in self._bound:
-            self._bound[key] = self.device.bind(launches())
+            self._bound[key] = self.device.bind([*launches()])
         return self._bound[key]

@@ -226,9 +226,9 @@ class Assistant(ChainDrafter):
         ]
         self.one_row = At(torch.ones(1, dtype=torch.int32, device=draft.device.torch_device), 0)
 
-    def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
+    def update_launches(self, rows: int, row0: int = 0) -> Iterator[Launch]:
         """None: what is committed is in the target's cache, and in the ring."""
-        return []
+        yield from ()
 
     @contextmanager
     def standing(self, at: int | None, launch: Launcher, **fields: float) -> Iterator[None]:
@@ -238,10 +238,7 @@ class Assistant(ChainDrafter):
         with super().standing(at, launch, **fields):
             yield
 
-    def token_launches(self, head: Head, depth: int) -> list[Launch]:
-        return list(self._token(head, depth))
-
-    def _token(self, head: Head, depth: int) -> Iterator[Launch]:
+    def token_launches(self, head: Head, depth: int) -> Iterator[Launch]:
         draft, buffers = self.draft, self.buffers
         pre, post, spec = draft.pre_projection, draft.post_projection, draft.target.spec
         state, slots = self.hidden, len(self.hidden)
@@ -280,7 +277,4 @@ class AssistantChunk(ChunkDrafter):
         self._drafter, self._chunk = drafter, chunk
 
     def update_cache(self, n: int) -> None:
-        state = self._drafter.state
-        state.push()
         self._drafter.store(self._chunk.h[:n])
-        state.host["draft_length"] = state.host["length"]

@@ -11,7 +11,7 @@ answer, rows of rings are copied before they are overwritten, so that drafts can
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -132,7 +132,7 @@ PENDING_ROWS = MAX_NODES  # the most committed positions that may be pending: at
 UPDATE_WIDTHS = (16, 64)  # rows of the passes with which host-driven calls update the caches
 
 # Binds the launches once per key and runs them.
-Launcher = Callable[[tuple[object, ...], Callable[[], list[Launch]]], None]
+Launcher = Callable[[tuple[object, ...], Callable[[], Iterable[Launch]]], None]
 # Makes a drafter of its config and its weights; see `loaders` in drafters/kinds.py.
 Loader = Callable[[Any, Upload, DeviceTarget, Activations], "OnDevice"]
 
@@ -170,7 +170,7 @@ class ChunkDrafter(ABC):
 
     @abstractmethod
     def update_cache(self, n: int) -> None:
-        """Called when the chunk's rows are committed: add them to the drafter's cache."""
+        """Called when the chunk's `n` rows are committed: add them to the drafter's cache."""
 
 
 class DeviceDrafter(ABC):
@@ -186,7 +186,7 @@ class DeviceDrafter(ABC):
     max_pending = PENDING_ROWS
 
     @abstractmethod
-    def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
+    def update_launches(self, rows: int, row0: int = 0) -> Iterator[Launch]:
         """Add the pending rows row0..row0 + rows to the caches."""
 
     @abstractmethod

@@ -4,7 +4,7 @@ newest position: the ring of those states, and a draft as one chain of passes.""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -50,7 +50,7 @@ class ChainDrafter(DeviceDrafter):
         self.caches = DraftCaches([*cached, Layer((self.hidden[None],), HIDDEN_WINDOW)], BLOCK, positions)
 
     @abstractmethod
-    def token_launches(self, head: Head, depth: int) -> list[Launch]:
+    def token_launches(self, head: Head, depth: int) -> Iterator[Launch]:
         """The pass that drafts the token at `depth`, which reads what the pass before has left."""
 
     def logits_row(self, head: Head) -> Tensor:

@@ -14,7 +14,6 @@ from torch import Tensor
 from dflash_core.arch import draft_heads, kinds
 from dflash_core.backends.cuda.activations import Activations, Rounding
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
-from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.drafters.base import ChunkDrafter, OnDevice
 from dflash_core.backends.cuda.drafters.pairs import DeviceMarkov, DeviceSelector
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Device, Inputs, Launch, ceil_div
@@ -104,6 +103,17 @@ class DeviceDraft(OnDevice):
         elif config.heads.markov:
             self.pairs = DeviceMarkov(upload, config.heads.markov)
         self.vocabulary = DraftVocabulary(upload, config)
+
+    def chunk_projections(self) -> Sequence[Projection]:
+        return [self.fc, *(context.projection for context in self.contexts)]
+
+    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
+        context = self.contexts[0].count * 2 * self.heads.kv_heads * self.heads.head_dim
+        return ((((rows, context), torch.float32),),)
+
+    def chunk_lasting(self, rows: int) -> Sequence[TensorSpec]:
+        """Sums over captured layers times HEADROOM, (rows, hidden): each captured layer adds to them."""
+        return [((rows, self.width), torch.float16)]
 
     def projections(self) -> tuple[list[Projection], list[Projection]]:
         inputs = [p for layer in self.layers for p in (layer.mixer.inputs, layer.ffn.inputs)]
@@ -221,33 +231,22 @@ class DeviceConvolution:
         )  # fmt: skip
 
 
-Store = Callable[[Context, Tensor, int], Iterable[Launch]]
-"""The launches that append the rows of a context's projection (rows, width) to the caches."""
-
-
-def chunk_buffers(draft: DeviceDraft, rows: int) -> Sequence[Sequence[TensorSpec]]:
-    """Memory that a chunk of `rows` rows needs in the arena."""
-    context = draft.contexts[0].count * 2 * draft.heads.kv_heads * draft.heads.head_dim
-    return ((((rows, context), torch.float32),),)
-
-
-def _own_norms(draft: DeviceDraft, context: Context) -> Sequence[Tensor]:
-    """The norm of the context's layer, if layers norm the context by themselves."""
-    return [draft.layers[context.first].attn_norm] if draft.aux_norm is not None else []
-
-
 class DFlashChunk(ChunkDrafter):
     """A chunk of a prompt as context: fc is applied in parts, one after each captured layer."""
 
     def __init__(
-        self, draft: DeviceDraft, state: DeviceState, layers: Sequence[int], chunk: Chunk, store: Store
+        self,
+        draft: DeviceDraft,
+        layers: Sequence[int],
+        chunk: Chunk,
+        store: Callable[[Context, Tensor, int], Iterable[Launch]],
     ) -> None:
-        """`layers`: of the target, that are captured."""
+        """`layers`: of the target, that are captured. `store`: the launches that append the rows of a context's
+        projection (rows, width) to the caches."""
         products = chunk.products
         (encoder,) = chunk.lasting
-        self.state, self.layers = state, tuple(layers)
-        self._chunk, self._encoder = chunk, encoder
-        (self._context,) = chunk.arena.carve(*chunk_buffers(draft, chunk.rows)[0])
+        self.layers, self._chunk, self._encoder = tuple(layers), chunk, encoder
+        (self._context,) = chunk.arena.carve(*draft.chunk_buffers(chunk.rows)[0])
         (fc,) = draft.fc.matrices
         width = chunk.h.shape[1]
         self._fc = [products.parts(fc, range(width * i, width * (i + 1))) for i in range(len(self.layers))]
@@ -259,13 +258,15 @@ class DFlashChunk(ChunkDrafter):
         else:
             self._norms = [chunk_norm(ops, count, encoder, draft.enc_output_norm, eps, encoder)]
             self._taps = [chunk_norm(ops, count, chunk.h, norm, eps, chunk.x) for norm in norms]
+        # Norms of the context by its layer, if layers norm it by themselves.
+        own = [[] if norms is None else [draft.layers[context.first].attn_norm] for context in draft.contexts]
         self._parts = [
             (
-                [chunk_norm(ops, count, encoder, norm, eps, chunk.x) for norm in _own_norms(draft, context)],
+                [chunk_norm(ops, count, encoder, norm, eps, chunk.x) for norm in own_norms],
                 [products.parts(matrix) for matrix in context.projection.matrices],
                 [ops.add(launch) for launch in store(context, self._context, chunk.rows)],
             )
-            for context in draft.contexts
+            for context, own_norms in zip(draft.contexts, own, strict=True)
         ]
 
     def capture(self, layer: int, n: int) -> None:
@@ -280,7 +281,6 @@ class DFlashChunk(ChunkDrafter):
         self._chunk.products.multiply(rows, parts, self._encoder[:n], add=not first)
 
     def update_cache(self, n: int) -> None:
-        self.state.push()
         for norm in self._norms:
             norm()
         for norms, matrices, stores in self._parts:
@@ -289,4 +289,3 @@ class DFlashChunk(ChunkDrafter):
             self._chunk.products.multiply_all(self._chunk.x[:n], matrices, self._context[:n])
             for store in stores:
                 store()
-        self.state.host["draft_length"] = self.state.host["length"]

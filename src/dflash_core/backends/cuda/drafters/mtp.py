@@ -114,9 +114,9 @@ class Mtp(ChainDrafter):
 
     # ---- Launches ------------------------------------------------------------------------------------------------
 
-    def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
+    def update_launches(self, rows: int, row0: int = 0) -> Iterator[Launch]:
         """Add the pending pairs row0..row0 + rows to the cache."""
-        return list(self._enter(rows, row0, 0))
+        return self._enter(rows, row0, 0)
 
     def _enter(self, rows: int, first: int, depth: int) -> Iterator[Launch]:
         """Keys and values of a pass's pairs, and the queries of the pair that drafts."""
@@ -178,10 +178,10 @@ class Mtp(ChainDrafter):
         split_k = self.draft.mixer.inputs.split_k
         return {**self._split.defines, "SPLIT_K": split_k, **gates, **self.kv.defines}
 
-    def token_launches(self, head: Head, depth: int) -> list[Launch]:
+    def token_launches(self, head: Head, depth: int) -> Iterator[Launch]:
         own = head if self.draft.head is None else head.of(self.draft.head)
-        forward = self._draft(own.full, 1 if depth else STEP_ROWS, depth)
-        return [*forward, *own.candidate_launches(self.buffers.acts, 1, position=depth)]
+        yield from self._draft(own.full, 1 if depth else STEP_ROWS, depth)
+        yield from own.candidate_launches(self.buffers.acts, 1, position=depth)
 
     def chunk(self, chunk: Chunk) -> MtpChunk:
         return MtpChunk(self, chunk)
@@ -218,9 +218,8 @@ class MtpChunk(ChunkDrafter):
         )  # fmt: skip
 
     def update_cache(self, n: int) -> None:
-        drafter, chunk, state = self._drafter, self._chunk, self._drafter.state
+        drafter, chunk = self._drafter, self._chunk
         eps, last = drafter.draft.config.rms_eps, (drafter.length - n - 1) % len(drafter.hidden)
-        state.push()
         self._embed()
         self._token_norm()
         chunk.products.multiply(chunk.x[:n], self._halves[0], self._pairs[:n])
@@ -233,7 +232,6 @@ class MtpChunk(ChunkDrafter):
         chunk.products.multiply_all(chunk.x[:n], self._key_value, self._context[:n])
         self._store()
         drafter.store(chunk.h[:n])
-        state.host["draft_length"] = state.host["length"]
 
 
 def _normed(row: Tensor, weight: Tensor, eps: float) -> Tensor:

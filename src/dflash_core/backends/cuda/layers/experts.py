@@ -68,7 +68,8 @@ class ExpertProjection(AnyProjection):
     ) -> None:
         """`kernel`: experts_in or experts_out."""
         self.kernel = kernel
-        self.kinds = (tuple(routed), tuple(shared)) if shared else (tuple(routed),)
+        self.routed = tuple(routed)
+        self.kinds = (self.routed, tuple(shared)) if shared else (self.routed,)
         self.bias: Tensor | None = None  # (experts, width)
         self.places: Sequence[At] = ()  # of each routed matrix, int64 (experts): the experts' addresses, if they change
         self.used: Tensor | None = None  # int32 (experts): rows that have taken each expert
@@ -78,20 +79,7 @@ class ExpertProjection(AnyProjection):
             Slabs(tuple(Shape(m.type, m.rows) for m in shared), shared[0].columns) if shared else None,
             rounding,
         )
-        self.plan = ExpertPlan(self.product, card)
-
-    @property
-    def columns(self) -> int:
-        return self.product.columns
-
-    @property
-    def split_k(self) -> int:
-        return self.product.ranks
-
-    @property
-    def routed(self) -> tuple[Matrix, ...]:
-        """The matrices of routed experts."""
-        return self.kinds[0]
+        super().__init__(ExpertPlan(self.product, card), self.product.columns, self.product.ranks)
 
     def launch(self, rows: int, args: Sequence[Argument], more: Inputs = NO_INPUTS) -> Launch:
         """The launch for a pass of `rows` rows. `args`: arguments after the launch's struct; `more`: more defines, and
