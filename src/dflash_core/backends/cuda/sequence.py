@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.chunk import Chunk, ChunkNeeds
-from dflash_core.backends.cuda.device_ngrams import DeviceNgrams
-from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.device_state import DeviceNgrams, DeviceState
 from dflash_core.backends.cuda.drafters.base import DeviceDrafter, OnDevice, TargetSequence
 from dflash_core.backends.cuda.kv import SequenceState, Tensors
 from dflash_core.backends.cuda.launch import Device
