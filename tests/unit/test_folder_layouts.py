@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import save_file
 
 from dflash_core.backends.cuda.layers.embedding import Embedding
-from dflash_core.backends.cuda.meta import MetaUpload
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.folders.file import folder_file
 from dflash_core.formats.folders.layouts import Modules
@@ -89,7 +89,7 @@ def test_an_embedding_with_a_factor_is_refused_on_a_card(tmp_path: Path) -> None
     tensors, _ = in_layout(np.random.default_rng(0), "a", "nvfp4-modelopt", np.ones((64, 128)))
     modules = opened(tmp_path / "a.safetensors", tensors)
     file = folder_file(tmp_path, modules.file, {}, {"token_embd.weight": modules.part("a")})
-    upload = MetaUpload(file)
+    upload = Upload(file)
     with pytest.raises(UnsupportedError, match=r"NVFP4 with a factor of the whole tensor.*; run it on the CPU"):
         Embedding(upload, 128)
     with pytest.raises(UnsupportedError, match="with a factor"):

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.base import AnswerOptions, Checkpoint, Logits, PrefillCancelled, StepDecoder
-from dflash_core.backends.cuda.checkpoints import CudaCheckpoint
 from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder
+from dflash_core.backends.cuda.kv import copies
 from dflash_core.backends.cuda.prefill import MIN_ROWS, PartsAhead
-from dflash_core.backends.cuda.rings import copies
+from dflash_core.backends.cuda.sequence import CudaCheckpoint
 from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS, SequencePasses
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.backends.cuda.step import CudaDecoder
