@@ -22,8 +22,8 @@ from dflash_tui.chat.state import ShownTurn
 from dflash_tui.server.settings import ServerSettings, needs
 
 if TYPE_CHECKING:
-    from dflash_tui.server.beside import ServerBeside
-    from dflash_tui.server.sampling import ClientDefaults, Defaults
+    from dflash_tui.server.sampling import Defaults
+    from dflash_tui.server.serving import ServerBeside
 
 LOOK_S = 0.1
 CLOSE_S = 10.0  # for connections and the running step
@@ -37,7 +37,7 @@ class Serving(Controller):
     _server: ServerBeside | None = None
     _busy: bool = False  # it begins or ends
     _problems: list[str] = field(default_factory=list)  # presets of clients that do not exist
-    _defaults: tuple[Defaults, Mapping[str, ClientDefaults]] | None = None  # what the server has now
+    _defaults: tuple[Defaults, Mapping[str, Defaults]] | None = None  # what the server has now
     _seen: int = 0  # number of the last line that was taken
     _drawn: float = 0.0
     current: ServedRequest | None = None  # the one that the panels follow
@@ -68,10 +68,10 @@ class Serving(Controller):
             self.say(line)
 
         def opened() -> ServerBeside:
-            from dflash_tui.server import beside, service
+            from dflash_tui.server import service, serving
 
             served = service.served(self.state.present or self.state.request, *defaults)
-            return beside.ServerBeside(engine, served, settings, self.state.requests, self.state.decoder)
+            return serving.ServerBeside(engine, served, settings, self.state.requests, self.state.decoder)
 
         self._busy = True
         try:
@@ -102,7 +102,7 @@ class Serving(Controller):
             self.state.serving = ""
             self.stuck = not server.close(QUIT_S)
 
-    def _present(self) -> tuple[Defaults, Mapping[str, ClientDefaults]]:
+    def _present(self) -> tuple[Defaults, Mapping[str, Defaults]]:
         """The parameters of the app are those of requests that name none, unless their client has a preset."""
         from dflash_tui.server.sampling import Defaults, of_clients
 
