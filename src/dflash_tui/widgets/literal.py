@@ -6,7 +6,7 @@ Textual's own read markup in whatever text they are given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from rich.segment import Segment
@@ -15,8 +15,12 @@ from textual import widgets
 from textual.color import Color
 from textual.content import Content
 from textual.coordinate import Coordinate
+from textual.css.styles import RulesMap
 from textual.filter import LineFilter
-from textual.visual import VisualType
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+from textual.visual import RenderOptions, Visual, VisualType
 from textual.widget import Widget
 from textual.widgets._option_list import OptionListContent
 from textual.widgets.option_list import Option
@@ -32,6 +36,33 @@ def literal(content: VisualType) -> VisualType:
         shown = marked(content.plain)
         return content if shown == content.plain else Content(shown, list(content.spans))
     return content
+
+
+class ByWidth(Visual):
+    """A text whose lines depend on the width that it is drawn in: `draw` makes them for a width in cells."""
+
+    def __init__(self, draw: Callable[[int], Content]) -> None:
+        self._draw, self._last = draw, (-1, Content(""))
+
+    def __str__(self) -> str:
+        return self._last[1].plain
+
+    def at(self, width: int) -> Content:
+        """All of it in `width` cells."""
+        if self._last[0] != width:
+            drawn = literal(self._draw(width))
+            assert isinstance(drawn, Content)
+            self._last = width, drawn
+        return self._last[1]
+
+    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:
+        return self.at(container_width).get_optimal_width(rules, container_width)
+
+    def get_height(self, rules: RulesMap, width: int) -> int:
+        return self.at(width).get_height(rules, width)
+
+    def render_strips(self, width: int, height: int | None, style: Style, options: RenderOptions) -> list[Strip]:
+        return self.at(width).render_strips(width, height, style, options)
 
 
 class Static(widgets.Static):
@@ -56,6 +87,12 @@ class Static(widgets.Static):
             self._forget_sizes()  # in another width, or when it is shown, it may need another height
         else:
             self.refresh(layout=True, repaint=False)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        shown = self.visual
+        if isinstance(shown, ByWidth):
+            return selection.extract(shown.at(self.content_size.width).plain), "\n"
+        return super().get_selection(selection)
 
     def _keeps_size(self) -> bool:
         """Whether a layout would place it as it stands now, or would not place it at all."""
