@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.branching import Copying
-from dflash_tui.chat.context import ContextKeeper
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.downloads import Downloads
@@ -40,7 +39,6 @@ class ChatParts(Controller):
         self.sending = Sending(state, screen, gauges, tuning, self.plain, self.conversation, self.tools)
         self.program = ProgramController(state, screen, gauges, tuning, self.plain, self.conversation, self.sending)
         self.profiles = ProfileKeeper(state, screen, self.program)
-        self.context = ContextKeeper(state, screen, gauges, tuning, self.conversation, self.program)
         self.serving = Serving(state, screen, gauges, tuning.presets)
         self.copying = Copying(state, screen, self.conversation.branching)
         self.typed = Typed(state, screen, gauges, lambda text: self.complete(text, self))

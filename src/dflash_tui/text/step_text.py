@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Literal
 
-from rich.cells import cell_len
+from rich._wrap import divide_line
 from textual.content import Content
 
 from dflash_core.clean import clean
@@ -76,12 +77,13 @@ class StepText:
 
     def __init__(self, record: TurnRecord, width: int) -> None:
         self.width, self._spans = width, spans(record)
-        self._starts: list[int] = []  # the start of each span
-        self._text = ""
-        for span in self._spans:
-            self._starts.append(len(self._text))
-            self._text += span.text
-        self._breaks = broken(self._text, max(width, 8))
+        self._starts = [0, *accumulate(len(span.text) for span in self._spans)]  # of each span, and the end
+        self._text = "".join(span.text for span in self._spans)
+        self._breaks = breaks(self._text, max(width, 8))
+        full = [at for at in self._breaks if self._text[at - 1] != "\n"]  # where a line is full
+        inside = (full[bisect_left(full, a) : bisect_left(full, b)] for a, b in pairwise(self._starts))
+        cuts = ([a, *at, b] for (a, b), at in zip(pairwise(self._starts), inside))
+        self._shown = ["\n".join(self._text[a:b] for a, b in pairwise(cut)) for cut in cuts]
 
     def line_of(self, step: int) -> int:
         """The line on which a step's text begins, ignoring leading spaces."""
@@ -91,41 +93,22 @@ class StepText:
 
     def drawn(self, step: int, by: By) -> Content:
         parts: list[tuple[str, str]] = []
-        breaks = iter([*self._breaks, len(self._text) + 1])
-        following = next(breaks)
-        for span, start in zip(self._spans, self._starts):
+        for span, shown in zip(self._spans, self._shown):
             style = STEPS[span.step % 2]
             if by == "depth":
                 style = next(style for deepest, style in DEPTHS if span.depth <= deepest) if span.depth else OWN
-            style += " reverse" if span.step == step else ""
-            at, end = start, start + len(span.text)
-            while following < end:
-                parts += [(self._text[at:following].rstrip("\n"), style), ("\n", "")]
-                at, following = following, next(breaks)
-            parts.append((self._text[at:end].rstrip("\n") if following == end else self._text[at:end], style))
-            if following == end:
-                parts.append(("\n", ""))
-                following = next(breaks)
-        return Content.assemble(*[(text, style) for text, style in parts if text])
+            parts.append((shown, style + " reverse" * (span.step == step)))
+        return Content.assemble(*parts)
 
 
-def broken(text: str, width: int) -> list[int]:
+def breaks(text: str, width: int) -> list[int]:
     """Where the lines after the first begin: after each line end, and between words if a line is full."""
-    breaks, start, used, space = [], 0, 0, None
-    for at, character in enumerate(text):
-        if character == "\n":
-            breaks.append(at + 1)
-            start, used, space = at + 1, 0, None
-            continue
-        cells = cell_len(character)
-        if used + cells > width:
-            start = space if space is not None and space > start else at
-            breaks.append(start)
-            used, space = cell_len(text[start:at]), None
-        used += cells
-        if character == " ":
-            space = at + 1
-    return breaks
+    found, start = list[int](), 0
+    for row in text.split("\n"):
+        found += [start + at for at in divide_line(row, width)]
+        start += len(row) + 1
+        found.append(start)
+    return found[:-1]
 
 
 _DIM = "$foreground 70%"
