@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.text.tree_text import drawn, legend
+from dflash_tui.text.step_text import drawn, legend
 from dflash_tui.widgets.answer import flowed
 from dflash_tui.widgets.literal import Static
 from support.grids import full

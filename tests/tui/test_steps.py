@@ -17,8 +17,7 @@ from dflash_tui.application.engine_session import load_session
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.screens.steps import StepsScreen
 from dflash_tui.text.blocks import dotted
-from dflash_tui.text.step_text import StepText, breaks, spans
-from dflash_tui.text.tree_text import drawn, rejection_line
+from dflash_tui.text.step_text import StepText, breaks, drawn, rejection_line, spans
 from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.slider import Scrubber
 from support.turns import DRAFTS, step_of, tree_of, turn_of

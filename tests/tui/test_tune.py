@@ -21,7 +21,7 @@ from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.figures.measurements import MeasuredRow, Measurements
 from dflash_tui.screens.experiments import TuneScreen
-from dflash_tui.screens.past import PastScreen
+from dflash_tui.screens.lab import PastScreen
 from dflash_tui.widgets import literal as widgets
 from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.literal import Static

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -86,15 +87,16 @@ class PlanScreen(ModalScreen[bool]):
 
     async def _shown(self) -> None:
         """Plan what was asked for last, and show it. On threads: torch is imported, and headers are read."""
-        planned = None
+        planned: Setup | None = None
         try:
-            estimator = self._estimator or await aside(self._make)
-            available = estimator.available + self._freed
-            self._setup = self._setup or await aside(lambda: self._request.setup(estimator, available))
-            self._estimator = estimator
-            while (setup := self._setup) is not planned:
-                planned = setup
-                self._body.update(drawn(await aside(lambda: plan(estimator, setup, available)), self._freed))
+            if self._estimator is None:
+                made = await aside(self._make)
+                self._setup = await aside(partial(self._request.setup, made, made.available + self._freed))
+                self._estimator = made
+            estimator, available = self._estimator, self._estimator.available + self._freed
+            while self._setup is not None and self._setup is not planned:
+                planned = self._setup
+                self._body.update(drawn(await aside(partial(plan, estimator, planned, available)), self._freed))
         except DFlashError as error:
             self._body.update(one_line(advice.in_app(error)))
         except Exception as error:

@@ -23,7 +23,7 @@ from dflash_tui.application.background import Experiment
 from dflash_tui.screens.lab import LabScreen
 from dflash_tui.screens.page import Rows
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text.plot import LINE, Mark
+from dflash_tui.text.bars import LINE, Mark
 from dflash_tui.widgets.curve import HIGHEST, CurveView
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widget import Widget
 
+from dflash_tui.text.bars import LINE, Mark, plot
 from dflash_tui.text.blocks import Span, content, line
-from dflash_tui.text.plot import LINE, Mark, plot
 
 HIGHEST = 20  # rows
 STYLES = {"★": "bold $success", "◆": "bold $foreground", "●": "$primary", "○": "$primary", LINE: "$foreground 70%"}

@@ -94,7 +94,7 @@ class TreePanel(TextPanel):
             self._heading.update(Content.styled("Tree", "bold"))
             self.draw_by((lambda width: Content.styled(missing, DIM)) if missing else None)
             return
-        from dflash_tui.text.tree_text import drawn  # with the first step
+        from dflash_tui.text.step_text import drawn  # with the first step
 
         nodes = len(event.tree.tokens) - 1
         note = f"  step {step} · {counted(nodes, 'node')} · {event.accepted_depth} accepted"
