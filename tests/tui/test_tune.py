@@ -95,7 +95,7 @@ async def test_one_key_to_the_best_setting_on_the_conversations_prompts(app: DFl
         await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
         await pilot.press("enter")
         await shows(pilot, "preset tuned is saved")
-        assert "tuned" in app.chat.tuning.presets.names_for(app.chat.state.model)
+        assert "tuned" in app.chat.state.presets.names_for(app.chat.state.model)
         await pilot.press("h")
         await wait_until(pilot, lambda: isinstance(app.screen, PastScreen))
         await shows(pilot, "tune", "tree 4")

@@ -148,7 +148,7 @@ class Offered:
             )
 
     def _profiles(self, words: tuple[str, ...]) -> Iterator[Option]:
-        for one in self._program.presets.profiles.values():
+        for one in self._program.state.presets.profiles.values():
             if _has(words, one.name, one.words):
                 id, fit = PROFILE + one.name, self._finding.fits.get(PROFILE + one.name)
                 # The fit comes first, so the same number of positions is not repeated.
@@ -215,7 +215,7 @@ class Offered:
         return self._finding.models.get(row.removeprefix(FILE)) if row.startswith(FILE) else None
 
     def profile(self, row: str) -> Profile | None:
-        return self._program.presets.profiles.get(row.removeprefix(PROFILE)) if row.startswith(PROFILE) else None
+        return self._program.state.presets.profiles.get(row.removeprefix(PROFILE)) if row.startswith(PROFILE) else None
 
     def pair(self, row: str) -> Pair | None:
         return self._catalogue.pairs.get(row.removeprefix(PAIR)) if row.startswith(PAIR) else None
@@ -247,7 +247,7 @@ class Offered:
             if one.drafters is not None:
                 key = self._key(path, one)
                 questions.append(Question(key, planned(one.path, key[1])))
-        for profile in self._program.presets.profiles.values():
+        for profile in self._program.state.presets.profiles.values():
             if profile.gone() is None:
                 request = planned(profile.target, profile.draft, profile.context, profile.kv)
                 questions.append(Question(PROFILE + profile.name, request))

@@ -39,7 +39,7 @@ class ChatParts(Controller):
         self.sending = Sending(state, screen, gauges, tuning, self.plain, self.conversation, self.tools)
         self.program = ProgramController(state, screen, gauges, tuning, self.plain, self.conversation, self.sending)
         self.profiles = ProfileKeeper(state, screen, self.program)
-        self.serving = Serving(state, screen, gauges, tuning.presets)
+        self.serving = Serving(state, screen, gauges)
         self.copying = Copying(state, screen, self.conversation.branching)
         self.typed = Typed(state, screen, gauges, lambda text: self.complete(text, self))
 

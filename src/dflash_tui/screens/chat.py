@@ -16,7 +16,6 @@ from textual.widgets import TextArea
 
 from dflash_core.errors import DFlashError
 from dflash_tui.application.log import log_file
-from dflash_tui.application.settings.presets import Presets
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import ChatLayout
 from dflash_tui.chat.state import AppState
@@ -64,7 +63,7 @@ class ChatScreen(Screen[None]):
         self.state = state
         self._begun = False  # the first frame is drawn, and deferred work has begun
         self.gauges = Gauges(state, self)
-        self.tuning = Tuning(state, self, self.gauges, Presets())
+        self.tuning = Tuning(state, self, self.gauges)
         self.places = ChatLayout(state, self, self.gauges)
         self._find = FindBar()
         self._completions = Completions()

@@ -275,7 +275,7 @@ class ExperimentScreen(LabScreen):
 
         def save(name: str) -> str:
             changes = changed(self._knobs(arm), self.chat.state.recommended)
-            self.chat.tuning.presets.save(Preset(name, f"measured: {arm.label}", changes, self.chat.state.model))
+            self.chat.state.presets.save(Preset(name, f"measured: {arm.label}", changes, self.chat.state.model))
             self.chat.tuning.show()
             return f"preset {name} is saved: F9 in the chat, or /preset {name}"
 

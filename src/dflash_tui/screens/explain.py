@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import BindingType
 from textual.content import Content
@@ -11,13 +11,15 @@ from textual.events import Key, Paste
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC, Spec
 from dflash_tui.application.background import aside
-from dflash_tui.application.session import ConversationLike
-from dflash_tui.chat.parts import ChatParts
 from dflash_tui.terminal.key_order import TakesText, is_text
 from dflash_tui.text.glossary import GLOSSARY, PAGES
 from dflash_tui.widgets.dialogs import TextScreen
 from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.params import WHEN
+
+if TYPE_CHECKING:
+    from dflash_tui.application.session import ConversationLike
+    from dflash_tui.chat.parts import ChatParts
 
 
 class ExplainScreen(TextScreen):

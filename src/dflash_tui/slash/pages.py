@@ -157,7 +157,7 @@ async def _profile(host: ChatParts, rest: str) -> None:
 
 
 def _profile_words(host: ChatParts) -> Mapping[str, str]:
-    return {one.name: one.words for one in host.profiles.presets.profiles.values()} | {
+    return {one.name: one.words for one in host.state.presets.profiles.values()} | {
         "save": "keep what is loaded, with the present parameters", "rename": "another name",
         "delete": "take one out", "undo": "bring back what was deleted or replaced last",
     }  # fmt: skip

@@ -89,7 +89,7 @@ async def _preset(host: ChatParts, rest: str) -> None:
     elif len(words) == 2 and words[0] == "save":
         host.tuning.save(words[1])
     else:
-        names = ", ".join(f"{one.name} ({one.about})" if one.about else one.name for one in host.tuning.presets)
+        names = ", ".join(f"{one.name} ({one.about})" if one.about else one.name for one in host.state.presets)
         raise DFlashError(f"write /preset NAME or /preset save NAME; there are {names}")
 
 
@@ -184,7 +184,7 @@ SLASH: dict[str, Slash] = {
         Slash("set", "/set NAME VALUE", "set a parameter of the next turn", _set, knob_words),
         Slash(
             "preset", "/preset [save] NAME", "a whole setting by name; save keeps this one", _preset,
-            lambda host: {one.name: one.about for one in host.tuning.presets}
+            lambda host: {one.name: one.about for one in host.state.presets}
             | {"save": "keep the present parameters by a name"},
         ),
         *LAB,

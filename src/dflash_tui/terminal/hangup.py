@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 from textual.drivers import linux_driver
 from textual.drivers._writer_thread import WriterThread
@@ -140,19 +140,12 @@ class Writer(WriterThread):
                 pass
 
 
-@runtime_checkable
-class HandlesSignals(Protocol):
-    """An app that shuts down cleanly on signals that end a program."""
-
-    def handle_signals(self) -> None: ...
-
-
 class TerminalDriver(linux_driver.LinuxDriver):
     """Reads and draws as its base does, and reports a lost terminal as a hangup."""
 
     def start_application_mode(self) -> None:
-        if isinstance(self._app, HandlesSignals):
-            self._app.handle_signals()  # from here on, the terminal must be restored at the end
+        if (handle := getattr(self._app, "handle_signals", None)) is not None:
+            handle()  # from here on, the terminal must be restored at the end
         linux_driver.WriterThread = Writer  # type: ignore[attr-defined]  # Textual has no option for it
         super().start_application_mode()  # type: ignore[no-untyped-call]
 

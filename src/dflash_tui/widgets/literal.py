@@ -140,6 +140,25 @@ class OptionList(widgets.OptionList):
     def __init__(self, *content: OptionListContent, id: str | None = None, compact: bool = False) -> None:
         super().__init__(*content, id=id, markup=False, compact=compact)
 
+    @property
+    def row(self) -> str:
+        """The id of the row under the cursor; "" where there is none."""
+        chosen = self.highlighted_option
+        return (chosen.id or "") if chosen is not None else ""
+
+    def show_rows(self, rows: Sequence[Option], first: str = "") -> None:
+        """Replace the rows; the cursor stays on its row if that still exists, else it goes to `first`, or to the first
+        that can be chosen."""
+        chosen, place = self.row or first, self.scroll_offset
+        self.clear_options()
+        self.add_options(rows)
+        ids = [row.id for row in rows]
+        at = ids.index(chosen) if chosen in ids else next((n for n, row in enumerate(rows) if not row.disabled), None)
+        self.highlighted = at
+        self.scroll_to(*place, animate=False)
+        if at is not None:
+            self.scroll_to_highlight()
+
     def add_options(self, new_options: Iterable[OptionListContent]) -> OptionList:
         super().add_options([_option(one) for one in new_options])
         return self

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.suggester import Suggester
 from textual.widgets import Input
-from textual.widgets.option_list import Option
 
 from dflash_tui.widgets.literal import OptionList
 
@@ -48,24 +46,6 @@ class ModelList(OptionList):
         Binding("left", "screen.drafter(-1)", "Drafter", show=False),
         Binding("right", "screen.drafter(1)", "Drafter", key_display="← →"),
     ]
-
-    @property
-    def row(self) -> str:
-        """The id of the row under the cursor; "" where there is none."""
-        chosen = self.highlighted_option
-        return (chosen.id or "") if chosen is not None else ""
-
-    def show_rows(self, rows: Sequence[Option]) -> None:
-        """Replace the rows; the cursor stays on its row if that still exists."""
-        chosen, place = self.row, self.scroll_offset
-        self.clear_options()
-        self.add_options(rows)
-        ids = [row.id for row in rows]
-        at = ids.index(chosen) if chosen in ids else next((n for n, row in enumerate(rows) if not row.disabled), None)
-        self.highlighted = at
-        self.scroll_to(*place, animate=False)
-        if at is not None:
-            self.scroll_to_highlight()
 
     def hint(self, action: str, label: str) -> str:
         """Enter on what is not here yet asks the hub."""
