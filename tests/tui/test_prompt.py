@@ -23,7 +23,7 @@ from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.session import Progress
 from dflash_tui.screens.full import FullScreen, fullness
-from dflash_tui.terminal.pasting import PasteParser
+from dflash_tui.terminal.key_order import PasteParser
 from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.knob_row import KnobRow

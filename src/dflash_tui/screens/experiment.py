@@ -35,10 +35,9 @@ from dflash_tui.application.lab_request import adopted
 from dflash_tui.application.session import SessionLike
 from dflash_tui.application.settings.presets import Preset, changed
 from dflash_tui.chat.parts import ChatParts
-from dflash_tui.screens.lab import LabScreen
+from dflash_tui.screens.lab import HIGHEST, CurveView, LabScreen
 from dflash_tui.screens.page import Rows
 from dflash_tui.text import lab as lab_text
-from dflash_tui.widgets.curve import HIGHEST, CurveView
 from dflash_tui.widgets.dialogs import ask_line
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 

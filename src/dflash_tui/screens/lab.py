@@ -6,7 +6,7 @@ And the page of what was measured before.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from textual import getters, on
@@ -28,7 +28,8 @@ from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.page import WIDE, Page, Rows
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text.bars import clip
+from dflash_tui.text.bars import LINE, Mark, clip, plot
+from dflash_tui.text.blocks import Span, content, line
 from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import DataTable, Static, row_key
@@ -272,3 +273,41 @@ def _cells(row: MeasuredRow) -> tuple[str, ...]:
 
 def _by_place(rows: Iterable[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     return {str(place): row for place, row in enumerate(rows)}
+
+
+HIGHEST = 20  # rows
+STYLES = {"★": "bold $success", "◆": "bold $foreground", "●": "$primary", "○": "$primary", LINE: "$foreground 70%"}
+
+
+class CurveView(Widget):
+    """Draws marks at its own size; signs and colours have the same meaning."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id, classes="curve")
+        self.styles.max_height = HIGHEST
+        self._marks: Sequence[Mark] = ()
+        self._title = ""
+        self._span: tuple[float, float] | None = None
+
+    def show(self, marks: Sequence[Mark], title: str, span: tuple[float, float] | None = None) -> None:
+        """Draw `marks` under `title`; without marks, only the title. `span`: the ends of the horizontal axis, which
+        several curves may share."""
+        self._marks, self._title, self._span = marks, title, span
+        self.refresh()
+
+    def render(self) -> Content:
+        lines = plot(self._marks, self.size.width, self.size.height, self._title, self._span)
+        if self._marks and len(lines) == 1:  # the curve does not fit, and a title without it means nothing
+            return Content("")
+        return content([*(line((text, "bold")) for text in lines[:1]), *map(_styled, lines[1:])])
+
+
+def _styled(text: str) -> list[Span]:
+    spans: list[Span] = []
+    for character in text:
+        style = STYLES.get(character, "")
+        if spans and spans[-1][1] == style:
+            spans[-1] = (spans[-1][0] + character, style)
+        else:
+            spans.append((character, style))
+    return spans

@@ -24,7 +24,19 @@ from dflash_tui.application.hub.fitting import fit_check, machine
 from dflash_tui.application.hub.places import places
 from dflash_tui.application.new_file import typed_pair
 from dflash_tui.application.settings.presets import Profile
-from dflash_tui.chat.offered import Offered, typed
+from dflash_tui.chat.offered import (
+    DEMO,
+    FILE,
+    PAIR,
+    PROFILE,
+    TYPED,
+    DraftField,
+    ModelField,
+    ModelList,
+    Offered,
+    Paths,
+    typed,
+)
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.page import Page
@@ -34,17 +46,6 @@ from dflash_tui.widgets.dialogs import ask_line
 from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import OptionList, Static
-from dflash_tui.widgets.model_list import (
-    DEMO,
-    FILE,
-    PAIR,
-    PROFILE,
-    TYPED,
-    DraftField,
-    ModelField,
-    ModelList,
-    Paths,
-)
 
 FIRST = "Welcome. Which model should answer?"
 LOOK_S = 0.15
