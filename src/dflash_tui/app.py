@@ -35,7 +35,7 @@ from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import Config
 from dflash_tui.application.starting import arguments_again
-from dflash_tui.chat.controller import Copy, LongTaskEnded, PairLoaded, Restart
+from dflash_tui.chat.controller import LongTaskEnded, PairLoaded, Restart
 from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.explain import ExplainScreen, figures, parameter
@@ -50,7 +50,7 @@ from dflash_tui.text.glossary import PAGES
 from dflash_tui.widgets.dialogs import ConfirmScreen
 from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.knob_row import KnobRow
-from dflash_tui.widgets.literal import ControlCodeFilter
+from dflash_tui.widgets.literal import ControlCodeFilter, Copy
 from dflash_tui.widgets.panels import Panel
 from dflash_tui.widgets.prompt import Prompt
 

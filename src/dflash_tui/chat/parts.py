@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from dflash_tui.application.mentions import Offer
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.branching import Copying
 from dflash_tui.chat.controller import Controller
@@ -18,7 +19,6 @@ from dflash_tui.chat.sending import Sending, Typed
 from dflash_tui.chat.serving import Serving
 from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.widgets.prompt import Completion
 
 
 @dataclass(eq=False)
@@ -27,7 +27,7 @@ class ChatParts(Controller):
     tuning: Tuning
     places: ChatLayout
     open_page: Callable[..., None]  # opens a page by its name; with a text, a lab page runs that at once
-    complete: Callable[[str, ChatParts], list[Completion]]  # the completions of a slash command
+    complete: Callable[[str, ChatParts], list[Offer]]  # the completions of a slash command
     run: Callable[[str, ChatParts], Awaitable[None]]  # runs one
 
     def __post_init__(self) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, TYPES, checked
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, SPEC, SPEC_FORMER, SPECS, described, parse_settings, spec_of
+from dflash_tui.application.mentions import Offer
 from dflash_tui.application.new_file import typed_pair
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash.pages import CHATS, LAB, MODELS_AND_PROGRAMS, Slash, does, knob_words
 from dflash_tui.text.commands import COMMAND
-from dflash_tui.widgets.prompt import Completion
 
 
 async def run(text: str, host: ChatParts) -> None:
@@ -35,7 +35,7 @@ async def run(text: str, host: ChatParts) -> None:
     await SLASH[name].run(host, rest)
 
 
-def complete(text: str, host: ChatParts) -> list[Completion]:
+def complete(text: str, host: ChatParts) -> list[Offer]:
     """Completions of a command that is being typed; none for a message."""
     if not text.startswith("/") or text.startswith("//") or "\n" in text:
         return []
@@ -44,13 +44,13 @@ def complete(text: str, host: ChatParts) -> list[Completion]:
         known = [one for one in SLASH.values() if one.name not in host.state.refused]
         starts = [one for one in known if one.name.startswith(name.lower())]
         holds = [one for one in known if len(name) > 1 and name.lower() in one.name and one not in starts]
-        return [Completion(f"/{one.name} ", one.usage, one.help) for one in (*starts, *holds)]
+        return [Offer(f"/{one.name} ", one.usage, one.help) for one in (*starts, *holds)]
     command = SLASH.get(name.lower())
     if command is None or " " in rest or command.name in host.state.refused:
         return []
     words = command.words(host).items()
     found = [(word, about) for word, about in words if word.startswith(rest) and word != rest]
-    return [Completion(f"/{name} {word} ", word, about or command.help) for word, about in found]
+    return [Offer(f"/{name} {word} ", word, about or command.help) for word, about in found]
 
 
 async def _set(host: ChatParts, rest: str) -> None:

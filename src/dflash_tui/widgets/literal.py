@@ -7,6 +7,7 @@ Textual's own read markup in whatever text they are given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from rich.segment import Segment
@@ -17,6 +18,7 @@ from textual.content import Content
 from textual.coordinate import Coordinate
 from textual.css.styles import RulesMap
 from textual.filter import LineFilter
+from textual.message import Message
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
@@ -225,6 +227,14 @@ def row_key(event: widgets.DataTable.RowSelected | widgets.DataTable.RowHighligh
     """The key of the row of an event; None where the table has no row, for which Textual posts events too."""
     value: str | None = getattr(event.row_key, "value", None)
     return value
+
+
+@dataclass
+class Copy(Message):
+    """Copy `text`, and show where it went; `what` names it."""
+
+    text: str
+    what: str
 
 
 class ControlCodeFilter(LineFilter):
