@@ -14,7 +14,7 @@ from dflash_core.record import End, Read, Start, Step
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.requests import NumberedLine, ServedRequest, client_name
 from dflash_tui.application.settings.config import remember_client
-from dflash_tui.application.settings.presets import Presets, changed
+from dflash_tui.application.settings.presets import changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.flow import FIGURES_S
 from dflash_tui.chat.gauges import Gauges
@@ -33,7 +33,6 @@ QUIT_S = 2.0  # at the end of the app
 @dataclass(eq=False)
 class Serving(Controller):
     _gauges: Gauges
-    _presets: Presets
     _server: ServerBeside | None = None
     _busy: bool = False  # it begins or ends
     _problems: list[str] = field(default_factory=list)  # presets of clients that do not exist
@@ -107,14 +106,14 @@ class Serving(Controller):
         from dflash_tui.server.sampling import Defaults, of_clients
 
         knobs, recommended = self.state.knobs, self.state.recommended
-        clients, self._problems = of_clients(self.state.clients, self._presets, recommended, greedy=True)
+        clients, self._problems = of_clients(self.state.clients, self.state.presets, recommended, greedy=True)
         # Greedy: where nothing is recommended, requests get what the app shows too.
         return Defaults(knobs, frozenset(changed(knobs, recommended)), recommended, greedy=True), clients
 
     def next_preset(self, client: str) -> str:
         """Give a client the preset after its present one, and remember that; the name, "" for none: then it gets what
         the app has. Raises ConfigError where it cannot be remembered."""
-        names = ("", *self._presets.names_for(self.state.model))
+        names = ("", *self.state.presets.names_for(self.state.model))
         now = self.state.clients.get(client, "")
         name = names[(names.index(now) + 1) % len(names)] if now in names else ""
         self.state.clients |= {client: name}
