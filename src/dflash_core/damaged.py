@@ -37,7 +37,9 @@ def misread(error: Exception) -> tuple[str, str]:
     return f"{message[:1].lower()}{message[1:]}" if isinstance(error, msgspec.ValidationError) else message, path
 
 
-def in_words(error: Exception) -> str:
-    """The same in one line: the path of the field, and what is wrong there."""
+def in_words(error: Exception, found: str = "") -> str:
+    """The same in one line: the path of the field, and what is wrong there. `found`: a value beyond its limit."""
     words, path = misread(error)
+    if found and words.startswith("expected"):
+        words = f"found {found}, {words}"
     return f"{path}{' ' if words.startswith('is ') else ': '}{words}" if path else words

@@ -15,6 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dflash_tui.server.body import decode
+from dflash_tui.server.chat import ChatRequest
+from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.settings import RequestLog, ServerSettings
 from support import demo_pair
 from support.scripted import ScriptedEngine
@@ -442,3 +445,17 @@ def test_no_body_makes_the_server_fail(server: Running, path: str, body: Any) ->
     assert response.status_code in (200, 400, 404)
     if response.status_code != 200:
         check_error(response, anthropic=path in ANTHROPIC)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"messages": [], "max_tokens": 0}', "max_tokens: found 0, expected a whole number >= 1"),
+        (b'{"messages": [], "max_tokens": 0, "n": [}', "max_tokens: expected a whole number >= 1"),  # no JSON behind it
+        (b'{"messages": [], "stop": ["a", ""]}', "stop[1]: expected a string of length >= 1"),
+    ],
+)
+def test_a_number_beyond_its_limit_is_named(body: bytes, message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        decode(body, ChatRequest)
+    assert caught.value.message == message

@@ -10,13 +10,14 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
-from dflash_core.damaged import in_words, misread
+from dflash_core.damaged import DAMAGED, in_words, misread
 from dflash_core.errors import KnobError
 from dflash_tui.server.request_error import RequestError, invalid, too_deep
 
 PATIENCE_S = 60.0
 """How long the next part of a body may take."""
 Decoded = TypeVar("Decoded")
+_STEPS = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -66,7 +67,8 @@ def decode(body: bytes, kind: type[Decoded]) -> Decoded:
         if _SURROGATE.search(body):
             msgspec.json.encode(found)  # half a surrogate pair has no UTF-8 form
     except msgspec.ValidationError as error:
-        raise invalid(in_words(error), misread(error)[1] or None) from None
+        path = misread(error)[1]
+        raise invalid(in_words(error, found=_number_at(body, path)), path or None) from None
     except KnobError as error:  # of a whole set of knobs, which checks itself
         raise invalid(str(error), "knobs") from None
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -74,3 +76,14 @@ def decode(body: bytes, kind: type[Decoded]) -> Decoded:
     except RecursionError:
         raise too_deep() from None
     return found
+
+
+def _number_at(body: bytes, path: str) -> str:
+    """The number at the path of a field; "" where there is something else, as texts are not repeated."""
+    try:
+        found = msgspec.json.decode(body)
+        for name, at in _STEPS.findall(path):
+            found = found[int(at)] if at else found[name]
+    except (LookupError, TypeError, *DAMAGED):  # what follows a wrong field was not read before
+        return ""
+    return str(found) if isinstance(found, int | float) and not isinstance(found, bool) else ""
