@@ -19,7 +19,7 @@ from dflash_core.memory import checked_experts, gib
 from dflash_core.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from dflash_core.backends.cuda.planned import PlannedCard
+    from dflash_core.backends.cuda.meta import PlannedCard
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def planned_card(device: str, memory: int, card: CardOptions) -> PlannedCard | N
     """The card to plan for, None for the CPU. Raises DeviceError or UnsupportedError."""
     if device == "cpu" or (device == "auto" and not memory and not card.vram_limit and not _driver_is_there()):
         return None
-    from dflash_core.backends.cuda.planned import card_here, card_of
+    from dflash_core.backends.cuda.meta import card_here, card_of
 
     # With a card, a limit makes it a smaller one; without a card, it is the size of the card to plan for.
     here = not memory and (device == "cuda" or _driver_is_there())

@@ -351,7 +351,9 @@ class Runner:
         while (at := len(self._committed)) < len(ids):
             if self._cancelled.is_set():
                 return None
-            stops = [length for length in keep if at < length < len(ids)]
+            # A step's code reads the last token, as where the same prompt comes again and is read from there.
+            last = {len(ids) - 1} if self.session.in_chunks(len(ids) - at) else set()
+            stops = [length for length in keep | last if at < length < len(ids)]
             end = min([at + self.prefill_chunk, len(ids), *stops])
             try:
                 logits = self.session.prefill(ids[at:end], self._cancelled.is_set)

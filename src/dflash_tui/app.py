@@ -35,7 +35,7 @@ from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import Config
 from dflash_tui.application.starting import arguments_again
-from dflash_tui.chat.controller import Copy, LongTaskEnded, PairLoaded, Restart
+from dflash_tui.chat.controller import LongTaskEnded, PairLoaded, Restart
 from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.explain import ExplainScreen, figures, parameter
@@ -43,16 +43,14 @@ from dflash_tui.screens.pages import of_screens
 from dflash_tui.server.settings import ServerSettings
 from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, spelled, with_keys
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
-from dflash_tui.terminal.clipboard import copied
-from dflash_tui.terminal.driver import TerminalDriver
-from dflash_tui.terminal.ends import EndSignals
+from dflash_tui.terminal.clipboard import copied, desktop_notice
+from dflash_tui.terminal.hangup import EndSignals, TerminalDriver
 from dflash_tui.terminal.key_order import KeyOrder, TakesText, as_move
-from dflash_tui.terminal.notices import desktop_notice
 from dflash_tui.text.glossary import PAGES
 from dflash_tui.widgets.dialogs import ConfirmScreen
 from dflash_tui.widgets.flash import Saying
 from dflash_tui.widgets.knob_row import KnobRow
-from dflash_tui.widgets.literal import ControlCodeFilter
+from dflash_tui.widgets.literal import ControlCodeFilter, Copy
 from dflash_tui.widgets.panels import Panel
 from dflash_tui.widgets.prompt import Prompt
 

@@ -14,8 +14,8 @@ from dflash_tui.application.settings.config import Config, user_file
 from dflash_tui.application.starting import resume_line
 from dflash_tui.server.settings import ServerSettings
 from dflash_tui.terminal.hangup import watched
+from dflash_tui.terminal.key_order import take_pastes
 from dflash_tui.terminal.output import write_err
-from dflash_tui.terminal.pasting import take_pastes
 
 
 def share_the_interpreter() -> None:

@@ -27,7 +27,7 @@ from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.application.session import LoadRequest, SessionLike
-from dflash_tui.terminal.pasting import PasteParser
+from dflash_tui.terminal.key_order import PasteParser
 
 LIFE = 150  # actions on one data folder, over as many starts as it takes
 REAL = 6  # one life in so many has the demo pair

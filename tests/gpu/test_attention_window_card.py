@@ -11,7 +11,7 @@ from torch.nn.attention import sdpa_kernel
 
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.cuda import session as cuda_session
-from dflash_core.backends.cuda.layers import windowed_rows
+from dflash_core.backends.cuda.layers import chunk_attention
 from dflash_core.backends.cuda.layers.attention import LIBRARY
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch
 from dflash_core.backends.cuda.session import CudaSession
@@ -83,14 +83,14 @@ def test_a_window_behind_any_context(
 def test_a_chunk_behind_its_window(size: int, sinks: int, extra: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's attention of rows 100.. against float64, also where what they see does not begin at position 0.
     `extra`: keys of sinks before the first position."""
-    monkeypatch.setattr(windowed_rows, "MAX_PAIRS", 500)  # several masks
+    monkeypatch.setattr(chunk_attention, "MAX_PAIRS", 500)  # several masks
     length, n, window = 100, 20, AttentionWindow(size, sinks)
     torch.manual_seed(1)
     q, k, v = (torch.randn(2, 1, count, 64).half() for count in (n, extra + length + n, extra + length + n))
     runs = window.runs(length, length + n)
     shown = [*range(extra), *(extra + at for run in runs for at in range(run.start, run.stop))]
     with sdpa_kernel(LIBRARY):
-        found = windowed_rows.windowed_attention(q, k[:, 0, shown], v[:, 0, shown], window, length, None, extra)
+        found = chunk_attention.windowed_attention(q, k[:, 0, shown], v[:, 0, shown], window, length, None, extra)
     at, keys = torch.arange(length, length + n)[:, None], torch.arange(-extra, length + n)
     seen = (keys < 0) | (keys <= at) & ((keys > at - size) | (keys < sinks))
     expected = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), attn_mask=seen)
@@ -159,7 +159,7 @@ def test_prompts_and_steps_are_the_references(
     hidden = np.abs(whole - expected).mean()
     for least, pairs, cuts in ((10_000, 1 << 20, [90]), (1, 1 << 20, [90]), (1, 700, [25, 70, 71, 90])):
         monkeypatch.setattr(cuda_session, "MIN_ROWS", least)
-        monkeypatch.setattr(windowed_rows, "MAX_PAIRS", pairs)
+        monkeypatch.setattr(chunk_attention, "MAX_PAIRS", pairs)
         session.restore(None)
         session.set_attention_window(window)
         at = 0

@@ -9,7 +9,7 @@ import pytest
 
 from dflash_core import load_draft, load_target
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.drafters import caches
+from dflash_core.backends.cuda.drafters import base
 from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -24,7 +24,7 @@ WINDOW, CONTEXT, SPARE = 24, 256, 40
 def test_a_cut_sequence_is_a_shorter_one(
     device_name: str, sliding: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caches, "SPARE", SPARE)
+    monkeypatch.setattr(base, "SPARE", SPARE)
     device, target = device_named(device_name), load_target(other_targets("q3-F16.gguf")[0])
     opened = load_draft(other_targets("q3-dflash")[0], target)
     config = replace(opened.config, sliding_window=WINDOW, sliding=(True, False)) if sliding else opened.config

@@ -13,7 +13,7 @@ from dflash_core.backends.base import AnswerOptions, Checkpoint
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda import step
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.drafters import caches
+from dflash_core.backends.cuda.drafters import base
 from dflash_core.backends.cuda.drafters.base import PENDING_ROWS, on_device
 from dflash_core.backends.cuda.drafters.dflash import DFlash
 from dflash_core.backends.cuda.session import CudaSession
@@ -47,7 +47,7 @@ def make(device_name: str, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(step, "CALM_MS", 0.0)  # no more than two steps in flight: such rings have no memory for more
 
     def session(spare: int) -> CudaSession:
-        monkeypatch.setattr(caches, "SPARE", spare or CONTEXT)
+        monkeypatch.setattr(base, "SPARE", spare or CONTEXT)
         made = CudaSession(model, draft, context=CONTEXT)
         assert isinstance(made.drafter, DFlash)
         assert made.drafter.caches.slots == (-(-(WINDOW + spare) // 64) * 64 if spare else 0)
@@ -152,7 +152,7 @@ def test_an_answer_is_drafted_again_from_any_position(
 
 def test_rings_are_long_enough_for_all_steps_in_flight() -> None:
     """For what those commit, a block behind it, and what is not in the caches yet."""
-    assert caches.SPARE >= step.MAX_IN_FLIGHT + MAX_DEPTH + 1 + PENDING_ROWS
+    assert base.SPARE >= step.MAX_IN_FLIGHT + MAX_DEPTH + 1 + PENDING_ROWS
 
 
 def test_what_is_gone_is_refused(make: Make, rng: np.random.Generator) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dflash_core import load_target
-from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
+from dflash_core.backends.cuda.meta import MetaDevice
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.backends.cuda.upload import DeviceUpload, Upload
 from support.device_pairs import device_named
 from support.folders import PRE, quantised, saved, wide
 from support.on_a_device import KL_BAR, chain, check_bits, divergences, session_of
@@ -51,10 +51,10 @@ def test_trees_leave_the_bits_of_plain_decoding(device_name: str, activations: s
 
 def test_a_plan_counts_what_a_load_takes(tmp_path: Path) -> None:
     target = load_target(folder("qwen35", 2, KINDS[1:9:2], tmp_path))
-    device, planned = device_named("emulated"), MetaUpload(target.file)
+    device, planned = device_named("emulated"), Upload(target.file)
     DeviceTarget(MetaDevice(device.card), planned, target.config)
     upload = DeviceUpload(device, target.file, nbytes=planned.nbytes)
     with device.stream():
         DeviceTarget(device, upload, target.config)
     upload.close()
-    assert upload._used == planned.nbytes
+    assert upload.nbytes == planned.nbytes

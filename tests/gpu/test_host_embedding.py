@@ -13,7 +13,7 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.base import on_device
-from dflash_core.backends.cuda.footprint import Footprint
+from dflash_core.backends.cuda.memory_estimator import Footprint
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload, aligned

@@ -15,9 +15,8 @@ from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda import target as cuda_target
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.expert_cache import Exchange
-from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.memory_estimator import CACHE_ROUNDING
+from dflash_core.backends.cuda.memory_estimator import CACHE_ROUNDING, Footprint
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import target_name

@@ -27,7 +27,7 @@ from dflash_core.snapshots.store import SnapshotStore
 from support import engines
 from support.device_pairs import device_named
 from support.emulated_device import EmulatedCard
-from support.golden import golden, goldens, other_targets, target_path
+from support.golden import goldens, other_targets, target_path
 from support.grids import full
 
 KEPT, ALL, TOKENS = 40, 80, 12
@@ -110,9 +110,9 @@ def test_chunks_and_passes_differ_by_the_rounding_of_activations(
 # ---- The whole program, on the emulator ------------------------------------------------------------------------------
 
 
-def engine(monkeypatch: pytest.MonkeyPatch, store: SnapshotStore, **options: str) -> Engine:
+def engine(monkeypatch: pytest.MonkeyPatch, store: SnapshotStore, name: str = TINY, **options: str) -> Engine:
     monkeypatch.setattr(cuda_target, "open_device", lambda index: EmulatedCard())
-    return load_pair(golden(TINY), None, "cuda", context_length=300, card=CardOptions(**options), states=store)  # type: ignore[arg-type]
+    return load_pair(target_path(name), None, "cuda", context_length=300, card=CardOptions(**options), states=store)  # type: ignore[arg-type]
 
 
 def read(engine: Engine, ids: list[int]) -> PrefillEvent:
@@ -137,6 +137,24 @@ def test_a_kept_state_serves_its_own_arithmetic_alone(monkeypatch: pytest.Monkey
         )
     }
     assert reused == {"same": KEPT, "other rounding": 0, "other kernels": 0}
+
+
+@emulated
+@pytest.mark.emulator
+def test_the_same_prompt_again_gives_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fresh prompt is read in chunks, but for its last token: that alone is read when the prompt comes again."""
+    monkeypatch.setattr(cuda_session, "MIN_ROWS", KEPT)
+    made = engine(monkeypatch, SnapshotStore(0), ATTENTION)
+    session, ids = made.session, text(ATTENTION)[:ALL]
+    assert isinstance(session, CudaSession)
+    chunks, found, prefill_chunk, logits_of = list[int](), list[object](), session.prefill_chunk, session._logits_of
+    monkeypatch.setattr(
+        session, "prefill_chunk", lambda part, *rest: chunks.append(len(part)) or prefill_chunk(part, *rest)
+    )
+    monkeypatch.setattr(session, "_logits_of", lambda h: found.append(row := logits_of(h)) or row)
+    assert [read(made, ids).reused_tokens for _ in range(2)] == [0, ALL - 1]
+    assert chunks == [ALL - 1]
+    assert np.array_equal(found[-2], found[-1])
 
 
 @emulated

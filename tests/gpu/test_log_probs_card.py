@@ -12,7 +12,7 @@ from tools.bench.replay import GivenCosts
 from dflash_core import Knobs
 from dflash_core.backends.base import AnswerOptions
 from dflash_core.backends.cuda import state
-from dflash_core.backends.cuda.layers.draws import LIST_THREADS
+from dflash_core.backends.cuda.layers.head import LIST_THREADS
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.step_graphs import TOPS, StepKind
 from dflash_core.constraints.grammar import Grammar, Grammars

@@ -16,7 +16,7 @@ from dflash_core import Knobs
 from dflash_core.backends.base import Checkpoint, Session
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda import step as cuda_step
-from dflash_core.backends.cuda.drafters import caches
+from dflash_core.backends.cuda.drafters import base
 from dflash_core.backends.cuda.drafters.mtp import Mtp
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
@@ -101,7 +101,7 @@ def test_its_cache_holds_the_targets_hiddens_wherever_the_sequence_goes(
     """Prompts in chunks and passes, trees, truncation to earlier checkpoints and to nothing, a ring that wraps
     around."""
     monkeypatch.setattr(cuda_session, "MIN_ROWS", 40)
-    monkeypatch.setattr(caches, "SPARE", 62)
+    monkeypatch.setattr(base, "SPARE", 62)
     both = mtp_pair(device_name).sessions()
     drafter = both[0].drafter
     assert isinstance(drafter, Mtp)
@@ -131,7 +131,7 @@ def test_its_cache_holds_the_targets_hiddens_wherever_the_sequence_goes(
 
 def test_a_turn_is_drafted_again_as_it_was(device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the hidden states before the turn have been overwritten since."""
-    monkeypatch.setattr(caches, "SPARE", 62)
+    monkeypatch.setattr(base, "SPARE", 62)
     monkeypatch.setattr(Mtp, "max_pending", 20)
     monkeypatch.setattr(cuda_step, "CALM_MS", 0.0)  # such a ring has no memory for more than two steps in flight
     one, text = runner(mtp_pair(device_name)), list(prompt()[:7])

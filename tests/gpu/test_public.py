@@ -11,10 +11,9 @@ from tools.bench.step_bench import StepBench
 
 from dflash_core import Knobs, load_draft, load_target
 from dflash_core.backends.cuda import target as cuda_target
-from dflash_core.backends.cuda.allocator import reserved
-from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES
-from dflash_core.backends.cuda.memory_estimator import context_bytes
+from dflash_core.backends.cuda.memory_estimator import Footprint
+from dflash_core.backends.cuda.meta import context_bytes, reserved
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.drafters.registry import open_draft

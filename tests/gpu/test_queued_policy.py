@@ -14,8 +14,7 @@ from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
 from dflash_core.backends.cuda import step as step_module
-from dflash_core.backends.cuda.device_ngrams import DeviceNgrams
-from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.device_state import DeviceNgrams, DeviceState
 from dflash_core.backends.cuda.launch import Run
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.drafters.capabilities import Capabilities

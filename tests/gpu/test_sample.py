@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dflash_core.backends.cuda import state
-from dflash_core.backends.cuda.layers.draws import all_listed
+from dflash_core.backends.cuda.layers.head import all_listed
 from dflash_core.knobs import Knobs, Value
 from dflash_core.sampling import gumbel
 from dflash_core.tree import Tree

@@ -12,10 +12,10 @@ from dflash_core import load_draft, load_target
 from dflash_core.backends.base import PrefillCancelled
 from dflash_core.backends.cuda import host_blocks
 from dflash_core.backends.cuda.activations import CHOICES
-from dflash_core.backends.cuda.drafters import caches
+from dflash_core.backends.cuda.drafters import base
 from dflash_core.backends.cuda.drafters.base import on_device
+from dflash_core.backends.cuda.kv import Tensors
 from dflash_core.backends.cuda.prefill import MIN_ROWS
-from dflash_core.backends.cuda.rings import Tensors
 from dflash_core.backends.cuda.sequence_passes import PROMPT_ROWS
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
@@ -87,7 +87,7 @@ def test_a_resumed_sequence_has_the_bits_of_the_one_it_was(
     rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(caches, "SPARE", 40)  # rings of 64 slots
+    monkeypatch.setattr(base, "SPARE", 40)  # rings of 64 slots
     device = device_named(device_name)
     tiny = target_name.startswith("tiny")
     target = load_target(shallow(target_name) if tiny else other_targets(target_name)[0])
@@ -131,7 +131,7 @@ def test_a_prompt_is_read_after_a_resume(
     device_name: str, new: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In passes and in a chunk, cancelled or not, after another conversation that nothing was read in."""
-    monkeypatch.setattr(caches, "SPARE", 40)
+    monkeypatch.setattr(base, "SPARE", 40)
     one, other = (pair(device_name, "tiny-F16.gguf").sessions(CONTEXT)[0] for _ in range(2))
     ids, third, more = numbers(rng, 70), numbers(rng, 55), numbers(rng, new)
     one.prefill(third)
@@ -227,7 +227,7 @@ def test_a_drafter_on_the_host_comes_along(device_name: str, rng: np.random.Gene
 
 
 def test_an_mtp_head_comes_along(device_name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "SPARE", 40)
+    monkeypatch.setattr(base, "SPARE", 40)
     made = mtp_pair(device_name)
     one, other = made.sessions()[0], made.sessions()[0]
     ids = numbers(rng, 100)

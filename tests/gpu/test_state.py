@@ -11,7 +11,7 @@ import pytest
 
 from dflash_core import nvrtc, resources
 from dflash_core.backends.cuda import state
-from dflash_core.backends.cuda.headers import Headers
+from dflash_core.backends.cuda.state import Headers
 from dflash_core.errors import UnsupportedError
 from dflash_core.fits import MAX_TREE_NODES
 from dflash_core.policy.values import CLASSES, FEATURES

@@ -11,8 +11,8 @@ import pytest
 from dflash_core import Knobs, load_target
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import PrefillCancelled
+from dflash_core.backends.cuda.kv import Empty, Tensors
 from dflash_core.backends.cuda.layers.attention import AttentionMemory
-from dflash_core.backends.cuda.rings import Empty, Tensors
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.cache_types import CachePair
 from dflash_core.drafters.ngram import NgramDrafter

@@ -12,7 +12,7 @@ import pytest
 
 from dflash_core import tree as ddtree
 from dflash_core.backends.cuda import state
-from dflash_core.backends.cuda.device_ngrams import BLOCKS, DEFINES
+from dflash_core.backends.cuda.device_state import BLOCKS, DEFINES
 from dflash_core.backends.cuda.state import MAX_DEPTH, MAX_NODES, MAX_WIDTH, StopCode
 from dflash_core.backends.cuda.step_graphs import TREE_THREADS
 from dflash_core.drafters.ngram_table import LONGEST, NgramTable, Successor

@@ -10,9 +10,9 @@ import pytest
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Call, Message
 from dflash_tui.application.attach.attaching import attaching
-from dflash_tui.application.attach.calls import StreamedCalls
 from dflash_tui.application.attach.own import attached
 from dflash_tui.application.attach.server import AttachedServer
+from dflash_tui.application.attach.session import StreamedCalls
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.tools.offered import OfferedTool, for_template
 from support.engine_recordings import Recording

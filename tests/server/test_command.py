@@ -17,8 +17,7 @@ from dflash_core.errors import DFlashError
 from dflash_tui.cli.command_line import main
 from dflash_tui.cli.options import build_parser
 from dflash_tui.server.recipes import RECIPES, written
-from dflash_tui.server.request_log import RequestLog
-from dflash_tui.server.settings import ServerSettings
+from dflash_tui.server.settings import RequestLog, ServerSettings
 from support import demo_pair
 from support.processes import run_python
 from support.serving import running

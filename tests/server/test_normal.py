@@ -17,7 +17,7 @@ from dflash_core.text.reasoning import Reasoning
 from dflash_core.text.tool_calls.answer import StopStrings
 from dflash_core.text.tool_calls.support import ToolSupport
 from dflash_tui.server.asked import Asked
-from dflash_tui.server.normal import normalised
+from dflash_tui.server.parts import normalised
 from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.sampling import Defaults, knobs_of, nearest
 

@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_tui.server.request_log import RequestLog
-from dflash_tui.server.settings import ServerSettings
+from dflash_tui.server.settings import RequestLog, ServerSettings
 from support import demo_pair
 from support.scripted import ScriptedEngine
 from support.serving import Running, running
@@ -78,7 +77,7 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", chat(top_logprobs=2), "top_logprobs"),
     ("/v1/chat/completions", chat(logit_bias={"5": 1.0}), "logit_bias"),
     ("/v1/chat/completions", chat(stop=["a"] * 17), "stop"),
-    ("/v1/chat/completions", chat(stop=[""]), "stop"),
+    ("/v1/chat/completions", chat(stop=[""]), "stop[0]"),
     ("/v1/chat/completions", chat(modalities=["audio"]), "modalities"),
     ("/v1/chat/completions", chat(reasoning_effort="huge"), "reasoning_effort"),
     ("/v1/chat/completions", chat(tools=[{"type": "function"}]), "tools[0].function"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.backends.cuda.acts import F16_BLOCK, F16_GROUP, GROUP, Q8_BLOCK, Q8_GROUP, ROWS
+from dflash_core.backends.cuda.activations import F16_BLOCK, F16_GROUP, GROUP, Q8_BLOCK, Q8_GROUP, ROWS
 
 __all__ = ["F16_GROUP", "Q8_GROUP", "acts_f16", "acts_q8", "pack_f16", "pack_q8", "quantize_f16", "quantize_q8"]
 

@@ -66,6 +66,9 @@ class CountingBackend:
     def after(self, token: int) -> int:
         return (token + 1) % 40
 
+    def in_chunks(self, count: int) -> bool:
+        return False
+
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> np.ndarray:
         self.on_prefill()
         self.runs.append(list(tokens))

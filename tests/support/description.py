@@ -15,9 +15,8 @@ import msgspec
 from dflash_tui.server.anthropic import CountRequest, MessagesRequest
 from dflash_tui.server.chat import ChatRequest
 from dflash_tui.server.completions import CompletionRequest
-from dflash_tui.server.plain_pages import DetokenizeRequest, TokenizeRequest
+from dflash_tui.server.endpoints import AnswerChange, DetokenizeRequest, TokenizeRequest
 from dflash_tui.server.responses import ResponseRequest
-from dflash_tui.server.watching import AnswerChange
 
 POSTED: Mapping[str, type] = {
     "/v1/chat/completions": ChatRequest, "/v1/completions": CompletionRequest, "/v1/responses": ResponseRequest,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dflash_core.backends.cuda.planned import card_of
+from dflash_core.backends.cuda.meta import card_of
 from dflash_core.bench.shapes import card_estimator, headers
 from dflash_core.bench.synthetic_models import SIZE_8B, SIZE_27B, SIZE_35B_A3B, Model
 from dflash_core.cache_types import AUTO, AUTO_PAIRS

@@ -18,17 +18,18 @@ from tools.bench.variants import cut, mtp_config, mtp_types
 from dflash_core.arch.draft_heads import Heads, Markov
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT
+from dflash_core.backends.cuda.device import Variant
 from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.launch import Launch
-from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
+from dflash_core.backends.cuda.meta import MetaDevice
 from dflash_core.backends.cuda.plan import Card
-from dflash_core.backends.cuda.programs import Variant
 from dflash_core.backends.cuda.repack import TILE_TYPES
 from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS
 from dflash_core.backends.cuda.step_graphs import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.bench.family_models import GEMMA_26B
 from dflash_core.bench.shapes import header
 from dflash_core.bench.synthetic_models import (
@@ -240,10 +241,10 @@ def variants(arch: str, *, quick: bool = False) -> tuple[Variant, ...]:
 
 def _launches(pair: Pair, arch: str, widths: Sequence[int]) -> Iterator[Launch]:
     device = PlanningDevice(CARDS[arch])
-    target = DeviceTarget(device, MetaUpload(pair.target), pair.target_config)
+    target = DeviceTarget(device, Upload(pair.target), pair.target_config)
     draft = None
     if pair.draft_config is not None:
-        draft = on_device(pair.draft_config, MetaUpload(pair.draft), target, DEFAULT)
+        draft = on_device(pair.draft_config, Upload(pair.draft), target, DEFAULT)
     try:
         session = CudaSession(target, draft, context=2048, kv=pair.kv)
     except UnsupportedError:

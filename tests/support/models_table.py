@@ -11,7 +11,7 @@ from dflash_core.arch.architecture import Head
 from dflash_core.arch.kinds import Attention, Experts, Mixer
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.cuda.rings import ring_slots
+from dflash_core.backends.cuda.kv import ring_slots
 from dflash_core.bench.family_models import EPS, gemma4, gpt_oss, llama, sizes
 from dflash_core.cache_types import F16
 from dflash_core.drafting import MAX_NODES

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.backends.cuda.programs import CubinCache, Programs, Variant
+from dflash_core.backends.cuda.device import CubinCache, Programs, Variant
 from dflash_core.backends.cuda.runtime import Kernel as BoundKernel
 from dflash_core.backends.cuda.runtime import Runtime
 from dflash_core.errors import DFlashError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator
+from dflash_core.backends.cuda.meta import card_of
 from dflash_core.backends.cuda.plan import Card
-from dflash_core.backends.cuda.planned import card_of
 from dflash_core.bench.shapes import card_estimator, headers
 from dflash_core.bench.synthetic_models import SIZE_27B, Model
 

@@ -21,15 +21,15 @@ from torch import Tensor
 
 from dflash_core.backends.cuda.expert_plan import KIND_BYTES, KINDS, LAUNCH_BYTES, MATRICES, MATRIX_BYTES
 from dflash_core.backends.cuda.launch import Argument, Launch, Run
-from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.backends.cuda.plan import MAX_SEGMENTS, SEGMENT_BYTES, Card
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.progress import Progress
 from support.emulated_device import PlainRoom
 
 PINNED = 0x1000  # the first address of simulated pinned memory
 
 
-class NamedUpload(MetaUpload):
+class NamedUpload(Upload):
     """Weights of a file's shapes in memory that is never touched, recorded by name."""
 
     def __init__(self, file: Any, device: RecordingDevice) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dflash_core.backends.cuda import state
-from dflash_core.backends.cuda.layers.draws import DRAW_PART, FRONT_THREADS, LIST_THREADS, PART_THREADS
+from dflash_core.backends.cuda.layers.head import DRAW_PART, FRONT_THREADS, LIST_THREADS, PART_THREADS
 from dflash_core.knobs import Knobs
 from dflash_core.sampling import Sampler
 from dflash_core.tree import Tree

@@ -24,7 +24,7 @@ from dflash_tui.application.figures import deltas, measurements
 from dflash_tui.application.figures.meter import Meter, course
 from dflash_tui.application.replay import ReplaySession, reported
 from dflash_tui.cli.replay import summary
-from dflash_tui.text import step_text, tree_text
+from dflash_tui.text import step_text
 from dflash_tui.widgets import panels, slider, stats
 from support.stored import a_turn
 from support.turns import ROOT, step_of, tree_of, turn_of
@@ -75,9 +75,9 @@ def look_at(trace: Trace) -> None:
             text.drawn(number, "depth")
             text.line_of(number)
             for left_out in (True, False):
-                tree_text.drawn(step, record.token_text, 40, left_out=left_out)
-                tree_text.drawn(step, record.token_text, 90, left_out=left_out, taken_only=True)
-            tree_text.rejection_line(step, record.token_text)
+                step_text.drawn(step, record.token_text, 40, left_out=left_out)
+                step_text.drawn(step, record.token_text, 90, left_out=left_out, taken_only=True)
+            step_text.rejection_line(step, record.token_text)
             rejected(step), first_rejection(step)
         costs = StepTimes(record.steps)
         try:

@@ -19,9 +19,9 @@ from dflash_tui.application.hub import fetch, fitting
 from dflash_tui.application.hub.catalogue import Catalogue, Pair, Source
 from dflash_tui.application.hub.fitting import FitCheck
 from dflash_tui.application.session import Loader, LoadRequest
+from dflash_tui.chat.offered import PAIR
 from dflash_tui.screens import models as screen
 from dflash_tui.screens.models import ModelsScreen
-from dflash_tui.widgets.model_list import PAIR
 from support.hub_server import Hub, serving
 
 from .fake import FakeSession

@@ -17,7 +17,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application.amounts import ago
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import load_config, user_file
-from dflash_tui.screens.full import FullScreen
+from dflash_tui.screens.full import FullScreen, fullness
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.strip import TitleRow
@@ -223,8 +223,9 @@ async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: Make
         await send(pilot, "word " * 40)
         await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
         await shows(pilot, "The message alone has", "Esc back")
-        assert app.chat.parts.context.fullness.line().endswith("shorten it.")
-        assert app.chat.parts.context.choices() == []
+        assert isinstance(app.screen, FullScreen)
+        assert fullness(app.chat.parts).line().endswith("shorten it.")
+        assert app.screen.choices() == []
         assert "leave out" not in screen_text(app)
         why, keys = app.screen.query_one("#full").children[0], app.screen.query_one("#full").children[-1]
         assert keys.region.y == why.region.bottom + 1, "no hole where a list would be"

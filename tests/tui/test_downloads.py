@@ -20,10 +20,10 @@ from dflash_tui.application.hub.catalogue import load_catalogue
 from dflash_tui.application.hub.files import begun
 from dflash_tui.application.settings.config import user_file
 from dflash_tui.chat import downloads as holder
+from dflash_tui.chat.offered import PAIR
 from dflash_tui.launch import open_app
 from dflash_tui.screens.get import GetScreen
 from dflash_tui.screens.models import FIRST, ModelsScreen
-from dflash_tui.widgets.model_list import PAIR
 from dflash_tui.widgets.strip import TitleRow
 from support.grids import full
 from support.hub_server import BODY, Hub

@@ -20,11 +20,11 @@ from dflash_core.lab.results import ExperimentProgress
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import user_file
+from dflash_tui.screens.lab import CurveView
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.whatif import WhatIfScreen
-from dflash_tui.text.plot import LINE
-from dflash_tui.widgets.curve import CurveView
+from dflash_tui.text.bars import LINE
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.knob_row import KnobRow, PresetRow
 from dflash_tui.widgets.prompt import Prompt

@@ -12,10 +12,9 @@ from textual.pilot import Pilot
 
 from dflash_core.errors import FormatError
 from dflash_tui.app import DFlashApp
-from dflash_tui.screens.tour import TourScreen, place
-from dflash_tui.text.tour import STEPS
+from dflash_tui.screens.tour import STEPS, TourScreen, place
 from dflash_tui.widgets.inspector import TabRow
-from dflash_tui.widgets.start import EXAMPLES, WIDTH, Example, StartPage, _model
+from dflash_tui.widgets.transcript import EXAMPLES, WIDTH, Example, StartPage, _model
 from support.grids import full
 
 from .fake import FakeSession

@@ -13,8 +13,8 @@ from textual.containers import VerticalScroll
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.text.tree_text import drawn, legend
-from dflash_tui.widgets.answer import Flowed
+from dflash_tui.text.step_text import drawn, legend
+from dflash_tui.widgets.answer import flowed
 from dflash_tui.widgets.literal import Static
 from support.grids import full
 from support.turns import step_of, tree_of
@@ -131,9 +131,9 @@ async def test_the_help_of_a_parameter_goes_with_the_focus(make_app: MakeApp) ->
 
 
 def test_the_line_under_an_answer_is_broken_before_a_figure() -> None:
-    figures = Flowed(["257 tok/s · 130 tok · 4.8 tok/step · budget 24, p_min 0 · tree · ‹2/2›"], "")
+    figures = ["257 tok/s · 130 tok · 4.8 tok/step · budget 24, p_min 0 · tree · ‹2/2›"]
     for width in range(12, 70):
-        lines = figures.at(width).plain.splitlines()
+        lines = flowed(figures, width).plain.splitlines()
         assert not any(line.endswith("·") or line.startswith("·") for line in lines), lines
         assert sum(len(line.split(" · ")) for line in lines) == 6
 

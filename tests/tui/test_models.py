@@ -13,9 +13,9 @@ from dflash_core.demo import demo_target_path
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.settings.config import Config, Settings, config_folder
 from dflash_tui.application.settings.presets import FOLDER_NAME, Presets, Profile
+from dflash_tui.chat.offered import FILE, PAIR, PROFILE, is_path
 from dflash_tui.screens.models import ModelsScreen
 from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen
-from dflash_tui.widgets.model_list import FILE, PAIR, PROFILE, is_path
 
 from .model_machine import DRAFT, TARGET, Opened
 from .scenes import send

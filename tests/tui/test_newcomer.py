@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.text.tour import STEPS
+from dflash_tui.screens.tour import STEPS
 from support.grids import full
 
 from .terminals import Terminal

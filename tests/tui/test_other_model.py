@@ -22,8 +22,8 @@ from dflash_tui.application.hub.fitting import FitCheck, fit_check
 from dflash_tui.application.hub.header import ModelHeader
 from dflash_tui.application.session import Loader, LoadRequest, Progress
 from dflash_tui.application.settings.config import load_config, user_file
+from dflash_tui.screens.full import ThemesScreen
 from dflash_tui.screens.models import ModelsScreen
-from dflash_tui.screens.themes import ThemesScreen
 from dflash_tui.widgets.strip import TitleRow
 
 from .fake import FakeSession, loader

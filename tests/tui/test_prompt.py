@@ -22,8 +22,8 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.conversations.history import History
 from dflash_tui.application.session import Progress
-from dflash_tui.screens.full import FullScreen
-from dflash_tui.terminal.pasting import PasteParser
+from dflash_tui.screens.full import FullScreen, fullness
+from dflash_tui.terminal.key_order import PasteParser
 from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.knob_row import KnobRow
@@ -643,8 +643,8 @@ async def test_a_long_paste_has_one_count_of_tokens(make_app: MakeApp) -> None:
         app.chat.prompt.text = ""
         await ask(pilot, "hi")
         await idle(pilot)
-        await wait_until(pilot, lambda: app.chat.parts.context.fullness.message == 0)
-        assert not app.chat.parts.context.fullness.too_long, "what was refused before says nothing any more"
+        await wait_until(pilot, lambda: fullness(app.chat.parts).message == 0)
+        assert not fullness(app.chat.parts).too_long, "what was refused before says nothing any more"
 
 
 LESS = "a long line without end " * 4_000

@@ -203,7 +203,7 @@ async def test_a_program_has_a_preset_of_its_own(app: DFlashApp) -> None:
         assert report is not None
         assert (newest(app).preset, report.knobs.mode, report.knobs.max_tokens) == ("plain", "plain", 12)
         await shows(pilot, "plain")
-        names = app.chat.parts.tuning.presets.names_for(app.state.model)
+        names = app.chat.state.presets.names_for(app.state.model)
         for _ in range(len(names) - names.index("plain")):
             await pilot.press("p")
         await shows(pilot, "get the parameters of the app")

@@ -175,7 +175,7 @@ def test_a_command_has_a_collector() -> None:
     import dflash_tui.cli.config, gc, sys
     from dflash_tui.__main__ import run
 
-    dflash_tui.cli.config.paths = lambda *, as_json: 0 if gc.isenabled() else 3
+    dflash_tui.cli.config.paths = lambda call: 0 if gc.isenabled() else 3
     sys.argv = ["dflash-tui", "config", "path"]
     sys.exit(run())
     """

@@ -17,8 +17,7 @@ from dflash_tui.application.engine_session import load_session
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.screens.steps import StepsScreen
 from dflash_tui.text.blocks import dotted
-from dflash_tui.text.step_text import StepText, broken, spans
-from dflash_tui.text.tree_text import drawn, rejection_line
+from dflash_tui.text.step_text import StepText, breaks, drawn, rejection_line, spans
 from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.slider import Scrubber
 from support.turns import DRAFTS, step_of, tree_of, turn_of
@@ -232,14 +231,14 @@ def test_tokens_that_show_nothing_cost_no_text() -> None:
 @pytest.mark.parametrize("width", [8, 13, 40])
 def test_lines_are_as_wide_as_they_may_be(width: int) -> None:
     text = "a few words\nand a verylongwordindeed, 宽字符 too\n\n  indented  twice " * 3
-    breaks = broken(text, width)
-    assert breaks == sorted(set(breaks))
-    parts = [text[a:b] for a, b in zip([0, *breaks], [*breaks, len(text)])]
+    found = breaks(text, width)
+    assert found == sorted(set(found))
+    parts = [text[a:b] for a, b in zip([0, *found], [*found, len(text)])]
     assert "".join(parts) == text
     from rich.cells import cell_len
 
     for part in parts:
-        assert cell_len(part.rstrip("\n")) <= width
+        assert cell_len(part.rstrip()) <= width
         assert "\n" not in part[:-1]
 
 
@@ -250,7 +249,7 @@ def test_the_drawn_text_is_the_text(width: int) -> None:
     for by in ("depth", "step"):
         plain = text.drawn(2, by).plain  # type: ignore[arg-type]
         assert plain.replace("\n", "") == record.text.replace("\n", "")
-        assert all(len(line) <= width for line in plain.splitlines())
+        assert all(len(line.rstrip()) <= width for line in plain.splitlines())
     lines = text.drawn(1, "depth").plain.splitlines()
     for step in range(1, 6):
         start = next(span.text for span in spans(record) if span.step == step)

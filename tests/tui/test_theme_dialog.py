@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.settings.config import config_folder, load_config, user_file
-from dflash_tui.screens.themes import ThemesScreen
+from dflash_tui.screens.full import ThemesScreen
 
 from .scenes import send
 from .support import leave, loaded, shows, wait_until

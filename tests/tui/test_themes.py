@@ -310,7 +310,7 @@ async def test_themes_change_live(make_app: MakeApp) -> None:
 
 READABLE = 4.5  # WCAG AA
 STYLE = re.compile(r"\$(foreground|primary|accent|success|warning|error)\b(?: (\d+)%)?")
-LINES_ONLY = {"tree_text.py", "slider.py", "strip.py", "plan.py", "table.py"}  # branches, a track, a legend: no text
+LINES_ONLY = {"step_text.py", "slider.py", "strip.py", "plan.py", "table.py"}  # branches, a track, a legend: no text
 
 
 @pytest.mark.parametrize("name", ["dflash-night", "dflash-paper"])

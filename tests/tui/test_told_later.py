@@ -14,7 +14,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application import log
 from dflash_tui.application.faults import at_home
 from dflash_tui.application.settings.config import Config, Settings
-from dflash_tui.terminal.notices import desktop_notice
+from dflash_tui.terminal.clipboard import desktop_notice
 
 from .fake import FakeSession
 from .scenes import answered

@@ -21,7 +21,7 @@ from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.figures.measurements import MeasuredRow, Measurements
 from dflash_tui.screens.experiments import TuneScreen
-from dflash_tui.screens.past import PastScreen
+from dflash_tui.screens.lab import PastScreen
 from dflash_tui.widgets import literal as widgets
 from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.literal import Static
@@ -95,7 +95,7 @@ async def test_one_key_to_the_best_setting_on_the_conversations_prompts(app: DFl
         await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
         await pilot.press("enter")
         await shows(pilot, "preset tuned is saved")
-        assert "tuned" in app.chat.tuning.presets.names_for(app.chat.state.model)
+        assert "tuned" in app.chat.state.presets.names_for(app.chat.state.model)
         await pilot.press("h")
         await wait_until(pilot, lambda: isinstance(app.screen, PastScreen))
         await shows(pilot, "tune", "tree 4")

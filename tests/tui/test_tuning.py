@@ -185,7 +185,7 @@ async def test_the_chosen_preset_is_seen_however_narrow(make_app: MakeApp) -> No
     async with app.run_test(size=(44, 24)) as pilot:
         await loaded(pilot)
         await pilot.press("f2")
-        for name in app.chat.tuning.presets.names_for(app.chat.state.model):
+        for name in app.chat.state.presets.names_for(app.chat.state.model):
             app.chat.tuning.use(name)
             await shows(pilot, f"‹{name}›")
 
@@ -197,7 +197,7 @@ async def test_a_click_takes_a_preset(make_app: MakeApp) -> None:
         await pilot.press("f2")
         await pilot.pause()
         row = app.chat.query_one(PresetRow)
-        assert list(row.words) == list(app.chat.tuning.presets.names_for(app.chat.state.model))
+        assert list(row.words) == list(app.chat.state.presets.names_for(app.chat.state.model))
         places = row.placed(None, row.size.width)
         assert [place.text.strip() for place in places] == list(row.words), "none is hidden"
         assert max(place.line for place in places) == row.size.height - 1 > 0

@@ -15,10 +15,11 @@ import dflash_core
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.drafters.base import on_device
-from dflash_core.backends.cuda.meta import MetaDevice, MetaUpload
+from dflash_core.backends.cuda.meta import MetaDevice
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.projection import Matrix as TileMatrix
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.cache_types import F16
 from dflash_core.config import target_config
 from dflash_core.formats.gguf import open_gguf
@@ -59,7 +60,7 @@ class AskedWeights(Weights):
         return super().vector(name)
 
 
-class AskedUpload(MetaUpload):
+class AskedUpload(Upload):
     """The same for a card."""
 
     def __init__(self, *args: Any) -> None:

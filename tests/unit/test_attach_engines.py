@@ -16,8 +16,7 @@ from dflash_core.messages import Call, Message
 from dflash_core.record import End, Line, Received, Start, pack, unpack
 from dflash_tui.application.attach.attaching import attaching, recognise
 from dflash_tui.application.attach.engines import ENGINES
-from dflash_tui.application.attach.figures import Figures, of_histogram, of_reached, of_steps, report
-from dflash_tui.application.attach.prometheus import added, parse
+from dflash_tui.application.attach.figures import Figures, added, of_histogram, of_reached, of_steps, parse, report
 from dflash_tui.application.attach.remote import RemoteSession, RemoteTurn
 from dflash_tui.application.attach.server import AttachedServer, AttachError
 from dflash_tui.application.session import LoadRequest

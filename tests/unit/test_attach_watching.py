@@ -10,9 +10,9 @@ import pytest
 from dflash_core.events import PrefillEvent
 from dflash_core.knobs import Knobs
 from dflash_core.record import End, Line, Read, Start, encode
-from dflash_tui.application.attach import watching
+from dflash_tui.application.attach import own
+from dflash_tui.application.attach.own import PATH, Watching
 from dflash_tui.application.attach.server import AttachedServer
-from dflash_tui.application.attach.watching import PATH, Watching
 from dflash_tui.application.requests import Requests
 from support.engine_recordings import SSE
 from support.engine_server import replaying, reply, stream
@@ -32,7 +32,7 @@ def events(client: str, *lines: Line) -> bytes:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "AGAIN_S", 0.0)
+    monkeypatch.setattr(own, "AGAIN_S", 0.0)
 
 
 def test_a_broken_stream_is_asked_for_again() -> None:

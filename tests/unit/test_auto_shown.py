@@ -20,7 +20,7 @@ from dflash_core.turn_check import check_step
 from dflash_core.turn_stats import TurnReport, TurnTotals, turn_stats
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text.tree_text import drawn as tree_drawn
+from dflash_tui.text.step_text import drawn as tree_drawn
 from dflash_tui.widgets.answer import summary
 from dflash_tui.widgets.stats import Figures, drawn
 from dflash_tui.widgets.strip import Status, StatusStrip

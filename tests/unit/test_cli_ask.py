@@ -251,6 +251,16 @@ def test_a_prompt_over_the_context_is_one_line(capsys: pytest.CaptureFixture[str
     assert "context" in captured.err.splitlines()[-1]
 
 
+def test_files_go_below_the_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.md").write_text("noted")
+    monkeypatch.chdir(tmp_path)
+    prompts: list[str] = []
+    monkeypatch.setattr(ask, "answer", lambda request, prompt, **_: prompts.append(prompt) or 0)
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    assert cli.main(["ask", "--file", "a.md", "What is this?"]) == 0
+    assert prompts == ["What is this?\n\nFile a.md, 5 bytes:\n```md\nnoted\n```"]
+
+
 @pytest.mark.parametrize(
     ("shell", "prompt_holds"), [("printf 'caf\\351 \\377' | {ask}", "\ufffd"), ("{ask} hello <&-", "hello")]
 )

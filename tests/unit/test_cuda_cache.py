@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("cuda.bindings")
 from dflash_core import nvrtc, resources
+from dflash_core.backends.cuda.device import CubinCache, Programs, Variant
 from dflash_core.backends.cuda.driver import open_card
-from dflash_core.backends.cuda.programs import CubinCache, Programs, Variant
 from dflash_core.backends.cuda.runtime import Runtime
 from dflash_core.errors import UnsupportedError
 from support.fake_cuda import FakeDriver, fake_torch
@@ -126,7 +126,7 @@ def test_two_writers_at_once_leave_whole_entries(kernels: Path, made: list[str],
 def test_two_processes_share_a_folder(kernels: Path, made: list[str], tmp_path: Path) -> None:
     code = (
         "import sys, pathlib; from dflash_core import resources\n"
-        "from dflash_core.backends.cuda.programs import CubinCache\n"
+        "from dflash_core.backends.cuda.device import CubinCache\n"
         "kernels, cache = map(pathlib.Path, sys.argv[1:]); resources.kernels_dir = lambda: kernels\n"
         "for value in range(3): CubinCache(cache).get('f.cu', 'sm_80', {'VALUE': str(value)})\n"
     )

@@ -18,7 +18,6 @@ from dflash_core.backends.cuda import target
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.driver import Driver
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.memory_estimator import sequence_components
 from dflash_core.backends.cuda.runtime import Module
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.cache_types import AUTO_PAIRS, F16, CachePair
@@ -57,7 +56,7 @@ def needs(context: int, kv: CachePair = F16) -> dict[str, int]:
     opened.footprint.add_draft(draft.file, draft.config)
     held = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}
     setup = Setup(context, str(kv), rows=MIN_PREFILL_ROWS)
-    components = sequence_components(opened.footprint, True, setup)
+    components = opened.footprint.sequence(setup, drafted=True)
     return held | {one.name: one.bytes for one in components}
 
 

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("torch")
 from tools.bench.replay import AlwaysDrafting, GivenCosts
 
-from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
+from dflash_core.backends.cuda.memory_estimator import Footprint
 from dflash_core.backends.cuda.timings import Timings
 from dflash_core.bench.synthetic_models import SIZE_27B, SIZE_35B_A3B, Model, target_types
 from dflash_core.knobs import Knobs

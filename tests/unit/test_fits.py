@@ -16,10 +16,9 @@ import pytest
 pytest.importorskip("cuda.bindings")
 from dflash_core import Engine, loading, memory
 from dflash_core.backends.cpu.machine import CpuMachine
-from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.memory_estimator import SPARE, CardMemoryEstimator, context_bytes, sequence_components
-from dflash_core.backends.cuda.planned import KNOWN, card_of
+from dflash_core.backends.cuda.memory_estimator import SPARE, CardMemoryEstimator, Footprint
+from dflash_core.backends.cuda.meta import KNOWN, card_of, context_bytes
 from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.registry import open_draft
@@ -79,7 +78,7 @@ def test_a_plan_predicts_what_a_load_predicts() -> None:
     opened = loading._on_card(TARGET, CardOptions(), card_of(24 * GIB).device())
     opened.footprint.add_draft(*(lambda one: (one.file, one.config))(open_draft(DRAFT, opened)))  # type: ignore[attr-defined]
     expected = {"target": opened.footprint.target_bytes, "drafter": opened.footprint.draft_bytes}  # type: ignore[attr-defined]
-    expected |= {one.name: one.bytes for one in sequence_components(opened.footprint, True, Setup(2048))}  # type: ignore[attr-defined]
+    expected |= {one.name: one.bytes for one in opened.footprint.sequence(Setup(2048), drafted=True)}  # type: ignore[attr-defined]
     *parts, context = made.components
     assert {one.name: one.bytes for one in parts} == expected
     assert context.bytes == context_bytes(card_of(24 * GIB).layout.multiprocessors)

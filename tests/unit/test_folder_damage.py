@@ -20,7 +20,7 @@ from dflash_core.arch.folders.quantisation import OTHERS, Zeros, zeros_of
 from dflash_core.arch.recommended import recommended
 from dflash_core.config import read_target
 from dflash_core.errors import DFlashError
-from dflash_core.formats.folders.layouts import FIRST_INPUTS
+from dflash_core.formats.folders.int4 import FIRST_INPUTS
 from dflash_core.formats.weights import Shard
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_tui.cli.command_line import main

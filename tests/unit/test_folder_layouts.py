@@ -9,11 +9,11 @@ import pytest
 from safetensors.torch import save_file
 
 from dflash_core.backends.cuda.layers.embedding import Embedding
-from dflash_core.backends.cuda.meta import MetaUpload
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.folders.file import folder_file
 from dflash_core.formats.folders.layouts import Modules
-from dflash_core.formats.folders.parts import RowsInOrder, Stack
+from dflash_core.formats.folders.parts import rows_in_order, stack
 from dflash_core.formats.quants import to_float32
 from dflash_core.formats.safetensors import open_safetensors
 from support.quantised import LAYOUTS, Tensors, awq, in_layout
@@ -54,11 +54,11 @@ def test_symmetric_groups_of_128_have_a_type_of_their_own(tmp_path: Path) -> Non
     tensors["a.qzeros"][1, 2] += 1 << 8
     other = opened(tmp_path / "b.safetensors", tensors).part("a")
     assert other.type == "INT4S_128"
-    assert other.settled().type == RowsInOrder(other, tuple(range(64))).settled().type == "INT4_128"
-    both = Stack((modules.part("a"), other)).settled()
+    assert other.settled().type == rows_in_order(other, tuple(range(64))).settled().type == "INT4_128"
+    both = stack((modules.part("a"), other)).settled()
     assert both.type == "INT4_128"
     assert np.array_equal(to_float32(both.read(0, 64), both.type), values.astype(np.float32))
-    alike = Stack((modules.part("a"), modules.part("a")))
+    alike = stack((modules.part("a"), modules.part("a")))
     assert alike.type == "INT4S_128"
 
 
@@ -89,7 +89,7 @@ def test_an_embedding_with_a_factor_is_refused_on_a_card(tmp_path: Path) -> None
     tensors, _ = in_layout(np.random.default_rng(0), "a", "nvfp4-modelopt", np.ones((64, 128)))
     modules = opened(tmp_path / "a.safetensors", tensors)
     file = folder_file(tmp_path, modules.file, {}, {"token_embd.weight": modules.part("a")})
-    upload = MetaUpload(file)
+    upload = Upload(file)
     with pytest.raises(UnsupportedError, match=r"NVFP4 with a factor of the whole tensor.*; run it on the CPU"):
         Embedding(upload, 128)
     with pytest.raises(UnsupportedError, match="with a factor"):

@@ -12,16 +12,15 @@ from _pytest.mark.structures import ParameterSet
 
 from dflash_core.arch.kinds import Attention
 from dflash_core.backends.cuda.activations import DEFAULT
-from dflash_core.backends.cuda.allocator import SMALL_SEGMENT, Pieces, reserved
 from dflash_core.backends.cuda.drafters.base import on_device
-from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES
-from dflash_core.backends.cuda.memory_estimator import CHUNK_ROWS
+from dflash_core.backends.cuda.memory_estimator import CHUNK_ROWS, Footprint
+from dflash_core.backends.cuda.meta import SMALL_SEGMENT, Pieces, reserved
 from dflash_core.backends.cuda.sequence import CAPACITIES
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.cache_types import CachePair
-from dflash_core.fits import PREFILL_ROWS
+from dflash_core.fits import PREFILL_ROWS, Setup
 from support import toy_architecture
 from support.kernel_variants import (
     CARDS,
@@ -124,16 +123,22 @@ def test_what_is_predicted_is_what_is_allocated(case: Case, way: Way) -> None:
     kv = CachePair.parse(way.kv)
     with Pieces() as found:
         session = CudaSession(target, draft, context=way.context, kv=kv, rows=way.rows, nodes=way.nodes)
-    predicted = footprint.sequence(way.context, drafted=case.drafted, capacity=way.nodes, kv=kv, rows=way.rows)
-    assert dict(predicted.components) == session.nbytes
+    setup = Setup(way.context, way.kv, way.nodes, rows=way.rows)
+    predicted = {one.name: one.bytes for one in footprint.sequence(setup, drafted=case.drafted)}
+    assert {name: size for name, size in predicted.items() if name != "scratch"} == session.nbytes
     library = [WORKSPACE_BYTES] if session.chunk_pass else []
     # A chunk has copies of biases in its own order, some KiB a layer, which no plan counts.
     more = SMALL_SEGMENT if any(one.biases for one in pair.target_config.of(Attention)) else 0
-    off = reserved([*found.sizes, *library]) - predicted.scratch - sum(predicted.components.values())
+    off = reserved([*found.sizes, *library]) - sum(predicted.values())
     assert off in (0, more)
     assert sum(found.sizes) > sum(session.nbytes.values()) > 0
     assert bool(library) == target.chunked
     check_text(session)
+
+
+def part(name: str, footprint: Footprint, setup: Setup) -> int:
+    """Bytes of a component of a sequence."""
+    return next(one.bytes for one in footprint.sequence(setup, drafted=setup.drafted) if one.name == name)
 
 
 def check_text(session: CudaSession) -> None:
@@ -146,7 +151,7 @@ def test_fewer_rows_of_a_prompt_take_less() -> None:
     """A load may reduce them."""
     pair = large()
     footprint = Footprint(pair.target, pair.target_config, CARDS["sm_90a"])
-    taken = [footprint.sequence(32_768, drafted=False, rows=rows).scratch for rows in ROWS]
+    taken = [part("scratch", footprint, Setup(32_768, rows=rows, drafted=False)) for rows in ROWS]
     assert taken == sorted(taken, reverse=True)
     assert taken[0] - taken[-1] > 120 * MIB
 
@@ -191,7 +196,7 @@ def test_a_longer_context_adds_what_its_positions_take() -> None:
     footprint.add_draft(pair.draft, pair.draft_config)
     assert pair.draft_config.sliding == (True,) * 4 + (False,)
     for context in (8192, 131_072):
-        taken = footprint.sequence(context, drafted=True).components["drafter KV"]
+        taken = part("drafter KV", footprint, Setup(context))
         assert taken <= context * 4.2 * KIB + 40 * MIB
-        more = footprint.sequence(context + 1024, drafted=True).components["drafter KV"]
+        more = part("drafter KV", footprint, Setup(context + 1024))
         assert more - taken == 1024 * 4 * KIB

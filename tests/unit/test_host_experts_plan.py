@@ -12,10 +12,9 @@ pytest.importorskip("cuda.bindings")
 from dflash_core.arch.facts import layers_of_experts
 from dflash_core.arch.kinds import Experts
 from dflash_core.backends.cuda import target
-from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator
-from dflash_core.backends.cuda.planned import card_of
+from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, Footprint
+from dflash_core.backends.cuda.meta import card_of
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.bench.shapes import card_estimator, headers
 from dflash_core.bench.synthetic_models import SIZE_27B, SIZE_35B_A3B, Model

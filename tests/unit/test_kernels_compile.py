@@ -22,8 +22,8 @@ from _pytest.mark import ParameterSet
 pytest.importorskip("cuda.bindings")
 pytest.importorskip("torch")
 from dflash_core import nvrtc, resources
+from dflash_core.backends.cuda.device import Variant
 from dflash_core.backends.cuda.layers.experts import MAX_EXPERTS, MAX_USED
-from dflash_core.backends.cuda.programs import Variant
 from dflash_core.user_folders import user_folder
 from support import kernel_use
 from support.grids import full

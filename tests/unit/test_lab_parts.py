@@ -14,7 +14,7 @@ from dflash_core.lab.diff import diff
 from dflash_core.lab.experiment import Case, default_repeats
 from dflash_core.lab.whatif import MIN_STEPS, Cost, StepTimes
 from dflash_tui.application.lab_request import Options, parse_ab, parse_options, parse_sweep
-from dflash_tui.text.plot import Mark, plot
+from dflash_tui.text.bars import Mark, plot
 from support.measured import PAIR
 from support.turns import step_of, tree_of
 

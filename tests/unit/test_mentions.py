@@ -13,7 +13,9 @@ from dflash_tui.application.mentions import (
     MAX_BYTES,
     MAX_FILES,
     MAX_LISTED,
+    ON_COMMAND_LINE,
     MentionError,
+    attached,
     collapse,
     files,
     mentioned,
@@ -104,12 +106,9 @@ def test_a_name_is_found_among_any_number_of_others(folder: Path, monkeypatch: p
     assert {one.name for one in looked} == {"zeta.txt"}, "nothing is asked of the others"
 
 
-def test_files_of_the_command_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dflash_tui.cli.ask import with_files
-
-    monkeypatch.chdir(folder)
-    assert with_files("What is this?", []) == "What is this?"
-    assert with_files("What is this?", ["src/*.py", "src/a.py"]) == "What is this?" + files("@src/*.py", folder)
+def test_files_of_the_command_line(folder: Path) -> None:
+    assert attached([], folder, ON_COMMAND_LINE) == ""
+    assert attached(["src/*.py", "src/a.py"], folder, ON_COMMAND_LINE) == files("@src/*.py", folder)
     os.mkfifo(folder / "pipe")
     for name, why in (
         ("gone.md", "gone.md: no such file; give the path of a text file, or a pattern in quotes"),
@@ -120,7 +119,7 @@ def test_files_of_the_command_line(folder: Path, monkeypatch: pytest.MonkeyPatch
         ("pipe", "pipe is a FIFO"),
     ):
         with pytest.raises(MentionError) as refused:
-            with_files("What is this?", [name])
+            attached([name], folder, ON_COMMAND_LINE)
         assert str(refused.value).startswith(why)
         assert "@" not in str(refused.value), "a mark of messages that are typed in the app"
 

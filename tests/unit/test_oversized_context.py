@@ -11,10 +11,10 @@ pytest.importorskip("cuda.bindings")
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.launch import Launch
-from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.step_graphs import StepKind
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.cache_types import CachePair
 from support.kernel_variants import CARDS, PlanningDevice, experts, large
 
@@ -25,8 +25,8 @@ def launched(context: int, model: Any, kv: str) -> Iterator[Launch]:
     """The launches of plain and drafted steps, and of a prompt in passes and in chunks, with memory for `context`."""
     device = PlanningDevice(CARDS["sm_90a"])
     chosen = CHOICES["int8"]
-    target = DeviceTarget(device, MetaUpload(model.target), model.target_config, chosen)
-    draft = on_device(model.draft_config, MetaUpload(model.draft), target, chosen)
+    target = DeviceTarget(device, Upload(model.target), model.target_config, chosen)
+    draft = on_device(model.draft_config, Upload(model.draft), target, chosen)
     session = CudaSession(target, draft, context=context, kv=CachePair.parse(kv))
     for width, windowed in ((1, False), (24, False), (24, True)):
         yield from session.steps.launches(StepKind((width,), drafts=width > 1, sampled=False, windowed=windowed))

@@ -12,7 +12,7 @@ from textual._xterm_parser import XTermParser
 from textual.events import Key, Paste
 from textual.message import Message
 
-from dflash_tui.terminal.pasting import _LONGER, BEGIN, END, PasteParser
+from dflash_tui.terminal.key_order import _LONGER, BEGIN, END, PasteParser
 
 COLOURED = "A\r\nB \x1b[1;31mred\x1b[0m C\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\\rD \x1b"
 PLAIN = "A\r\nB red Clink\rD "

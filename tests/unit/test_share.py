@@ -16,10 +16,10 @@ from tools.bench import share
 from tools.bench.predict import counted_products, main, predict
 from tools.bench.step_bench import StepReport, Timed
 
-from dflash_core.backends.cuda.meta import MetaUpload
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import name_of, target_name
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.bench.statistics import summary
 from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
 from support.kernel_variants import PlanningDevice, header, tiny
@@ -29,7 +29,7 @@ H200, H100 = Card(132, 227 << 10, overlaps=True), Card(132, 227 << 10, overlaps=
 
 
 def target_on(card: Card, pair: Any) -> DeviceTarget:
-    return DeviceTarget(PlanningDevice(card), MetaUpload(pair.target), pair.target_config)
+    return DeviceTarget(PlanningDevice(card), Upload(pair.target), pair.target_config)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_only_figures_are_shared(target: Any) -> None:
 
 def test_the_27b_of_the_benchmark_is_known_by_its_shapes() -> None:
     file = header("27b", TARGET_27B.tensors(), target_types(TARGET_27B, SIZE_27B))
-    model = DeviceTarget(PlanningDevice(H200), MetaUpload(file), TARGET_27B)
+    model = DeviceTarget(PlanningDevice(H200), Upload(file), TARGET_27B)
     assert target_name(model) == name_of(counted_products())
 
 

@@ -10,9 +10,8 @@ import pytest
 pytest.importorskip("cuda.bindings")
 from tools.bench.variants import mtp_config, mtp_types
 
-from dflash_core.backends.cuda.footprint import Footprint
-from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, own_head
-from dflash_core.backends.cuda.planned import card_of
+from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, Footprint, own_head
+from dflash_core.backends.cuda.meta import card_of
 from dflash_core.bench.shapes import card_estimator, header, headers
 from dflash_core.bench.synthetic_models import SIZE_27B, target_types
 from dflash_core.config import read_target

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 from dflash_core.backends.cuda import machine, timings
-from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.launch import Launch, Run
+from dflash_core.backends.cuda.memory_estimator import Footprint
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import WIDTHS

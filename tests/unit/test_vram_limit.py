@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("cuda.bindings")
 from dflash_core.backends.cuda import target
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.memory_estimator import context_bytes
+from dflash_core.backends.cuda.meta import context_bytes
 from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.drafters.registry import open_draft
 from dflash_core.engine import load_pair

@@ -27,14 +27,12 @@ from dflash_core.arch.kinds import Attention
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.kv import KVCache, defines
+from dflash_core.backends.cuda.kv import KVCache, defines, ring_slots
 from dflash_core.backends.cuda.launch import Launch
-from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
-from dflash_core.backends.cuda.layers.cache_memory import slots_of
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, slots_of
 from dflash_core.backends.cuda.layers.split_attention import HeadShape, SplitLaunch, SplitOrder, Splits, WarpLayout
 from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.repack import GROUP
-from dflash_core.backends.cuda.rings import ring_slots
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.bench.family_models import MODELS

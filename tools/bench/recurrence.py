@@ -23,7 +23,7 @@ from dflash_core.arch.kinds import DeltaNet
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import Device, HasAddress, Launch
+from dflash_core.backends.cuda.launch import Device, Launch
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, SequenceNeeds
 from dflash_core.backends.cuda.layers.delta_net import DeltaNetLayers
 from dflash_core.backends.cuda.layers.delta_shapes import DIM, DeltaLaunch, DeltaShape, first_pass_levels
@@ -31,6 +31,7 @@ from dflash_core.backends.cuda.products import Arena
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.runtime import seconds_of
 from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.bench.synthetic_models import SIZE_27B, TARGET_27B, target_types
 from dflash_core.errors import KernelError, UnsupportedError
 from tools.bench.tool import run_tool
@@ -80,8 +81,8 @@ def trees(nodes: int) -> dict[str, Sequence[int]]:
     return {"chain": range(-1, nodes - 1), "binary": [(node - 1) // 2 if node else -1 for node in range(nodes)]}
 
 
-class RandomUpload:
-    """Implements `base.Upload` for a layer's shapes and types: random vectors, and matrices without memory."""
+class RandomUpload(Upload):
+    """An upload for a layer's shapes and types: random vectors, and matrices without memory."""
 
     def __init__(self, spec: DeltaNet, hidden: int, types: Mapping[str, str], random: Random) -> None:
         self.shapes, self.types, self.random = spec.tensors(hidden), types, random
@@ -93,12 +94,6 @@ class RandomUpload:
     def vector(self, name: str) -> torch.Tensor:
         numbers = self.random.numbers(*self.shapes[name])
         return -numbers.abs() if name == "ssm_a" else numbers
-
-    def raw(self, name: str) -> tuple[str, torch.Tensor]:
-        raise NotImplementedError
-
-    def on_host(self, name: str) -> tuple[str, HasAddress]:
-        raise NotImplementedError
 
 
 class Random:

@@ -32,9 +32,9 @@ from dflash_core.knobs import Knobs
 from dflash_tui.application import collector
 from dflash_tui.application.background import DecoderUse
 from dflash_tui.application.requests import Requests
-from dflash_tui.server.beside import ServerBeside
 from dflash_tui.server.sampling import Defaults
 from dflash_tui.server.service import Served
+from dflash_tui.server.serving import ServerBeside
 from dflash_tui.server.settings import ServerSettings
 from tools.bench.engines import synthetic_or_demo
 from tools.bench.fed_steps import FedSteps, recorded

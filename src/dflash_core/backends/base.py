@@ -133,6 +133,9 @@ class StepDecoder(Protocol):
 class Session(Backend, Resumable, Protocol):
     """A backend that decodes answers, can be stored, and shows the outputs of its target's layers."""
 
+    def in_chunks(self, count: int) -> bool:
+        """Whether `prefill` reads so many tokens by other arithmetic than a step's."""
+
     def decoder(self, options: AnswerOptions) -> StepDecoder:
         """What decodes one answer after the prompt that was read last. Raises KnobError."""
 

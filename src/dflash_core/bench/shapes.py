@@ -12,9 +12,8 @@ from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cpu.machine import CpuMachine, HostMemoryEstimator
 from dflash_core.backends.cuda.activations import activations
-from dflash_core.backends.cuda.footprint import Footprint
-from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator
-from dflash_core.backends.cuda.planned import PlannedCard
+from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, Footprint
+from dflash_core.backends.cuda.meta import PlannedCard
 from dflash_core.bench.synthetic_models import Model, draft_types, target_types
 from dflash_core.config import DraftConfig, MtpConfig
 from dflash_core.expert_places import possible_layers

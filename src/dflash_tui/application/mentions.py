@@ -162,11 +162,11 @@ def collapse(content: str) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A file or folder that completes a name being typed."""
+    """A completion of what is being typed. `text` is the whole prompt after it is taken."""
 
     text: str
     label: str
-    about: str
+    about: str = ""
 
 
 def offers(text: str, folder: Path) -> list[Offer]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from textual.widget import Widget
 
-from dflash_core.clean import clean
-from dflash_tui.application.amounts import counted
-from dflash_tui.chat.controller import Controller, Copy
+from dflash_tui.chat.controller import Controller
 from dflash_tui.text.blocks import DOT
+from dflash_tui.widgets.literal import Copy
 from dflash_tui.widgets.markdown import Fence
 from dflash_tui.widgets.transcript import TurnBlock
 
@@ -184,18 +183,7 @@ class Copying(Controller):
         place = ((blocks.index(last) if last in blocks else 0) - 1) % len(blocks)
         self._newest, self._copied = blocks[-1], blocks[place]
         self._copied.scroll_visible(animate=False)
-        self._copies(self._copied.code, f"block {place + 1} of {len(blocks)}, {_lines(self._copied.code)}")
-
-    def clicked(self, code: str) -> None:
-        self._copies(code, f"the code, {_lines(code)}")
-
-    def link(self, address: str) -> None:
-        """A link written by a model is copied, never opened."""
-        self._copies(clean(address), f"the link {clean(address)}")
+        self._copies(self._copied.code, f"block {place + 1} of {len(blocks)}, {self._copied.lines}")
 
     def _copies(self, text: str, what: str) -> None:
         self.screen.post_message(Copy(text, what))
-
-
-def _lines(code: str) -> str:
-    return counted(code.count("\n") + 1, "line")

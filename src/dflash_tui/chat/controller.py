@@ -24,14 +24,6 @@ class TurnEnded(Message):
 
 
 @dataclass
-class Copy(Message):
-    """Copy `text`, and show where it went; `what` names it."""
-
-    text: str
-    what: str
-
-
-@dataclass
 class LongTaskEnded(Message):
     """A task that took `seconds` has ended; `what` says how. The user may be elsewhere."""
 

@@ -1,12 +1,16 @@
-"""The rows of the list of models: profiles, models on this machine, pairs to fetch; and the drafter of each."""
+"""The list of models and the fields above it; its rows: profiles, models on this machine, pairs to fetch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
+from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.suggester import Suggester
+from textual.widgets import Input
 from textual.widgets.option_list import Option
 
 from dflash_core.clean import one_line
@@ -23,7 +27,7 @@ from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.widgets.model_list import DEMO, FILE, PAIR, PROFILE, TYPED
+from dflash_tui.widgets.literal import OptionList
 
 ABOUT_DEMO = """A small pair that comes with the program.
 
@@ -148,7 +152,7 @@ class Offered:
             )
 
     def _profiles(self, words: tuple[str, ...]) -> Iterator[Option]:
-        for one in self._program.presets.profiles.values():
+        for one in self._program.state.presets.profiles.values():
             if _has(words, one.name, one.words):
                 id, fit = PROFILE + one.name, self._finding.fits.get(PROFILE + one.name)
                 # The fit comes first, so the same number of positions is not repeated.
@@ -215,7 +219,7 @@ class Offered:
         return self._finding.models.get(row.removeprefix(FILE)) if row.startswith(FILE) else None
 
     def profile(self, row: str) -> Profile | None:
-        return self._program.presets.profiles.get(row.removeprefix(PROFILE)) if row.startswith(PROFILE) else None
+        return self._program.state.presets.profiles.get(row.removeprefix(PROFILE)) if row.startswith(PROFILE) else None
 
     def pair(self, row: str) -> Pair | None:
         return self._catalogue.pairs.get(row.removeprefix(PAIR)) if row.startswith(PAIR) else None
@@ -247,7 +251,7 @@ class Offered:
             if one.drafters is not None:
                 key = self._key(path, one)
                 questions.append(Question(key, planned(one.path, key[1])))
-        for profile in self._program.presets.profiles.values():
+        for profile in self._program.state.presets.profiles.values():
             if profile.gone() is None:
                 request = planned(profile.target, profile.draft, profile.context, profile.kv)
                 questions.append(Question(PROFILE + profile.name, request))
@@ -262,3 +266,86 @@ class Offered:
 def _has(words: tuple[str, ...], *texts: str) -> bool:
     text = " ".join(texts).lower()
     return all(word in text for word in words)
+
+
+DEMO = "demo"
+FILE, PROFILE, PAIR, TYPED = "file ", "profile ", "pair ", "typed"  # beginnings of the ids of rows
+
+
+class Paths(Suggester):
+    """Completes a path from what is in its folder."""
+
+    def __init__(self, *, drafts: bool) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._ends = (".gguf", "/", ".safetensors") if drafts else (".gguf", "/")
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """The first entry that goes on from `value`: a folder, or a file that may be a model."""
+        folder, _, start = value.rpartition("/")
+        try:
+            where = Path(folder + "/" if value.startswith("/") else folder or ".").expanduser()
+            names = sorted(one.name + "/" * one.is_dir() for one in where.iterdir() if one.name.startswith(start))
+        except (OSError, RuntimeError):
+            return None
+        found = (name for name in names if name.endswith(self._ends) and not name.startswith("."))
+        return next((value.removesuffix(start) + name for name in found), None)
+
+
+class ModelList(OptionList):
+    """A row is known by its id, which begins with `FILE`, `PROFILE` or `PAIR`."""
+
+    HELP = (
+        "↑ and ↓ choose, ← and → change the drafter, Enter loads. What is typed narrows the list; a path"
+        " is a model. A profile is a model with all its settings."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select", "Load"),
+        Binding("left", "screen.drafter(-1)", "Drafter", show=False),
+        Binding("right", "screen.drafter(1)", "Drafter", key_display="← →"),
+    ]
+
+    def hint(self, action: str, label: str) -> str:
+        """Enter on what is not here yet asks the hub."""
+        if action != "select":
+            return label
+        return "Get" if self.row.startswith(PAIR) else label if self.row else ""
+
+
+class ModelField(Input):
+    """Above the list."""
+
+    HELP = "Words narrow the list. A path, with a / or ~ in front or .gguf at its end, is a model; Enter loads it."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "screen.move(1)", show=False),
+        Binding("up", "screen.move(-1)", show=False),
+        Binding("enter", "submit", "Load"),
+    ]
+
+    def hint(self, action: str, label: str) -> str:
+        if action != "submit" or self.path:
+            return label
+        rows = self.screen.query_one(ModelList)
+        return rows.hint("select", label) if rows.row else ""
+
+    @property
+    def path(self) -> str:
+        """The typed path; "" if the text is not a path."""
+        text = self.value.strip()
+        return text if is_path(text) else ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The typed words; none if the text is a path."""
+        return () if self.path else tuple(self.value.lower().split())
+
+
+class DraftField(Input):
+    """Below the field, where that has a path: which drafter."""
+
+    HELP = "A file, a folder, or text; empty is the head that the model brings, if any. → completes, Enter loads both."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "submit", "Load")]
+
+
+def is_path(text: str) -> bool:
+    """Whether a typed text is a path and not search words."""
+    return text.startswith(("/", "~", "./", "../")) or text.lower().endswith(".gguf")

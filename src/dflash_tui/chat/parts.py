@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from dflash_tui.application.mentions import Offer
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.branching import Copying
-from dflash_tui.chat.context import ContextKeeper
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.downloads import Downloads
@@ -19,7 +19,6 @@ from dflash_tui.chat.sending import Sending, Typed
 from dflash_tui.chat.serving import Serving
 from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.widgets.prompt import Completion
 
 
 @dataclass(eq=False)
@@ -28,7 +27,7 @@ class ChatParts(Controller):
     tuning: Tuning
     places: ChatLayout
     open_page: Callable[..., None]  # opens a page by its name; with a text, a lab page runs that at once
-    complete: Callable[[str, ChatParts], list[Completion]]  # the completions of a slash command
+    complete: Callable[[str, ChatParts], list[Offer]]  # the completions of a slash command
     run: Callable[[str, ChatParts], Awaitable[None]]  # runs one
 
     def __post_init__(self) -> None:
@@ -40,8 +39,7 @@ class ChatParts(Controller):
         self.sending = Sending(state, screen, gauges, tuning, self.plain, self.conversation, self.tools)
         self.program = ProgramController(state, screen, gauges, tuning, self.plain, self.conversation, self.sending)
         self.profiles = ProfileKeeper(state, screen, self.program)
-        self.context = ContextKeeper(state, screen, gauges, tuning, self.conversation, self.program)
-        self.serving = Serving(state, screen, gauges, tuning.presets)
+        self.serving = Serving(state, screen, gauges)
         self.copying = Copying(state, screen, self.conversation.branching)
         self.typed = Typed(state, screen, gauges, lambda text: self.complete(text, self))
 

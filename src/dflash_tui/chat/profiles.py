@@ -9,31 +9,28 @@ from pathlib import Path
 
 from textual.screen import Screen
 
-from dflash_core.errors import DFlashError
 from dflash_tui.application.background import aside
 from dflash_tui.application.hub.places import places
 from dflash_tui.application.hub.walk import of_name
 from dflash_tui.application.settings.presets import PresetError, Profile, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen
+from dflash_tui.widgets.dialogs import ConfirmScreen, ask_line
+from dflash_tui.widgets.flash import reported
 
-Say = Callable[[str], None]
+Say = Callable[[str | Exception], None]
 
 
 @dataclass(eq=False)
 class ProfileKeeper(Controller):
     _program: ProgramController
-    _before: Profile | None = None  # the profile that was deleted or replaced last
-
-    def __post_init__(self) -> None:
-        self.presets = self._program.presets
+    before: Profile | None = None  # the profile that was deleted or replaced last
 
     def load(self, name: str, say: Say, begun: Callable[[], None] = lambda: None) -> None:
         """Load a profile, all of it or nothing; `begun` is called when loading starts. If a file is missing, `say`
         tells the user, or a file of the same name elsewhere is offered. Raises PresetError."""
-        self.presets.read()
-        profile = self.presets.profile(name)
+        self.state.presets.read()
+        profile = self.state.presets.profile(name)
         gone = profile.gone()
         if gone is None:
             begun()
@@ -54,11 +51,9 @@ class ProfileKeeper(Controller):
             if not yes:
                 say(f"profile {profile.name} stays as it is; nothing was loaded")
                 return
-            try:
-                self.presets.save(profile.moved(gone, found))
+            with reported(say):
+                self.state.presets.save(profile.moved(gone, found))
                 self.load(profile.name, say, begun)
-            except PresetError as error:
-                say(str(error))
 
         question = f"{profile.name}: {gone} is not there, but {found} is."
         self.screen.app.push_screen(ConfirmScreen(question, "change the profile, load it", "back"), answered)
@@ -80,33 +75,28 @@ class ProfileKeeper(Controller):
 
     def save(self, profile: Profile) -> str:
         """Save it, replacing one of the same name; returns a message. Raises PresetError."""
-        before = self.presets.profiles.get(profile.name)
-        path = self.presets.save(profile)
-        self._before = before or self._before
+        before = self.state.presets.profiles.get(profile.name)
+        path = self.state.presets.save(profile)
+        self.before = before or self.before
         how = "replaced; Ctrl+Z in the list brings the old one back" if before else f"saved in {path}"
         return f"profile {profile.name} is {how}: {profile.words}"
 
     def rename(self, name: str, to: str) -> str:
         """Rename it; returns a message. Raises PresetError."""
-        self.presets.rename(name, to)
+        self.state.presets.rename(name, to)
         return f"profile {name} is renamed to {to}"
 
     def delete(self, name: str) -> str:
         """Delete it; returns a message that says how to restore it. Raises PresetError."""
-        self._before = self.presets.delete(name)
+        self.before = self.state.presets.delete(name)
         return f"profile {name} is deleted; /profile undo brings it back"
-
-    @property
-    def can_undo(self) -> bool:
-        """A profile was deleted or replaced in this chat."""
-        return self._before is not None
 
     def undo(self) -> str:
         """Restore the profile that was deleted or replaced last; returns a message. Raises PresetError."""
-        if self._before is None:
+        if self.before is None:
             raise PresetError("no profile was deleted or replaced here")
-        self.presets.save(self._before)
-        name, self._before = self._before.name, None
+        self.state.presets.save(self.before)
+        name, self.before = self.before.name, None
         return f"profile {name} is restored"
 
     # From a screen: `say` gets the message of what was done, or why it was refused
@@ -116,41 +106,24 @@ class ProfileKeeper(Controller):
     ) -> None:
         """Save a pair under a name that is asked for. `profile`: the profile with this pair, if there is one."""
 
-        def named(name: str | None) -> None:
-            if name is None:
-                return
-            made, before = self.of_pair(name, *pair), self.presets.profiles.get(name)
+        def named(name: str) -> str:
+            made, before = self.of_pair(name, *pair), self.state.presets.profiles.get(name)
+            if before is None or (profile is not None and profile.name == name):
+                return self.save(made)
 
-            def save(yes: bool | None) -> None:
-                if yes:
-                    attempt(lambda: self.save(made), say)
+            def replace(yes: bool | None) -> None:
+                with reported(say):
+                    if yes:
+                        say(self.save(made))
 
-            if before is not None and (profile is None or profile.name != name):
-                question = f"There is a profile {name}: {before.words}."
-                screen.app.push_screen(ConfirmScreen(question, "replace it", "keep it"), save)
-            else:
-                save(True)
+            question = f"There is a profile {name}: {before.words}."
+            screen.app.push_screen(ConfirmScreen(question, "replace it", "keep it"), replace)
+            return ""
 
         question = "A name for this model with the present context, cache type and parameters"
-        screen.app.push_screen(LineScreen(question, profile.name if profile else suggested(pair[0])), named)
-
-    def ask_to_rename(self, screen: Screen[None], profile: Profile, say: Say) -> None:
-
-        def named(name: str | None) -> None:
-            if name is not None:
-                attempt(lambda: self.rename(profile.name, name), say)
-
-        screen.app.push_screen(LineScreen("A new name", profile.name), named)
+        ask_line(screen.app, question, profile.name if profile else _suggested(pair[0]), named, say)
 
 
-def attempt(action: Callable[[], str], say: Say) -> None:
-    try:
-        message = action()
-    except DFlashError as error:
-        message = str(error)
-    say(message)
-
-
-def suggested(target: Path | None) -> str:
+def _suggested(target: Path | None) -> str:
     stem = re.sub(r"-0000\d-of-\d{5}$", "", target.stem) if target else "demo"
     return re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._")[:48] or "profile"

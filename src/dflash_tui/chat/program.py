@@ -67,7 +67,6 @@ class ProgramController(Controller):
     running: Loading | None = None  # also set between its end and the check of its result
 
     def __post_init__(self) -> None:
-        self.presets = self._tuning.presets
         self._asked = self._loader = self.state.loader  # the requested loader; what `begin` calls for it
 
     # Requests
@@ -312,7 +311,7 @@ class ProgramController(Controller):
 
     def _take_knobs(self, profile: Profile) -> None:
         """The profile's pair is loaded: apply its parameters, all or none."""
-        self.presets.used(profile.name)
+        self.state.presets.used(profile.name)
         try:
             self._tuning.set_all(profile.over(self.state.recommended))
         except KnobError as error:

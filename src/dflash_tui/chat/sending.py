@@ -19,7 +19,7 @@ from dflash_tui.application import collector
 from dflash_tui.application.background import UNDER_WAY, Running, aside
 from dflash_tui.application.conversations.tool_messages import stored
 from dflash_tui.application.log import LOG
-from dflash_tui.application.mentions import MentionError, files, offers
+from dflash_tui.application.mentions import MentionError, Offer, files, offers
 from dflash_tui.application.new_file import here
 from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.background_plain import BackgroundPlain
@@ -30,7 +30,7 @@ from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.text.commands import as_message, is_command
-from dflash_tui.widgets.prompt import Completion, Completions
+from dflash_tui.widgets.prompt import Completions
 from dflash_tui.widgets.transcript import TurnBlock
 
 PAUSE_S = 0.25  # pause in typing, in seconds, before the tokens are counted
@@ -47,7 +47,7 @@ def about(session: SessionLike, text: str) -> int:
 @dataclass(eq=False)
 class Typed(Controller):
     _gauges: Gauges
-    _complete: Callable[[str], list[Completion]]  # of a slash command
+    _complete: Callable[[str], list[Offer]]  # of a slash command
     _counting: Timer | None = None
 
     def changed(self) -> None:
@@ -75,11 +75,11 @@ class Typed(Controller):
                 return
         screen.set_focus(self.prompt)
 
-    def _files(self, text: str) -> list[Completion]:
+    def _files(self, text: str) -> list[Offer]:
         prompt = self.prompt
         if prompt.cursor_location != prompt.document.end:
             return []
-        return [Completion(one.text, one.label, one.about) for one in offers(text, here())]
+        return offers(text, here())
 
     async def _count(self) -> None:
         """Count the tokens of the text being typed, on another thread."""

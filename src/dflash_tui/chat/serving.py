@@ -14,7 +14,7 @@ from dflash_core.record import End, Read, Start, Step
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.requests import NumberedLine, ServedRequest, client_name
 from dflash_tui.application.settings.config import remember_client
-from dflash_tui.application.settings.presets import Presets, changed
+from dflash_tui.application.settings.presets import changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.flow import FIGURES_S
 from dflash_tui.chat.gauges import Gauges
@@ -22,8 +22,8 @@ from dflash_tui.chat.state import ShownTurn
 from dflash_tui.server.settings import ServerSettings, needs
 
 if TYPE_CHECKING:
-    from dflash_tui.server.beside import ServerBeside
-    from dflash_tui.server.sampling import ClientDefaults, Defaults
+    from dflash_tui.server.sampling import Defaults
+    from dflash_tui.server.serving import ServerBeside
 
 LOOK_S = 0.1
 CLOSE_S = 10.0  # for connections and the running step
@@ -33,11 +33,10 @@ QUIT_S = 2.0  # at the end of the app
 @dataclass(eq=False)
 class Serving(Controller):
     _gauges: Gauges
-    _presets: Presets
     _server: ServerBeside | None = None
     _busy: bool = False  # it begins or ends
     _problems: list[str] = field(default_factory=list)  # presets of clients that do not exist
-    _defaults: tuple[Defaults, Mapping[str, ClientDefaults]] | None = None  # what the server has now
+    _defaults: tuple[Defaults, Mapping[str, Defaults]] | None = None  # what the server has now
     _seen: int = 0  # number of the last line that was taken
     _drawn: float = 0.0
     current: ServedRequest | None = None  # the one that the panels follow
@@ -68,10 +67,10 @@ class Serving(Controller):
             self.say(line)
 
         def opened() -> ServerBeside:
-            from dflash_tui.server import beside, service
+            from dflash_tui.server import service, serving
 
             served = service.served(self.state.present or self.state.request, *defaults)
-            return beside.ServerBeside(engine, served, settings, self.state.requests, self.state.decoder)
+            return serving.ServerBeside(engine, served, settings, self.state.requests, self.state.decoder)
 
         self._busy = True
         try:
@@ -102,19 +101,19 @@ class Serving(Controller):
             self.state.serving = ""
             self.stuck = not server.close(QUIT_S)
 
-    def _present(self) -> tuple[Defaults, Mapping[str, ClientDefaults]]:
+    def _present(self) -> tuple[Defaults, Mapping[str, Defaults]]:
         """The parameters of the app are those of requests that name none, unless their client has a preset."""
         from dflash_tui.server.sampling import Defaults, of_clients
 
         knobs, recommended = self.state.knobs, self.state.recommended
-        clients, self._problems = of_clients(self.state.clients, self._presets, recommended, greedy=True)
+        clients, self._problems = of_clients(self.state.clients, self.state.presets, recommended, greedy=True)
         # Greedy: where nothing is recommended, requests get what the app shows too.
         return Defaults(knobs, frozenset(changed(knobs, recommended)), recommended, greedy=True), clients
 
     def next_preset(self, client: str) -> str:
         """Give a client the preset after its present one, and remember that; the name, "" for none: then it gets what
         the app has. Raises ConfigError where it cannot be remembered."""
-        names = ("", *self._presets.names_for(self.state.model))
+        names = ("", *self.state.presets.names_for(self.state.model))
         now = self.state.clients.get(client, "")
         name = names[(names.index(now) + 1) % len(names)] if now in names else ""
         self.state.clients |= {client: name}

@@ -16,6 +16,7 @@ from dflash_tui.application.json_store import Remembered
 from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import NOT_HERE, Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Settings
+from dflash_tui.application.settings.presets import Presets
 from dflash_tui.widgets.flash import Notices
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class AppState:
         self.context, self.kv = self.request.context, self.request.kv
         self.used = self.knobs
         self.notices = Notices()
+        self.presets = Presets()
         self.remembered = Remembered(self.past.folder)
         self.session: SessionLike | None = None
         self.loading = True  # a pair is being loaded, or is about to be

@@ -12,7 +12,7 @@ from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SPEC, SPEC_FORMER, Knob
 from dflash_core.limits import Limits
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.application.background import aside
-from dflash_tui.application.settings.presets import Preset, Presets, changed
+from dflash_tui.application.settings.presets import Preset, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.state import UNKNOWN
@@ -27,7 +27,6 @@ class Tuning(Controller):
     """The chat screen's actions on parameters. The state's `knobs` are the next turn's, `used` the last one's."""
 
     _gauges: Gauges
-    presets: Presets
     _limits: Limits = UNKNOWN  # of the last model that was loaded
     _loaded_context: int = 0
     _before: Knobs = Knobs()  # of the turn before the present one
@@ -97,13 +96,13 @@ class Tuning(Controller):
         """Show the present parameters in their panel and in the strip."""
         state, panel = self.state, self.inspector.params_panel
         panel.show(state.knobs, state.used, self._limits, (state.context, self._loaded_context), running=state.busy)
-        panel.show_presets(self.presets.names_for(state.model), self.preset)
+        panel.show_presets(self.state.presets.names_for(state.model), self.preset)
         self._gauges.strip()
 
     @property
     def preset(self) -> str:
         """The preset that the parameters are at; "" for none."""
-        return self.presets.like(self.state.knobs, self.state.limits if self.state.session is not None else None)
+        return self.state.presets.like(self.state.knobs, self.state.limits if self.state.session is not None else None)
 
     def when(self, name: str) -> str:
         """When a staged change of `name` takes effect, in words."""
@@ -153,7 +152,7 @@ class Tuning(Controller):
 
     def use(self, name: str) -> None:
         """Stage a preset. Raises DFlashError if none has that name, or the loaded pair does not support it."""
-        preset = self.presets[name]
+        preset = self.state.presets[name]
         self.set_all(preset.over(self.state.recommended))
         self.say(f"preset {preset.name} from the next turn" + (f": {preset.about}" if preset.about else ""))
 
@@ -165,8 +164,8 @@ class Tuning(Controller):
     def cycle(self) -> None:
         """Stage the preset after the present one, skipping those that the loaded pair does not support."""
         name = self.preset
-        for _ in self.presets.names_for(self.state.model):
-            name = self.presets.after(name, self.state.model).name
+        for _ in self.state.presets.names_for(self.state.model):
+            name = self.state.presets.after(name, self.state.model).name
             try:
                 self.use(name)
             except KnobError:
@@ -175,7 +174,7 @@ class Tuning(Controller):
 
     def save(self, name: str) -> None:
         """Save the staged parameters as a preset. Raises PresetError."""
-        path = self.presets.save(Preset(name, changes=changed(self.state.knobs, self.state.recommended)))
+        path = self.state.presets.save(Preset(name, changes=changed(self.state.knobs, self.state.recommended)))
         self.show()
         self.say(f"preset {name} is saved in {path}")
 
@@ -276,7 +275,7 @@ class Tuning(Controller):
         self.say(f"keys and values {kv}: /reload loads the model again with it; the conversation goes on")
 
     def tell_problems(self) -> None:
-        if self.presets.problems:
-            text = "\n".join(self.presets.problems)
+        if self.state.presets.problems:
+            text = "\n".join(self.state.presets.problems)
             self.screen.notify(text, title="Presets", severity="warning", timeout=10)
-            self.presets.problems.clear()
+            self.state.presets.problems.clear()

@@ -38,7 +38,7 @@ def run(call: Invocation) -> int:
         found = "nothing to read in the prompt" if prompt.strip() else "no prompt"
         beside = " beside the files" if args.file else ""
         call.refuse(f"{found}; give words{beside} as an argument or on standard input")
-    prompt = with_files(prompt, args.file)
+    prompt += attached(args.file, here(), ON_COMMAND_LINE)  # in the form that the app uses for @ names
     if args.allow and not args.tools:
         call.refuse("--allow goes with --tools")
     with ExitStack() as stack:
@@ -72,11 +72,6 @@ def read_prompt(words: Sequence[str], stdin: TextIO) -> str:
         raise ContextError(f"standard input {NOT_TEXT}")
     piped = piped.strip("\n")
     return f"{text}\n\n{piped}" if text and piped else text or piped
-
-
-def with_files(prompt: str, names: Sequence[str]) -> str:
-    """The prompt followed by text files, in the form that the app uses for @ names. Raises MentionError."""
-    return prompt + attached(names, here(), ON_COMMAND_LINE)
 
 
 def _ready(stdin: TextIO) -> bool:

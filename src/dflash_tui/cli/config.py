@@ -19,18 +19,17 @@ from dflash_tui.application.settings.toml_file import quoted, toml
 from dflash_tui.cli.options import Invocation
 from dflash_tui.settings.keys import FIXED, with_keys
 from dflash_tui.settings.themes import installed, with_known_theme
-from dflash_tui.terminal.output import write_err, write_json, write_out
+from dflash_tui.terminal.output import write_err
 
 
 def run(call: Invocation) -> int:
     """Print the settings, or where their files are. Returns the exit code."""
-    if call.args.what == "path":
-        return paths(as_json=call.args.json)
-    return show(call.config, origin=call.args.origin, as_json=call.args.json)
+    return paths(call) if call.args.what == "path" else show(call)
 
 
-def show(config: Config, *, origin: bool, as_json: bool) -> int:
-    """Print every setting as TOML, or as one JSON object; with `origin` each says where it came from."""
+def show(call: Invocation) -> int:
+    """Print every setting as TOML, or as one JSON object; with --origin each says where it came from."""
+    config, origin = call.config, call.args.origin
     themes = installed()
     known = {*BUILTIN_THEMES, *(theme.name for theme in themes.themes)}
     config, unknown = with_known_theme(config, known)  # what is printed is in effect, not what was asked for
@@ -38,35 +37,30 @@ def show(config: Config, *, origin: bool, as_json: bool) -> int:
     beside = [*unknown, *themes.problems, *Presets().problems, *catalogue.load_catalogue().problems]
     for line in beside:
         write_err(f"dflash-tui: {line}")
-    if as_json:
-        values = {name: _plain(value) for name, value in rows.items()}
-        origins = {name: _origin(config, name) for name in rows}
-        write_json({"settings": values, "origins": origins, "problems": [*config.problems, *beside]})
-        return 0
-    table = ""
+    text = table = ""
     for name, value in rows.items():
         section, _, inner = name.rpartition(".") if name.startswith(SERVERS) else name.partition(".")
         if inner and section != table:
-            write_out(f"\n[{section}]\n")
+            text += f"\n[{section}]\n"
             table = section
         key = quoted(inner) if "." in inner else inner or name
         line = f"{key} = {toml(value)}"
-        write_out(f"{line:<40} # {_origin(config, name)}\n" if origin else f"{line}\n")
+        text += f"{line:<40} # {_origin(config, name)}\n" if origin else f"{line}\n"
+    values = {name: _plain(value) for name, value in rows.items()}
+    origins = {name: _origin(config, name) for name in rows}
+    call.result({"settings": values, "origins": origins, "problems": [*config.problems, *beside]}, text)
     return 0
 
 
-def paths(*, as_json: bool) -> int:
+def paths(call: Invocation) -> int:
     """Print where settings and the log are."""
     found = {
         "user": user_file(), "project": here() / PROJECT_NAME, "presets": config_folder() / FOLDER_NAME,
         "profiles": config_folder() / FOLDER_NAME, "catalogue": config_folder() / catalogue.FILE_NAME,
         "models": downloads(), "log": log_file(),
     }  # fmt: skip
-    if as_json:
-        write_json({name: {"path": str(path), "exists": path.exists()} for name, path in found.items()})
-        return 0
-    for name, path in found.items():
-        write_out(f"{name:<10} {path}{'' if path.exists() else '  (not there)'}\n")
+    lines = [f"{name:<10} {path}{'' if path.exists() else '  (not there)'}\n" for name, path in found.items()]
+    call.result({name: {"path": str(path), "exists": path.exists()} for name, path in found.items()}, "".join(lines))
     return 0
 
 

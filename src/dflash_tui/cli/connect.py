@@ -5,7 +5,7 @@ from __future__ import annotations
 from dflash_tui.application.attach.server import AttachedServer, AttachError
 from dflash_tui.cli.options import Invocation
 from dflash_tui.server.recipes import NO_KEY, RECIPES, written
-from dflash_tui.terminal.output import Notes, write_json, write_out
+from dflash_tui.terminal.output import Notes
 
 PATIENCE_S = 2.0
 UNKNOWN = "MODEL", 32_768
@@ -17,10 +17,7 @@ def run(call: Invocation) -> int:
     and for a key that no header carries."""
     args, notes = call.args, Notes()
     if not args.name:
-        if args.json:
-            write_json({"names": list(RECIPES)})
-        else:
-            write_out("".join(f"{name:12}{recipe.title}\n" for name, recipe in RECIPES.items()))
+        call.result({"names": list(RECIPES)}, "".join(f"{name:12}{one.title}\n" for name, one in RECIPES.items()))
         return 0
     server = AttachedServer(args.url, args.key, PATIENCE_S)
     url = server.url
@@ -31,10 +28,7 @@ def run(call: Invocation) -> int:
         reason = str(error) if isinstance(error, AttachError) else f"{url}: no list of models with their contexts"
         notes.line(f"note: {reason}; put the model's name for {model}")
     text = written(RECIPES[args.name], url=url, key=args.key or NO_KEY, model=model, context=context)
-    if args.json:
-        write_json({"name": args.name, "url": url, "model": model, "context": context, "text": text})
-    else:
-        write_out(text)
+    call.result({"name": args.name, "url": url, "model": model, "context": context, "text": text}, text)
     return 0
 
 

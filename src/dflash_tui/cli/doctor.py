@@ -13,7 +13,7 @@ from typing import Any, Literal
 from dflash_core.memory import gib
 from dflash_tui.cli.machine import Computer, look
 from dflash_tui.cli.options import Invocation
-from dflash_tui.terminal.output import Notes, write_json, write_out
+from dflash_tui.terminal.output import Notes
 
 Verdict = Literal["ok", "note", "problem"]
 TORCH_INSTALL = 'pip install --force-reinstall "torch>=2.11,<=2.13.0" --index-url ADDRESS'
@@ -48,11 +48,8 @@ def run(call: Invocation) -> int:
     findings = examine(look(), call.args.device)
     notes.end_line()
     problems = sum(finding.verdict == "problem" for finding in findings)
-    if call.args.json:
-        checks = [dataclasses.asdict(finding) for finding in findings]
-        write_json({"verdict": worst(findings), "problems": problems, "checks": checks})
-    else:
-        write_out(report(findings))
+    checks = [dataclasses.asdict(finding) for finding in findings]
+    call.result({"verdict": worst(findings), "problems": problems, "checks": checks}, report(findings))
     return 1 if problems else 0
 
 

@@ -35,7 +35,6 @@ from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
 from dflash_tui.application.hub.pairing import drafters
 from dflash_tui.cli.options import Invocation
-from dflash_tui.terminal.output import write_json, write_out
 
 Facts = dict[str, Any]
 Rows = list[tuple[str, str]]
@@ -49,14 +48,7 @@ def run(call: Invocation) -> int:
         call.refuse("MODEL and --target name the same thing; give one of them")
     # A configured drafter belongs to the configured target, not to a file named here.
     meant = dataclasses.replace(request, target=named, draft=call.args.draft) if named else request
-    return describe(*meant.files, as_json=call.args.json)
-
-
-def describe(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
-    """Describe `model` and, if given, how `draft` fits it. `model` may be a drafter if there is no `draft`.
-
-    Raises DFlashError, also for a drafter that does not fit.
-    """
+    model, draft = meant.files  # the model may be a drafter if there is no draft
     gguf = open_model(model) if is_target(model) else None
     misfit = None
     if gguf is None or gguf.metadata.get("general.architecture") in configs.DRAFT_ARCHITECTURES:
@@ -72,12 +64,10 @@ def describe(model: Path, draft: Path | None, *, as_json: bool = False) -> int:
             facts, rows, misfit = _pair(draft, TargetHeader(gguf, target))
             described["draft"] = facts
             sections.append((draft, rows))
-    if as_json:
-        write_json(described)
-    else:
-        for path, rows in sections:
-            lines = "".join(f"  {label:<13} {one_line(text)}\n" for label, text in rows)
-            write_out(f"{one_line(str(path))}\n{lines}")
+    text = ""
+    for path, rows in sections:
+        text += f"{one_line(str(path))}\n" + "".join(f"  {label:<13} {one_line(value)}\n" for label, value in rows)
+    call.result(described, text)
     if misfit is not None:
         sys.stdout.flush()
         raise misfit

@@ -18,7 +18,7 @@ from dflash_tui.application.hub.places import downloads, places
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.presets import Presets
 from dflash_tui.cli.options import Invocation
-from dflash_tui.terminal.output import Notes, write_json, write_out
+from dflash_tui.terminal.output import Notes
 
 
 def run(call: Invocation) -> int:
@@ -36,19 +36,16 @@ def run(call: Invocation) -> int:
         path: fit_check(LoadRequest(path, one.draft, settings.device, settings.knobs, kv=settings.kv))
         for path, one in found.items()
     }
-    if call.args.json:
-        write_json(
-            {
-                "profiles": [{"name": one.name, "what": one.words, "gone": _text(one.gone())} for one in profiles],
-                "models": [_facts(one, fits[path]) for path, one in found.items()],
-                "passed_over": [{"path": str(one.path), "why": one.why, "broken": one.broken} for one in others],
-                "architectures": {known.name: known.models for known in ARCHITECTURES.values()},
-                "catalogue": [_pair_facts(one) for one in catalogue.pairs.values()],
-                "problems": [*presets.problems, *catalogue.problems],
-            }
-        )
-        return 0
-    for line in (*presets.problems, *catalogue.problems):
+    problems = [*presets.problems, *catalogue.problems]
+    facts = {
+        "profiles": [{"name": one.name, "what": one.words, "gone": _text(one.gone())} for one in profiles],
+        "models": [_facts(one, fits[path]) for path, one in found.items()],
+        "passed_over": [{"path": str(one.path), "why": one.why, "broken": one.broken} for one in others],
+        "architectures": {known.name: known.models for known in ARCHITECTURES.values()},
+        "catalogue": [_pair_facts(one) for one in catalogue.pairs.values()],
+        "problems": problems,
+    }
+    for line in problems if not call.args.json else ():
         Notes().line(f"note: {line}")
     lines: list[str] = []
     for profile in profiles:
@@ -74,7 +71,7 @@ def run(call: Invocation) -> int:
     lines += ["", "what runs, by the architecture that a GGUF file names"]
     lines += [f"    {known.name:<18}{known.models}" for known in ARCHITECTURES.values()]
     lines += ["", "and folders of safetensors, by the model_type of their config.json", f"    {', '.join(FORMS)}"]
-    write_out("\n".join(lines) + "\n")
+    call.result(facts, "\n".join(lines) + "\n")
     return 0
 
 

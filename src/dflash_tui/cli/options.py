@@ -22,6 +22,7 @@ from dflash_tui.application.session import LAST, LISTED, LoadRequest
 from dflash_tui.application.settings.config import Config
 from dflash_tui.cli.arguments import cache_type, context, expert_place, file_path, memory_size, port, positive
 from dflash_tui.server.recipes import DEFAULT_URL, RECIPES
+from dflash_tui.terminal.output import write_json, write_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,13 @@ class Invocation:
     request: LoadRequest
     config: Config
     refuse: Callable[[str], NoReturn]
+
+    def result(self, facts: Mapping[str, Any], text: str) -> None:
+        """Print the result: as one object with --json, else as text."""
+        if self.args.json:
+            write_json(facts)
+        else:
+            write_out(text)
 
 
 Option = tuple[str, dict[str, Any]]

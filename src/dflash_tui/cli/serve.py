@@ -12,8 +12,7 @@ from dflash_tui.application.log import LOG
 from dflash_tui.application.requests import Requests
 from dflash_tui.application.settings.presets import Presets
 from dflash_tui.cli.options import Invocation
-from dflash_tui.server.request_log import RequestLog
-from dflash_tui.server.settings import MAX_BODY, ServerSettings, keys_given, needs
+from dflash_tui.server.settings import MAX_BODY, RequestLog, ServerSettings, keys_given, needs
 from dflash_tui.terminal.output import Notes, check_terminal, write_json, write_out
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dflash_core.memory import gib
 from dflash_core.snapshots.folder import StateFolder
 from dflash_core.user_folders import user_folder
+from dflash_tui.application.amounts import counted
 from dflash_tui.cli.options import Invocation
-from dflash_tui.terminal.output import write_json, write_out
 
 
 def run(call: Invocation) -> int:
@@ -14,9 +14,7 @@ def run(call: Invocation) -> int:
     clear = call.args.what == "clear"
     folder = StateFolder(user_folder("cache") / "states", 0)
     count, nbytes = folder.clear() if clear else folder.size()
-    if call.args.json:
-        write_json({"folder": str(folder.folder), "conversations": count, "bytes": nbytes, "deleted": clear})
-    else:
-        what = f"{count} conversation{'s' * (count != 1)}, {gib(nbytes)}"
-        write_out(f"{'deleted ' * clear}{what if count else 'none'}{'' if clear else f' in {folder.folder}'}\n")
+    what = f"{counted(count, 'conversation')}, {gib(nbytes)}" if count else "none"
+    facts = {"folder": str(folder.folder), "conversations": count, "bytes": nbytes, "deleted": clear}
+    call.result(facts, f"{'deleted ' * clear}{what}{'' if clear else f' in {folder.folder}'}\n")
     return 0

@@ -20,8 +20,7 @@ from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_json, write_out
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text.bars import clip
-from dflash_tui.text.plot import plot
+from dflash_tui.text.bars import clip, plot
 
 CURVE_ROWS = 14
 ANY_PAIR = Limits(Capabilities("+".join(SPEC["draft"].choices), block=2**30, knobs=DRAFT_KNOBS), context_length=2**30)

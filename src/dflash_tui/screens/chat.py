@@ -14,9 +14,9 @@ from textual.events import Key, Paste, Resize, ScreenResume
 from textual.screen import Screen
 from textual.widgets import TextArea
 
+from dflash_core.clean import clean
 from dflash_core.errors import DFlashError
 from dflash_tui.application.log import log_file
-from dflash_tui.application.settings.presets import Presets
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.layout import ChatLayout
 from dflash_tui.chat.state import AppState
@@ -31,7 +31,7 @@ from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.knob_row import KnobRow, PresetRow
-from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.literal import Copy, Static
 from dflash_tui.widgets.params import ParamsPanel
 from dflash_tui.widgets.prompt import Completions, Prompt
 from dflash_tui.widgets.strip import LoadingLine, StatusStrip, TitleRow
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from textual.widgets import Markdown
 
     from dflash_tui.chat.parts import ChatParts
-    from dflash_tui.widgets.markdown import Fence
 
 NO_THINKING = "the newest answer has no thinking"
 
@@ -64,7 +63,7 @@ class ChatScreen(Screen[None]):
         self.state = state
         self._begun = False  # the first frame is drawn, and deferred work has begun
         self.gauges = Gauges(state, self)
-        self.tuning = Tuning(state, self, self.gauges, Presets())
+        self.tuning = Tuning(state, self, self.gauges)
         self.places = ChatLayout(state, self, self.gauges)
         self._find = FindBar()
         self._completions = Completions()
@@ -318,11 +317,10 @@ class ChatScreen(Screen[None]):
         else:
             self.say(NO_THINKING)
 
-    def on_fence_copied(self, event: Fence.Copied) -> None:
-        self.parts.copying.clicked(event.code)
-
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
-        self.parts.copying.link(event.href)
+        """A link written by a model is copied, never opened."""
+        address = clean(event.href)
+        self.post_message(Copy(address, f"the link {address}"))
 
     def open_page(self, page: str, text: str = "") -> None:
         """Open one of the screens of `pages.py` over the chat. A lab screen runs `text` at once."""

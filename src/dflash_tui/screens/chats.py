@@ -38,7 +38,7 @@ class _List(OptionList):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select", "Open")]
 
     def hint(self, action: str, label: str) -> str:
-        return "" if action == "select" and self.highlighted is None else label
+        return label if action != "select" or self.row else ""
 
 
 class ChatsScreen(Page):
@@ -50,7 +50,7 @@ class ChatsScreen(Page):
     def __init__(self, chat: ChatParts) -> None:
         super().__init__(chat)
         self._conversation, self._store = chat.conversation, chat.state.conversation.store
-        self._entries: list[Entry] = []
+        self._entries: dict[str, Entry] = {}
         self._pause: Timer | None = None
         self._deleted: StoredConversation | None = None  # the last deleted conversation
 
@@ -79,43 +79,37 @@ class ChatsScreen(Page):
 
     @property
     def _entry(self) -> Entry | None:
-        place = self._options.highlighted
-        return self._entries[place] if place is not None and place < len(self._entries) else None
+        return self._entries.get(self._options.row)
 
     @property
     def _words(self) -> str:
         return self.query_one(_Search).value.strip()
 
     def _list(self) -> None:
-        """Query the store again; the cursor stays on its conversation, first the present one, if that is listed."""
-        entry, present = self._entry, self.chat.state.conversation.card
-        chosen = entry.card if entry is not None else present
-        self._entries = self._store.list(self._words)
+        """Query the store again."""
+        self._entries = {entry.card.id: entry for entry in self._store.list(self._words)}
         self._conversation.files.tell_problems()
-        self._draw()
-        ids = [entry.card.id for entry in self._entries]
-        if ids:
-            self._options.highlighted = ids.index(chosen.id) if chosen is not None and chosen.id in ids else 0
-        what = f"{len(ids)} found" if self._words else counted(len(ids), "conversation")
+        count = len(self._entries)
+        what = f"{count} found" if self._words else counted(count, "conversation")
         heading = Content.assemble((" Conversations", "bold $primary"), f"   {what}")
         self.query_one("#chats-heading", Static).update(heading)
-        self._preview()
+        self._draw()
 
     def _draw(self) -> None:
-        place = self._options.highlighted
-        self._options.clear_options()
-        self._options.add_options([self._option(entry) for entry in self._entries])
-        self._options.highlighted = place
-        if not self._entries:
-            none = "No conversation has these words." if self._words else NONE_YET
-            self._options.add_option(Option(Content(none), disabled=True))
+        """The cursor stays on its conversation, first the present one, if that is listed."""
+        present = self.chat.state.conversation.card
+        none = Content("No conversation has these words." if self._words else NONE_YET)
+        rows = [self._option(entry) for entry in self._entries.values()] or [Option(none, disabled=True)]
+        self._options.show_rows(rows, present.id if present is not None else "")
+        self._preview()
 
     def _option(self, entry: Entry) -> Option:
         present = self.chat.state.conversation.card
         mark = "● " if present is not None and entry.card.id == present.id else "  "
         title, excerpt = one_line(entry.card.title), one_line(entry.excerpt)
         about = f"  {ago(entry.card.updated, time.time())} · {counted(entry.messages, 'message')} · "
-        return Option(Content.assemble(mark, (title, "bold"), "\n", (about, "$foreground 70%"), excerpt))
+        shown = Content.assemble(mark, (title, "bold"), "\n", (about, "$foreground 70%"), excerpt)
+        return Option(shown, id=entry.card.id)
 
     @on(OptionList.OptionHighlighted)
     def _preview(self) -> None:
@@ -241,4 +235,4 @@ class _Search(Input):
     ]
 
     def hint(self, action: str, label: str) -> str:
-        return "" if action == "submit" and self.screen.query_one(_List).highlighted is None else label
+        return label if action != "submit" or self.screen.query_one(_List).row else ""

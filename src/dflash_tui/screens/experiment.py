@@ -35,10 +35,9 @@ from dflash_tui.application.lab_request import adopted
 from dflash_tui.application.session import SessionLike
 from dflash_tui.application.settings.presets import Preset, changed
 from dflash_tui.chat.parts import ChatParts
-from dflash_tui.screens.lab import LabScreen
+from dflash_tui.screens.lab import HIGHEST, CurveView, LabScreen
 from dflash_tui.screens.page import Rows
 from dflash_tui.text import lab as lab_text
-from dflash_tui.widgets.curve import HIGHEST, CurveView
 from dflash_tui.widgets.dialogs import ask_line
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
@@ -275,7 +274,7 @@ class ExperimentScreen(LabScreen):
 
         def save(name: str) -> str:
             changes = changed(self._knobs(arm), self.chat.state.recommended)
-            self.chat.tuning.presets.save(Preset(name, f"measured: {arm.label}", changes, self.chat.state.model))
+            self.chat.state.presets.save(Preset(name, f"measured: {arm.label}", changes, self.chat.state.model))
             self.chat.tuning.show()
             return f"preset {name} is saved: F9 in the chat, or /preset {name}"
 

@@ -1,18 +1,25 @@
-"""What the figures of a panel or page mean, or what a parameter does."""
+"""Pages of text: what figures or a parameter mean; the prompt that the next message would give the model."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import BindingType
 from textual.content import Content
 from textual.events import Key, Paste
 
+from dflash_core.errors import DFlashError
 from dflash_core.knobs import SPEC, Spec
+from dflash_tui.application.background import aside
 from dflash_tui.terminal.key_order import TakesText, is_text
 from dflash_tui.text.glossary import GLOSSARY, PAGES
 from dflash_tui.widgets.dialogs import TextScreen
+from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.params import WHEN
+
+if TYPE_CHECKING:
+    from dflash_tui.application.session import ConversationLike
+    from dflash_tui.chat.parts import ChatParts
 
 
 class ExplainScreen(TextScreen):
@@ -54,3 +61,31 @@ def parameter(spec: Spec) -> Content:
 
 def _with_reading(lines: list[Content], documents: str) -> Content:
     return Content("\n").join([*lines, Content.styled(f"\nread on: {documents}", "$foreground 70%")])
+
+
+LONGEST = 200_000  # only the last characters are laid out; a conversation may have millions
+
+
+class PromptScreen(TextScreen):
+    """The system prompt, the text that the thinking level adds, the history as stored, and the message being typed."""
+
+    BOX = "prompt-preview"
+    BODY = "prompt-text"
+
+    def __init__(self, chat: ChatParts) -> None:
+        session = chat.state.session
+        heading = f"The next prompt · thinking {chat.tuning.reasoning.level(chat.state.knobs)}"
+        super().__init__(heading, "No model is loaded yet." if session is None else "")
+        self._chat = chat
+
+    def on_mount(self) -> None:
+        if (session := self._chat.state.session) is not None:
+            self.run_worker(self._show(session.conversation))
+
+    async def _show(self, conversation: ConversationLike) -> None:
+        try:  # on a thread: a template may take seconds
+            text = await aside(lambda: conversation.preview(self._chat.prompt.whole, self._chat.state.knobs))
+        except DFlashError as error:
+            text = str(error)
+        cut = f"… {len(text) - LONGEST:,} characters before this\n" if len(text) > LONGEST else ""
+        self.query_one("#prompt-text", Static).update(Content.assemble(cut, text[-LONGEST:]))

@@ -9,15 +9,13 @@ from typing import ClassVar
 from textual.binding import BindingType
 from textual.content import Content
 
-from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import actions_of, offered, retold
 from dflash_tui.slash.table import SLASH
 from dflash_tui.text.glossary import GLOSSARY, PAGES
 from dflash_tui.widgets.dialogs import TextScreen
-from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.literal import ByWidth
 
 NAMES = 21  # width of the column of names, in cells
-WIDTH = 76  # width of the page in cells, if the terminal is wide enough
 SLIDER = {
     "← →  Shift+← →": "one step, ten steps", "Home  End": "minimum and maximum", "digits, Enter": "type a value",
     "Backspace": "the default", "click, drag, wheel": "wheel on the row that has the focus",
@@ -34,7 +32,7 @@ def _row(name: str, what: str, width: int) -> list[Part]:
     return [(f" {name}", "bold"), apart + f"\n{' ' * NAMES}".join(lines) + "\n"]
 
 
-class HelpScreen(Passing, TextScreen):
+class HelpScreen(TextScreen):
     """The page that F1 opens. `scope`: the part whose keys are listed; `about`: the help of the widget that had the
     focus; `without`: ids of actions, and names of commands, that have no effect now."""
 
@@ -43,15 +41,8 @@ class HelpScreen(Passing, TextScreen):
     BODY = "help-page"
 
     def __init__(self, about: str = "", scope: str = "chat", without: Set[str] = frozenset()) -> None:
-        super().__init__("Help")
+        super().__init__("Help", ByWidth(self._page))
         self._about, self._scope, self._without = about, scope, without
-
-    def on_mount(self) -> None:
-        self.query_one("#help-page", Static).update(self._page(WIDTH))
-
-    def on_resize(self) -> None:
-        page = self.query_one("#help-page", Static)
-        self.call_after_refresh(lambda: page.update(self._page(page.size.width)))
 
     def _page(self, width: int) -> Content:
         """Names in one column, descriptions in another, in lines of `width` cells."""

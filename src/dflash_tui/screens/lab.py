@@ -1,11 +1,15 @@
-"""What the screens of the lab share: one experiment at a time, its progress, adopting its result; a page of rows."""
+"""What the screens of the lab share: one experiment at a time, its progress, adopting its result; a page of rows.
+
+And the page of what was measured before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
-from textual import getters
+from textual import getters, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -16,16 +20,19 @@ from dflash_core.knobs import Value, spec_of
 from dflash_core.lab.grid import show
 from dflash_core.lab.results import ExperimentProgress
 from dflash_tui.application import advice
+from dflash_tui.application.amounts import ago, speed
 from dflash_tui.application.background import Experiment
 from dflash_tui.application.faults import fault, keep_trace
-from dflash_tui.application.figures.measurements import Measurements
+from dflash_tui.application.figures.measurements import MeasuredRow, Measurement, Measurements
 from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.page import WIDE, Page, Rows
 from dflash_tui.text import lab as lab_text
+from dflash_tui.text.bars import LINE, Mark, clip, plot
+from dflash_tui.text.blocks import Span, content, line
 from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.key_line import KeyLine
-from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 LOOK_S, UPDATE_S = 0.1, 0.5
 
@@ -204,3 +211,103 @@ class RowsScreen(LabScreen):
     def draw(self) -> None:
         self.query_one(".words", Static).update(self.words())
         self.rows.fill(self.headings, self.cells())
+
+
+LIST = "Settings", "↑ and ↓ show another measurement, Enter goes to its settings, Enter there uses one."
+SETTINGS = "Use", "↑ and ↓ choose a setting, Enter uses it from the next turn, Tab goes to the list."
+_BEFORE_FOUND = 30  # cells of the columns before the result, and of the margins
+
+
+class PastScreen(LabScreen):
+    """Earlier measurements of this pair: the list, and the rows of the one under the cursor."""
+
+    SCOPE = "past"
+    HEADING = "Measured before"
+    WIDTH = 120
+    AUTO_FOCUS = "#past-list"
+
+    def __init__(self, chat: ChatParts) -> None:
+        super().__init__(chat)
+        self._all = Measurements(chat.state.past.folder, chat.state.model).newest_first if chat.state.model else ()
+        self._rows: tuple[MeasuredRow, ...] = ()
+
+    def body(self) -> Iterable[Widget]:
+        none = "" if self._all else "Nothing measured yet: F8 in the chat tunes."
+        yield Static(none, id="past-words", classes="words")
+        yield Vertical(Rows(*LIST, id="past-list"), Rows(*SETTINGS, id="past-rows"), classes="lab-body")
+
+    def on_mount(self) -> None:
+        rows = ((ago(one.taken.timestamp(), time.time()), one.what, self._found(one)) for one in self._all)
+        self.query_one("#past-list", Rows).fill(("when", "what", "found"), _by_place(rows))
+
+    def _found(self, one: Measurement) -> str:
+        """The result, cut to its row; the line above shows it whole."""
+        return clip(one.words, max(self.text_width - _BEFORE_FOUND, 8))
+
+    @on(DataTable.RowHighlighted, "#past-list")
+    def _show(self, event: DataTable.RowHighlighted) -> None:
+        if (key := row_key(event)) is None:
+            return
+        one = self._all[int(key)]
+        self._rows = one.rows
+        words = self.query_one("#past-words", Static)
+        words.update(one.words)
+        words.set_class(self._found(one) == one.words, "-in-the-row")
+        headings = ("", "setting", "tok/s", "difference", "tok/step", "ms/step", "runs")
+        self.query_one("#past-rows", Rows).fill(headings, _by_place(map(_cells, one.rows)), cursor="0")
+
+    @on(DataTable.RowSelected)
+    def _chosen(self, event: DataTable.RowSelected) -> None:
+        if event.data_table.id == "past-list":
+            self.query_one("#past-rows", Rows).focus()
+        elif (key := row_key(event)) is not None:
+            row = self._rows[int(key)]
+            self.tuned(lambda: self.chat.tuning.set_all(row.knobs), row.label)
+
+
+def _cells(row: MeasuredRow) -> tuple[str, ...]:
+    mark = "★" if row.mark == "best" else ""
+    name = row.label + (f"  {row.mark}" if row.mark and row.mark not in ("best", row.label) else "")
+    return mark, name, speed(row.tok_s), row.against, f"{row.acceptance:.2f}", f"{row.step_ms:.1f}", str(row.runs)
+
+
+def _by_place(rows: Iterable[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    return {str(place): row for place, row in enumerate(rows)}
+
+
+HIGHEST = 20  # rows
+STYLES = {"★": "bold $success", "◆": "bold $foreground", "●": "$primary", "○": "$primary", LINE: "$foreground 70%"}
+
+
+class CurveView(Widget):
+    """Draws marks at its own size; signs and colours have the same meaning."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id, classes="curve")
+        self.styles.max_height = HIGHEST
+        self._marks: Sequence[Mark] = ()
+        self._title = ""
+        self._span: tuple[float, float] | None = None
+
+    def show(self, marks: Sequence[Mark], title: str, span: tuple[float, float] | None = None) -> None:
+        """Draw `marks` under `title`; without marks, only the title. `span`: the ends of the horizontal axis, which
+        several curves may share."""
+        self._marks, self._title, self._span = marks, title, span
+        self.refresh()
+
+    def render(self) -> Content:
+        lines = plot(self._marks, self.size.width, self.size.height, self._title, self._span)
+        if self._marks and len(lines) == 1:  # the curve does not fit, and a title without it means nothing
+            return Content("")
+        return content([*(line((text, "bold")) for text in lines[:1]), *map(_styled, lines[1:])])
+
+
+def _styled(text: str) -> list[Span]:
+    spans: list[Span] = []
+    for character in text:
+        style = STYLES.get(character, "")
+        if spans and spans[-1][1] == style:
+            spans[-1] = (spans[-1][0] + character, style)
+        else:
+            spans.append((character, style))
+    return spans

@@ -24,17 +24,7 @@ from dflash_tui.application.hub.fitting import fit_check, machine
 from dflash_tui.application.hub.places import places
 from dflash_tui.application.new_file import typed_pair
 from dflash_tui.application.settings.presets import Profile
-from dflash_tui.chat.offered import Offered, typed
-from dflash_tui.chat.parts import ChatParts
-from dflash_tui.chat.profiles import attempt
-from dflash_tui.screens.get import GetScreen
-from dflash_tui.screens.page import Page
-from dflash_tui.screens.plan import PlanScreen
-from dflash_tui.terminal.key_order import is_text
-from dflash_tui.widgets.flash import Flash, reported
-from dflash_tui.widgets.key_line import KeyLine
-from dflash_tui.widgets.literal import OptionList, Static
-from dflash_tui.widgets.model_list import (
+from dflash_tui.chat.offered import (
     DEMO,
     FILE,
     PAIR,
@@ -43,8 +33,19 @@ from dflash_tui.widgets.model_list import (
     DraftField,
     ModelField,
     ModelList,
+    Offered,
     Paths,
+    typed,
 )
+from dflash_tui.chat.parts import ChatParts
+from dflash_tui.screens.get import GetScreen
+from dflash_tui.screens.page import Page
+from dflash_tui.screens.plan import PlanScreen
+from dflash_tui.terminal.key_order import is_text
+from dflash_tui.widgets.dialogs import ask_line
+from dflash_tui.widgets.flash import Flash, reported
+from dflash_tui.widgets.key_line import KeyLine
+from dflash_tui.widgets.literal import OptionList, Static
 
 FIRST = "Welcome. Which model should answer?"
 LOOK_S = 0.15
@@ -95,7 +96,7 @@ class ModelsScreen(Page):
         yield Flash()
 
     def on_mount(self) -> None:
-        self.chat.profiles.presets.read()
+        self.chat.state.presets.read()
         self.call_after_refresh(self._tell_problems)
         self._finding.start()
         self._draw()
@@ -193,7 +194,7 @@ class ModelsScreen(Page):
         if action == "back":
             return "Whole list" if self._field.value else "Demo pair" if self._first else label
         if action == "undo":
-            return label if self.chat.profiles.can_undo else ""
+            return label if self.chat.profiles.before else ""
         if action == "plan" and self._list.row.startswith(PROFILE) and not self._field.path:
             return label if self._list.row in self._finding.fits else ""  # no plan is computed for missing files
         return label
@@ -275,21 +276,24 @@ class ModelsScreen(Page):
         if (pair := self._now(self._list.row)) is not None:
             self.chat.profiles.ask_to_save(self, pair, self._profile, self._changed)
 
-    def _changed(self, message: str) -> None:
+    def _changed(self, message: str | Exception) -> None:
         """The profiles have changed, or could not be changed; `message` tells which."""
         self._draw()
         self.say(message)
 
     def action_rename(self) -> None:
         if (profile := self._profile) is not None:
-            self.chat.profiles.ask_to_rename(self, profile, self._changed)
+            rename, name = self.chat.profiles.rename, profile.name
+            ask_line(self.app, "A new name", name, lambda to: rename(name, to), self._changed)
 
     def action_delete(self) -> None:
         if (profile := self._profile) is not None:
-            attempt(lambda: self.chat.profiles.delete(profile.name), self._changed)
+            with reported(self._changed):
+                self._changed(self.chat.profiles.delete(profile.name))
 
     def action_undo(self) -> None:
-        attempt(self.chat.profiles.undo, self._changed)
+        with reported(self._changed):
+            self._changed(self.chat.profiles.undo())
 
     def action_back(self) -> None:
         """Esc: clear the field to show the whole list, then return to the chat; a first start takes the demo pair."""
@@ -302,7 +306,7 @@ class ModelsScreen(Page):
             self.chat.program.change_model(None, None, same=True)
 
     def _tell_problems(self) -> None:
-        if problems := [*self.chat.profiles.presets.problems, *self._catalogue.problems]:
+        if problems := [*self.chat.state.presets.problems, *self._catalogue.problems]:
             self.notify("\n".join(problems), title="Left out", severity="warning", timeout=10)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.message_pump import MessagePump
 from textual.screen import Screen
 
 from dflash_core.errors import DFlashError
@@ -19,13 +20,23 @@ from dflash_tui.application.new_file import new_path
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
-from dflash_tui.screens.passing import Passing
 from dflash_tui.settings.keys import bindings
 from dflash_tui.widgets.dialogs import ask_line
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.literal import DataTable
 
 NARROW, WIDE, TALL = 110, 160, 30  # below these columns, from these columns and rows on, a page has another layout
+
+
+class Passing(MessagePump):
+    """For a screen with callbacks after its drawing. Textual would run them while the next screen is shown."""
+
+    def call_after_refresh(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+        def while_here() -> object:
+            stack: Sequence[object] = self.app.screen_stack
+            return callback(*args, **kwargs) if self in stack else None
+
+        return super().call_after_refresh(while_here)
 
 
 class Page(Passing, Screen[None]):

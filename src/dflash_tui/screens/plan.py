@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,13 +13,14 @@ from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.worker import Worker
 
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
 from dflash_core.fits import MemoryEstimator, MemoryPlan, Setup, plan
 from dflash_core.memory import gib
 from dflash_tui.application import advice, fits
-from dflash_tui.application.background import Background
+from dflash_tui.application.background import aside
 from dflash_tui.application.hub.catalogue import Pair
 from dflash_tui.application.hub.fitting import estimator_of
 from dflash_tui.chat.parts import ChatParts
@@ -29,36 +31,6 @@ from dflash_tui.widgets.literal import Static
 COLOURS = ("$primary", "$secondary", "$success", "$foreground", "$primary 60%", "$secondary 60%", "$foreground 60%")
 NAME, SIZE, DETAIL, WIDTH = 14, 10, 36, 66
 FITS = "fits up to  "
-LOOK_S = 0.05
-
-
-class Planning(Background):
-    """Computes plans on a thread, which imports torch and reads headers. Only the newest request is planned.
-
-    `freed`: bytes that the current pair frees before another one is loaded.
-    """
-
-    def __init__(
-        self, make: Callable[[], MemoryEstimator], first: Callable[[MemoryEstimator], Setup], freed: int
-    ) -> None:
-        super().__init__("dflash-plan")
-        self._make, self._first, self._freed = make, first, freed
-        self._requested: Setup | None = None
-        self.estimator: MemoryEstimator | None = None
-        self.plan: MemoryPlan | None = None
-
-    def request(self, setup: Setup) -> None:
-        self._requested = setup
-        self.wake()
-
-    def work(self) -> None:
-        estimator = self.estimator = self._make()
-        available = estimator.available + self._freed
-        self.plan = plan(estimator, self._first(estimator), available)
-        while not self.stopping:
-            self.wait()
-            if self._requested is not None and not self.stopping:
-                self.plan = plan(estimator, self._requested, available)
 
 
 class PlanScreen(ModalScreen[bool]):
@@ -89,15 +61,13 @@ class PlanScreen(ModalScreen[bool]):
         super().__init__()
         self._chat, self._pair, self._unfetched = chat, (target, draft), unfetched
         request = chat.program.planned(target, draft, context, kv)
-        if unfetched is not None:
-            request = unfetched.planned(request)
-        self._planning = Planning(
-            make or (lambda: estimator_of(request)),
-            lambda estimator: request.setup(estimator, estimator.available + chat.program.releasable),
-            chat.program.releasable,
-        )
+        self._request = unfetched.planned(request) if unfetched is not None else request
+        self._make = make or (lambda: estimator_of(self._request))
+        self._freed = chat.program.releasable  # bytes that the present pair frees before another one is loaded
+        self._estimator: MemoryEstimator | None = None
         self._setup: Setup | None = None
-        self._shown: MemoryPlan | None = None
+        self._worker: Worker[None] | None = None
+        self._body, self._hints = Static("reading the headers", id="plan-body"), KeyHints(BACK)
 
     def compose(self) -> ComposeResult:
         target, _ = self._pair
@@ -105,42 +75,48 @@ class PlanScreen(ModalScreen[bool]):
         with Vertical(id="plan", classes="dialog"):
             yield Static(one_line(f"What {name} takes"), id="plan-title")
             with VerticalScroll(can_focus=False):
-                yield Static("reading the headers", id="plan-body")
-            yield KeyHints(BACK)
+                yield self._body
+            yield self._hints
 
     def on_mount(self) -> None:
-        self._planning.start()
-        self.set_interval(LOOK_S, self._look)
+        self._plan()
 
-    def on_unmount(self) -> None:
-        self._planning.stop()
+    def _plan(self) -> None:
+        if self._worker is None or self._worker.is_finished:
+            self._worker = self.run_worker(self._shown())
 
-    def _look(self) -> None:
-        planning, body = self._planning, self.query_one("#plan-body", Static)
-        if planning.over and (error := planning.error) is not None:
-            text = advice.in_app(error) if isinstance(error, DFlashError) else f"it cannot be planned: {error}"
-            body.update(one_line(text))
-        elif planning.plan is not None and planning.plan is not self._shown:
-            self._shown = planning.plan
-            self._setup = self._setup or self._shown.setup
+    async def _shown(self) -> None:
+        """Plan what was asked for last, and show it. On threads: torch is imported, and headers are read."""
+        planned: Setup | None = None
+        try:
+            if self._estimator is None:
+                made = await aside(self._make)
+                self._setup = await aside(partial(self._request.setup, made, made.available + self._freed))
+                self._estimator = made
+            estimator, available = self._estimator, self._estimator.available + self._freed
+            while self._setup is not None and self._setup is not planned:
+                planned = self._setup
+                self._body.update(drawn(await aside(partial(plan, estimator, planned, available)), self._freed))
+        except DFlashError as error:
+            self._body.update(one_line(advice.in_app(error)))
+        except Exception as error:
+            self._body.update(one_line(f"it cannot be planned: {error}"))
+        else:
             enter = "fetches it" if self._unfetched else "loads it"
-            self.query_one(KeyHints).tell(("← →", "context"), ("↑ ↓", "keys and values"), ("Enter", enter), BACK)
-            body.update(drawn(self._shown, self._chat.program.releasable))
+            self._hints.tell(("← →", "context"), ("↑ ↓", "keys and values"), ("Enter", enter), BACK)
 
     def action_context(self, by: int) -> None:
-        if (setup := self._setup) is not None and self._planning.estimator is not None:
+        if (setup := self._setup) is not None and self._estimator is not None:
             now = setup.context
-            others = (one for one in contexts(self._planning.estimator) if (one - now) * by > 0)
-            self._change(replace(setup, context=min(others, key=lambda one: abs(one - now), default=now)))
+            others = (one for one in contexts(self._estimator) if (one - now) * by > 0)
+            self._setup = replace(setup, context=min(others, key=lambda one: abs(one - now), default=now))
+            self._plan()
 
     def action_kind(self, by: int) -> None:
-        if (setup := self._setup) is not None and self._planning.estimator is not None:
-            kinds = list(dict.fromkeys((*self._planning.estimator.kv_types, setup.kv)))
-            self._change(replace(setup, kv=kinds[min(max(kinds.index(setup.kv) + by, 0), len(kinds) - 1)]))
-
-    def _change(self, setup: Setup) -> None:
-        self._setup = setup
-        self._planning.request(setup)
+        if (setup := self._setup) is not None and self._estimator is not None:
+            kinds = list(dict.fromkeys((*self._estimator.kv_types, setup.kv)))
+            self._setup = replace(setup, kv=kinds[min(max(kinds.index(setup.kv) + by, 0), len(kinds) - 1)])
+            self._plan()
 
     def action_load(self) -> None:
         if self._setup is not None:

@@ -73,6 +73,12 @@ class RequestsScreen(RowsScreen):
         no = ("preset", "keep", "tune") if self.chat.state.attached else () if self._listed else ("preset", "tune")
         return "" if action in no else super().hint(action, label)
 
+    @property
+    def _client(self) -> str:
+        """The program whose request is under the cursor; "" if it does not say its name."""
+        one = self._listed.get(self.rows.cursor_key or "")
+        return client_name(one.client) if one is not None else ""
+
     def _refused(self) -> bool:
         """Whether the model is on a server; then the user reads so."""
         if attached := self.chat.state.attached:
@@ -82,11 +88,9 @@ class RequestsScreen(RowsScreen):
     def action_preset(self) -> None:
         if self._refused():
             return
-        one = self._listed.get(self.rows.cursor_key or "")
-        client = client_name(one.client) if one is not None else ""
-        if one is None or not client:
+        if not (client := self._client):
             unnamed = "this program does not say its name, so it gets the parameters of the app"
-            self.say(NONE_YET if one is None else unnamed)
+            self.say(unnamed if self._listed else NONE_YET)
             return
         try:
             name = self.chat.serving.next_preset(client)
@@ -111,9 +115,7 @@ class RequestsScreen(RowsScreen):
     def action_tune(self) -> None:
         if self._refused():
             return
-        one = self._listed.get(self.rows.cursor_key or "")
-        client = client_name(one.client) if one is not None else ""
-        requests = self.chat.state.requests
+        client, requests = self._client, self.chat.state.requests
         prompts = (each.prompt for each in requests.newest_first if client_name(each.client) == client)
         found = [prompt for prompt in prompts if prompt is not None]
         if not requests.keeps_prompts:

@@ -20,8 +20,7 @@ from dflash_tui.chat.parts import ChatParts
 from dflash_tui.screens.page import Page
 from dflash_tui.text.bars import clip
 from dflash_tui.text.blocks import DOT, Block, content, dotted, line, wrapped
-from dflash_tui.text.step_text import LEGENDS, By, StepText, drawn_calibration
-from dflash_tui.text.tree_text import drawn, legend, rejection_line
+from dflash_tui.text.step_text import LEGENDS, By, StepText, drawn, drawn_calibration, legend, rejection_line
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.literal import Static

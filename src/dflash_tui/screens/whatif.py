@@ -20,11 +20,10 @@ from dflash_core.record import TurnRecord
 from dflash_tui.application import advice
 from dflash_tui.application.amounts import change, counted, percent
 from dflash_tui.application.background import Experiment
-from dflash_tui.screens.lab import LabScreen
+from dflash_tui.screens.lab import HIGHEST, CurveView, LabScreen
 from dflash_tui.screens.page import Rows
 from dflash_tui.text import lab as lab_text
-from dflash_tui.text.plot import LINE, Mark
-from dflash_tui.widgets.curve import HIGHEST, CurveView
+from dflash_tui.text.bars import LINE, Mark
 from dflash_tui.widgets.literal import DataTable, Static, row_key
 
 TURNS = 8  # step times come from this many of the newest turns

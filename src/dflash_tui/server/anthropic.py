@@ -10,12 +10,11 @@ import msgspec
 from dflash_core.events import PrefillEvent
 from dflash_core.knobs import Value
 from dflash_core.messages import Call, Message
-from dflash_tui.server.asked import Asked, Function, Request, ThinkingSwitch, at_least_one
+from dflash_tui.server.asked import Asked, Count, Function, Request, Stops, ThinkingSwitch
 from dflash_tui.server.parts import new_id, role_of, string_of, text_of
 from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.updates import Ended, Reading, Why
-from dflash_tui.server.usage import anthropic_counts, anthropic_usage
-from dflash_tui.server.writer import BlockWriter, Kind, event
+from dflash_tui.server.writer import BlockWriter, Kind, event, openai_usage
 
 STOP_REASONS: dict[Why, str] = {
     "end": "end_turn", "stop string": "stop_sequence", "length": "max_tokens",
@@ -27,7 +26,7 @@ BUDGET = "thinking.budget_tokens"
 
 class Thinks(msgspec.Struct):
     type: str
-    budget_tokens: int | None = None
+    budget_tokens: Count | None = None
 
 
 class OutputConfig(msgspec.Struct):
@@ -52,17 +51,17 @@ class CountRequest(Request, kw_only=True):
     """A request, or one whose prompt is to be counted."""
 
     messages: list[AnthropicMessage]
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     system: str | list[Any] | None = None
     tools: list[AnthropicTool] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: Thinks | None = None
     output_config: OutputConfig | None = None
     top_k: int | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: Stops | None = None
 
     def knobs(self) -> dict[str, Value | None]:
-        return super().knobs() | {"top_k": self.top_k, "thinking_budget": at_least_one(self.budget, BUDGET)}
+        return super().knobs() | {"top_k": self.top_k, "thinking_budget": self.budget}
 
     @property
     def budget(self) -> int | None:
@@ -71,7 +70,7 @@ class CountRequest(Request, kw_only=True):
 
 
 class MessagesRequest(CountRequest, kw_only=True):
-    max_tokens: int
+    max_tokens: Count
 
 
 def asked_of(request: CountRequest) -> Asked:
@@ -88,9 +87,8 @@ def asked_of(request: CountRequest) -> Asked:
     found = request.asked(
         functions=functions,
         choice=request.tool_choice,
-        limits={"max_tokens": request.max_tokens},
+        limits=(request.max_tokens,),
         stop=request.stop_sequences,
-        stop_place="stop_sequences",
         form=(config.format, "output_config.format"),
         effort=(config.effort, "output_config.effort"),
         thinking=_thinking(request.thinking),
@@ -171,7 +169,7 @@ class AnthropicWriter(BlockWriter):
         return self._event("ping")
 
     def begin(self, read: PrefillEvent | None) -> bytes:
-        usage = anthropic_counts(read.prompt_tokens, read.reused_tokens, 1) if read else anthropic_counts(0, 0, 0)
+        usage = _usage(read.prompt_tokens, read.reused_tokens, 1) if read else _usage(0, 0, 0)
         return self._event("message_start", message=self.answer | {"usage": usage}) + self._event("ping")
 
     def open(self, kind: Kind, name: str) -> bytes:
@@ -207,7 +205,10 @@ class AnthropicWriter(BlockWriter):
         if not self._content:
             found += self.open("text", "") + self._of_block("stop")
         stop = {"stop_reason": STOP_REASONS[ended.why], "stop_sequence": ended.stop_string or None}
-        figures = {"usage": anthropic_usage(ended), **self.figures(ended)}
+        usage = openai_usage(ended)
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        counts = _usage(usage["prompt_tokens"], cached, usage["completion_tokens"])
+        figures = {"usage": counts, **self.figures(ended)}
         self.answer |= {"content": self._content, **stop, **figures}
         return found + self._event("message_delta", delta=stop, **figures) + self._event("message_stop")
 
@@ -222,3 +223,11 @@ def _object(text: str) -> dict[str, Any]:
     except msgspec.DecodeError:
         found = None
     return found if isinstance(found, dict) else {"arguments": text}
+
+
+def _usage(prompt: int, cached: int, answer: int) -> dict[str, int]:
+    """What was reused is not part of the input."""
+    return {
+        "input_tokens": prompt - cached, "cache_creation_input_tokens": 0, "cache_read_input_tokens": cached,
+        "output_tokens": answer,
+    }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -25,7 +25,10 @@ EFFORT_WORDS = {
 SWITCHES = ("detail", "events", "special")
 GRAMMARS: tuple[Literal["regex", "choice", "lark"], ...] = ("regex", "choice", "lark")
 """Keys of `dflash` that are no knobs: switches, and grammars that the APIs have no field for."""
-MAX_STOPS, MAX_STOP = 16, 256
+Count = Annotated[int, msgspec.Meta(ge=1)]
+"""A limit of tokens."""
+Stop = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Stops = Annotated[list[Stop], msgspec.Meta(max_length=16)]
 Tool = TypeVar("Tool")
 
 
@@ -94,21 +97,19 @@ class Request(msgspec.Struct, kw_only=True):
         *,
         functions: Sequence[Function] = (),
         choice: str | Mapping[str, Any] | None = None,
-        limits: Mapping[str, int | None],
+        limits: Sequence[int | None],
         stop: str | Sequence[str] | None = None,
-        stop_place: str = "stop",
         form: tuple[Mapping[str, Any] | None, str] = (None, ""),
         effort: tuple[str | None, str] = (None, ""),
         thinking: ThinkingSwitch | None = None,
     ) -> Asked:
-        """What all APIs have in common, in the decoder's terms. `limits`: of tokens, by their places. `form`: what the
+        """What all APIs have in common, in the decoder's terms. `limits`: of tokens. `form`: what the
         answer's format must be; `effort`: the word for it; both with their places. `thinking` None: as the effort
         says. Raises RequestError."""
         changes, places = self._changes()
         grammar, place = grammar_of(*form, self.dflash or {})
         switch, level = effort_of(*effort)
         kind, tool = choice_of(choice)
-        checked = (at_least_one(value, name) for name, value in limits.items())
         return Asked(
             tools=tools_of(functions, tool if kind == "required" else None),
             choice=kind,
@@ -116,8 +117,8 @@ class Request(msgspec.Struct, kw_only=True):
             strict=any(one.strict for one in functions),
             changes=changes,
             places=places,
-            max_tokens=min((limit for limit in checked if limit is not None), default=None),
-            stops=stops_of(stop, stop_place),
+            max_tokens=min(filter(None, limits), default=None),
+            stops=(stop,) if isinstance(stop, str) else tuple(stop or ()),
             thinking=switch if thinking is None else thinking,
             effort=level,
             grammar=grammar,
@@ -142,24 +143,6 @@ class Request(msgspec.Struct, kw_only=True):
         if isinstance(seed := own.get("seed"), int) and seed < 0:
             del own["seed"]  # as with none: a random one
         return changes | own, {name: f"dflash.{name}" for name in changes.keys() - own.keys()}
-
-
-def stops_of(stop: str | Sequence[str] | None, place: str) -> tuple[str, ...]:
-    """Stop strings. Raises RequestError."""
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if len(stops) > MAX_STOPS:
-        raise invalid(f"{len(stops)} stop strings, expected {MAX_STOPS} at most", place)
-    for one in stops:
-        if not 1 <= len(one) <= MAX_STOP:
-            raise invalid(f"a stop string of {len(one)} characters, expected 1 to {MAX_STOP}", place)
-    return stops
-
-
-def at_least_one(value: int | None, place: str) -> int | None:
-    """A limit of tokens. Raises RequestError."""
-    if value is not None and value < 1:
-        raise invalid(f"{place} is {value}, expected a whole number from 1", place)
-    return value
 
 
 def by_name(tools: Iterable[tuple[str, Tool]]) -> dict[str, Tool]:

@@ -14,13 +14,12 @@ from dflash_core.knobs import Value
 from dflash_core.log_probs import MAX_TOP
 from dflash_core.messages import Call, Message, arguments_of
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking
-from dflash_tui.server.asked import Asked, Function, Request, ThinkingSwitch
+from dflash_tui.server.asked import Asked, Count, Function, Request, Stop, Stops, ThinkingSwitch
 from dflash_tui.server.drawn_tokens import listed
 from dflash_tui.server.parts import new_id, role_of, text_of
 from dflash_tui.server.request_error import invalid
 from dflash_tui.server.updates import Ended, Reading, Step, Why, text_thinking_calls
-from dflash_tui.server.usage import openai_usage, timings
-from dflash_tui.server.writer import Writer, event
+from dflash_tui.server.writer import Writer, event, openai_usage, timings
 
 FINISH: dict[Why, str] = {
     "end": "stop", "stop string": "stop", "length": "length", "context": "length", "calls": "tool_calls",
@@ -63,7 +62,7 @@ class Sampling(Request, kw_only=True):
     """Fields that chat completions and completions share."""
 
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     top_k: int | None = None
     min_p: float | None = None
     presence_penalty: float | None = None
@@ -72,7 +71,7 @@ class Sampling(Request, kw_only=True):
     repeat_penalty: float | None = None
     seed: int | None = None
     ignore_eos: bool | None = None
-    stop: str | list[str] | None = None
+    stop: Stop | Stops | None = None
     n: int | None = None
     logit_bias: dict[str, float] | None = None
     return_progress: bool | None = None
@@ -98,7 +97,7 @@ class Sampling(Request, kw_only=True):
 
 class ChatRequest(Sampling, kw_only=True):
     messages: list[ChatMessage]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Count | None = None
     tools: list[ChatTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -126,7 +125,7 @@ def asked_of(request: ChatRequest) -> Asked:
     found = request.asked(
         functions=_functions(request.tools),
         choice=request.tool_choice,
-        limits={"max_tokens": request.max_tokens, "max_completion_tokens": request.max_completion_tokens},
+        limits=(request.max_tokens, request.max_completion_tokens),
         stop=request.stop,
         form=(request.response_format, "response_format"),
         effort=(request.reasoning_effort, "reasoning_effort"),

@@ -30,7 +30,7 @@ def asked_of(request: CompletionRequest, tokenizer: Tokenizer, vocabulary: int) 
     if request.logprobs is not None and not 0 <= request.logprobs <= MAX_TOP:
         raise invalid(f"logprobs is {request.logprobs}, expected 0 to {MAX_TOP}", "logprobs")
     ids = _ids(request.prompt, tokenizer, vocabulary, special=request.switch("special"))
-    found = request.asked(limits={"max_tokens": request.max_tokens}, stop=request.stop, thinking="off")
+    found = request.asked(limits=(request.max_tokens,), stop=request.stop, thinking="off")
     return replace(found, ids=ids, log_probs=request.logprobs, timings=request.timings_per_token is True)
 
 

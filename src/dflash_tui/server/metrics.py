@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 
 from dflash_core.turn_stats import TurnReport
@@ -15,17 +15,22 @@ from dflash_tui.server.updates import Ended, Failed
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "dflash:"
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
-_COUNTERS: Mapping[str, str] = {
-    "spec_decode_num_drafts_total": "Steps that verified drafts.",
-    "spec_decode_num_draft_tokens_total": "Draft tokens that were verified, alternatives included.",
-    "spec_decode_num_accepted_tokens_total": "Draft tokens that the target agreed with.",
+_OF_ANSWERS: Mapping[str, tuple[str, Callable[[TurnReport], float]]] = {
+    "spec_decode_num_drafts_total": ("Steps that verified drafts.", lambda it: sum(it.stats.nodes[1:])),
+    "spec_decode_num_draft_tokens_total": (
+        "Draft tokens that were verified, alternatives included.", lambda it: it.stats.verified),
+    "spec_decode_num_accepted_tokens_total": (
+        "Draft tokens that the target agreed with.", lambda it: it.stats.accepted),
+    "prompt_tokens_total": ("Tokens of prompts.", lambda it: it.stats.prompt_tokens),
+    "prompt_tokens_cached_total": ("Tokens of prompts that were not read again.", lambda it: it.stats.reused_tokens),
+    "prompt_seconds_total": ("Time of reading prompts.", lambda it: it.stats.ttft_ms / 1e3),
+    "generation_tokens_total": ("Tokens of answers.", lambda it: len(it.tokens)),
+    "generation_seconds_total": ("Time of steps.", lambda it: it.stats.decode_s),
+}  # fmt: skip
+"""What each answer adds to a counter."""
+_COUNTERS: Mapping[str, str] = {name: help for name, (help, _) in _OF_ANSWERS.items()} | {
     "spec_decode_num_accepted_tokens_per_pos_total": "Steps whose accepted path reached a position of the draft.",
     "spec_decode_num_drafted_tokens_per_pos_total": "Steps that drafted a position.",
-    "prompt_tokens_total": "Tokens of prompts.",
-    "prompt_tokens_cached_total": "Tokens of prompts that were not read again.",
-    "prompt_seconds_total": "Time of reading prompts.",
-    "generation_tokens_total": "Tokens of answers.",
-    "generation_seconds_total": "Time of steps.",
     "requests_total": "Responses by path and status.",
     "request_success_total": "Answers by what ended them.",
     "requests_cancelled_total": "Answers whose client went away.",
@@ -92,18 +97,12 @@ class Metrics:
         stats, tokens = report.stats, len(report.tokens)
         if tokens > 1:
             self._took("inter_token_latency_seconds", stats.decode_s / (tokens - 1))
-        self._add("spec_decode_num_drafts_total", sum(stats.nodes[1:]))
-        self._add("spec_decode_num_draft_tokens_total", stats.verified)
-        self._add("spec_decode_num_accepted_tokens_total", stats.accepted)
+        for name, (_, value) in _OF_ANSWERS.items():
+            self._add(name, value(report))
         for at, (count, rate) in enumerate(zip(stats.drafted_by_depth, stats.accept_rate_by_depth)):
             place = f'{{position="{at}"}}'
             self._add("spec_decode_num_drafted_tokens_per_pos_total", count, place)
             self._add("spec_decode_num_accepted_tokens_per_pos_total", round(count * rate), place)
-        self._add("prompt_tokens_total", stats.prompt_tokens)
-        self._add("prompt_tokens_cached_total", stats.reused_tokens)
-        self._add("prompt_seconds_total", stats.ttft_ms / 1e3)
-        self._add("generation_tokens_total", tokens)
-        self._add("generation_seconds_total", stats.decode_s)
         for event in report.guards:
             self._add("guard_actions_total", 1, f'{{trigger="{event.trigger}"}}')
         self.acceptance_length = stats.acceptance_length

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 from dflash_core.constraints.base import Constraint
@@ -23,7 +24,7 @@ from dflash_core.text.prompt import Prompt, Prompting
 from dflash_core.text.tool_calls.forms import tool_grammar
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.job import Prepared
-from dflash_tui.server.normal import normalised
+from dflash_tui.server.parts import normalised
 from dflash_tui.server.request_error import busy, invalid, too_deep, too_long
 from dflash_tui.server.sampling import Defaults, knobs_of
 from dflash_tui.server.written import WrittenAnswers
@@ -70,7 +71,7 @@ class Preparer:
             prompt=prompt,
             knobs=knobs,
             form=form,
-            start=_starter(messages, self._names, self._engine),
+            start=partial(self._start, messages),
             answered=lambda message, ids: self._written.add(prompt.ids, len(messages), message, ids),
             constraint=self._constraint(asked, prompt, thinking=knobs.thinking),
             log_probs=LogProbs(asked.log_probs) if asked.log_probs is not None else None,
@@ -99,6 +100,14 @@ class Preparer:
         if not prompt.ids:
             raise invalid("the prompt is empty", "messages")
         return knobs, self._written.put_back(prompt, messages), messages
+
+    def _start(self, messages: tuple[Message, ...], prompt: Prompt, knobs: Knobs) -> Start:
+        """The beginning of a record."""
+        drafter = self._engine.session.capabilities
+        block, kind = (drafter.block, drafter.kind) if drafter else (0, "")
+        system = messages[0].content if messages and messages[0].role == "system" else ""
+        asked, created = messages[-1].content if messages else "", datetime.now(UTC).isoformat(timespec="milliseconds")
+        return Start(created, *self._names, system, asked, prompt.ids, knobs, block, kind, prompt.sinks)
 
     def _constraint(self, asked: Asked, prompt: Prompt, *, thinking: bool) -> Constraint | None:
         """What the answer must conform to: a format that the request names, or calls of its tools; not the reasoning.
@@ -133,24 +142,3 @@ class Preparer:
         channels = self.tokenizer.channels
         whole = form is not None and channels is not None and form.shown.issuperset(channels.tokens)
         return Grammar("lark", source, whole=whole)
-
-
-def _starter(messages: tuple[Message, ...], names: tuple[str, str], engine: Engine) -> Callable[[Prompt, Knobs], Start]:
-    """What makes the beginning of a record."""
-    drafter = engine.session.capabilities
-
-    def start(prompt: Prompt, knobs: Knobs) -> Start:
-        return Start(
-            created=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            target=names[0],
-            draft=names[1],
-            system=messages[0].content if messages and messages[0].role == "system" else "",
-            prompt=messages[-1].content if messages else "",
-            prompt_ids=prompt.ids,
-            knobs=knobs,
-            draft_block=drafter.block if drafter else 0,
-            draft_kind=drafter.kind if drafter else "",
-            sinks=prompt.sinks,
-        )
-
-    return start

@@ -25,12 +25,14 @@ TYPED = ("int", "float", "switch")
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """The knobs of a request that names none. `chosen`: those that the user has set, by --set, a profile or a file of
-    settings. `recommended`: for the model. `greedy`: temperature 0 where nothing is recommended."""
+    settings. `recommended`: for the model. `greedy`: temperature 0 where nothing is recommended. `preset`: the name of
+    the one that they are, of a client that has one."""
 
     knobs: Knobs = field(default_factory=Knobs)
     chosen: frozenset[str] = frozenset()
     recommended: Recommended = NOTHING
     greedy: bool = False
+    preset: str = ""
 
     def knobs_for(self, thinking: bool) -> Knobs:
         """The defaults of an answer with or without reasoning."""
@@ -39,19 +41,11 @@ class Defaults:
         return found.applied(self.knobs.replace(thinking=thinking, **guard), self.chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class ClientDefaults:
-    """The defaults of one client, and the preset that they are."""
-
-    preset: str
-    defaults: Defaults
-
-
 def of_clients(
     clients: Mapping[str, str], presets: Presets, recommended: Recommended, *, greedy: bool
-) -> tuple[Mapping[str, ClientDefaults], list[str]]:
+) -> tuple[Mapping[str, Defaults], list[str]]:
     """The defaults of clients, from the names of their presets; and a line for each preset that does not exist."""
-    found: dict[str, ClientDefaults] = {}
+    found: dict[str, Defaults] = {}
     problems: list[str] = []
     for client, name in clients.items():
         try:
@@ -59,8 +53,8 @@ def of_clients(
         except PresetError as error:
             problems.append(f"the client {client} has no preset: {error}")
             continue
-        defaults = Defaults(Knobs().replace(**changes), frozenset(changes), recommended, greedy=greedy)
-        found[client.lower()] = ClientDefaults(name, defaults)
+        knobs = Knobs().replace(**changes)
+        found[client.lower()] = Defaults(knobs, frozenset(changes), recommended, greedy=greedy, preset=name)
     return found, problems
 
 

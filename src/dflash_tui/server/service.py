@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from dflash_core.clean import encodable
 from dflash_core.engine import Engine
+from dflash_core.text.prompt import Prompt
 from dflash_tui.application.background import DecoderUse
 from dflash_tui.application.requests import Requests, client_name
 from dflash_tui.application.session import LoadRequest
@@ -22,7 +23,7 @@ from dflash_tui.server.job import Job
 from dflash_tui.server.metrics import Metrics
 from dflash_tui.server.prepare import Preparer
 from dflash_tui.server.request_error import RequestError
-from dflash_tui.server.sampling import ClientDefaults, Defaults
+from dflash_tui.server.sampling import Defaults
 from dflash_tui.server.settings import ServerSettings
 from dflash_tui.server.updates import text_thinking_calls
 from dflash_tui.server.worker import Worker
@@ -40,10 +41,10 @@ class Served:
     target: str
     draft: str
     defaults: Defaults
-    clients: Mapping[str, ClientDefaults] = field(default_factory=dict)
+    clients: Mapping[str, Defaults] = field(default_factory=dict)
 
 
-def served(request: LoadRequest, defaults: Defaults, clients: Mapping[str, ClientDefaults]) -> Served:
+def served(request: LoadRequest, defaults: Defaults, clients: Mapping[str, Defaults]) -> Served:
     """The names of a pair that was loaded."""
     target = encodable(request.target.stem) if request.target else "demo"
     draft = encodable(request.draft.name) if request.draft else "" if request.target else "demo drafter"
@@ -85,34 +86,33 @@ class Service:
         """The body of a request. Raises RequestError and ClientGoneError."""
         return decode(await read_body(http.scope, http.receive, self.settings.max_body), kind)
 
-    def retune(self, defaults: Defaults, clients: Mapping[str, ClientDefaults]) -> None:
+    def retune(self, defaults: Defaults, clients: Mapping[str, Defaults]) -> None:
         """Other defaults for the requests that follow."""
         self.served = replace(self.served, defaults=defaults, clients=clients)
 
-    def defaults_of(self, scope: Scope) -> ClientDefaults:
+    def defaults_of(self, scope: Scope) -> Defaults:
         """Those of the client that sends a request; without a preset the common ones."""
         served = self.served
         for name in (f"key-{scope.get('key', 0)}", client_name(scope["log"]["client"])):
             if name in served.clients:
                 return served.clients[name]
-        return ClientDefaults("", served.defaults)
+        return served.defaults
 
-    async def count(self, ask: Callable[[], Asked], http: HTTPRequest) -> int:
-        """Tokens of the prompt of a request. Raises RequestError."""
-        defaults = self.defaults_of(http.scope).defaults
-        return len((await self.preparer.on_thread(lambda: self.preparer.prompt(ask(), defaults))).ids)
+    async def prompt(self, ask: Callable[[], Asked], http: HTTPRequest) -> Prompt:
+        """The prompt of a request. Raises RequestError."""
+        defaults = self.defaults_of(http.scope)
+        return await self.preparer.on_thread(lambda: self.preparer.prompt(ask(), defaults))
 
     async def answer(
         self, request: Request, ask: Callable[[], Asked], writer: Writer, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Answer a request, which `ask` translates. Raises RequestError before the response has begun."""
         own = self.defaults_of(scope)
-        prepared = await self.preparer.on_thread(lambda: self.preparer.prepare(ask(), own.defaults))
+        prepared = await self.preparer.on_thread(lambda: self.preparer.prepare(ask(), own))
         client, path = scope["log"]["client"], scope["path"]
         served = self.requests.add(client, path, request.model or self.name, own.preset, prepared.prompt)
         scope["answer"], scope["log"]["model"] = served.number, served.model[:80]
-        key = scope.get("key", 0)
-        job = Job(prepared, served, self.requests, streamed=bool(request.stream), key=key)
+        job = Job(prepared, served, self.requests, streamed=bool(request.stream), key=scope.get("key", 0))
         try:
             await exchange(job, self.worker, writer, scope, receive, send)
         except RequestError as error:

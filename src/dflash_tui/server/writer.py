@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 import msgspec
 
 from dflash_core.events import PrefillEvent
 from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart, Part, Text, Thinking, merged
+from dflash_core.turn_stats import TurnStats
 from dflash_tui.server.asked import Request
 from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.updates import Ended, Reading, Step
-from dflash_tui.server.usage import figures
 
 Kind = Literal["thinking", "text", "call"]
 
@@ -68,7 +69,7 @@ class Writer:
 
     def figures(self, ended: Ended) -> dict[str, Any]:
         """What each dialect's answer ends with."""
-        return figures(ended, detail=self._detail)
+        return _figures(ended, detail=self._detail)
 
 
 class BlockWriter(Writer):
@@ -123,3 +124,65 @@ class BlockWriter(Writer):
     def close(self, kind: Kind, text: str) -> bytes:
         """The open block ends; `text`: all of it."""
         raise NotImplementedError
+
+
+def openai_usage(ended: Ended) -> dict[str, Any]:
+    """`usage` of chat completions and completions; all is 0 where there is no first token."""
+    stats, answer = (ended.report.stats, ended.tokens) if ended.report is not None else (None, 0)
+    prompt = stats.prompt_tokens if stats else 0
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": answer,
+        "total_tokens": prompt + answer,
+        "prompt_tokens_details": {"cached_tokens": stats.reused_tokens if stats else 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": min(stats.thinking.tokens, answer) if stats else 0,
+            "accepted_prediction_tokens": stats.accepted if stats else 0,
+            "rejected_prediction_tokens": stats.verified - stats.accepted if stats else 0,
+        },
+    }
+
+
+def timings(stats: TurnStats) -> dict[str, Any]:
+    """The figures under the names that local model servers use."""
+    found = dict[str, Any](stats.timings())
+    read, predicted = found["prompt_n"], found["predicted_n"] - 1
+    return found | {
+        "cache_n": stats.reused_tokens,
+        "prompt_per_token_ms": stats.ttft_ms / read if read else 0.0,
+        "predicted_per_token_ms": stats.decode_s * 1e3 / predicted if predicted else 0.0,
+        "draft_rounds": stats.steps,
+        "draft_kind": "+".join(one.kind for one in stats.drafters),
+    }
+
+
+def _figures(ended: Ended, *, detail: bool) -> dict[str, Any]:
+    """What each dialect's answer ends with. `timings`, and `dflash`: what ran, why it stopped, how well drafts were
+    accepted; `detail` has all figures."""
+    report, queue_ms = ended.report, round(ended.queue_ms, 2)
+    if report is None:
+        return {"dflash": {"stop": "cancelled", "notes": ended.notes, "queue_ms": queue_ms}}
+    stats = report.stats
+    found: dict[str, Any] = {
+        "seed": report.knobs.seed,
+        "mode": report.mode,
+        "reason": report.reason,
+        "stop": "stop string" if ended.why == "stop string" else report.stop,
+        "drafter": "+".join(one.kind for one in stats.drafters),
+        "kv": stats.kv,
+        "queue_ms": queue_ms,
+        "ttft_ms": round(ended.ttft_ms, 2),
+        "acceptance_length": round(stats.acceptance_length, 4),
+        "accept_rate_by_depth": [round(rate, 4) for rate in stats.accept_rate_by_depth],
+        "guards": [event.summary for event in report.guards],
+        "notes": [*ended.notes, *report.notes],
+    }
+    if detail:
+        found |= {
+            "drafted_by_depth": stats.drafted_by_depth,
+            "nodes_per_step": stats.nodes,
+            "lengths": stats.lengths,
+            "stage_ms": {name: round(ms, 4) for name, ms in asdict(stats.stage_ms).items()},
+            "knobs": report.knobs.to_dict(),
+        }
+    return {"dflash": found, "timings": timings(stats)}

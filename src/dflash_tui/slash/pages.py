@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.files import check_regular
+from dflash_core.knobs import SPECS
 from dflash_tui.application.attach import local
 from dflash_tui.application.attach.engines import usual_urls
 from dflash_tui.application.attach.server import AttachedServer
@@ -16,12 +18,39 @@ from dflash_tui.application.background import aside
 from dflash_tui.application.hub.catalogue import load_catalogue
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.server.settings import ServerSettings, keys_given
-from dflash_tui.slash.command import Slash, knob_words
 from dflash_tui.text.pages import KINDS
 from dflash_tui.widgets.flash import Note
 
 if TYPE_CHECKING:
     from dflash_tui.application.session import SessionLike
+
+
+def knob_words(host: ChatParts) -> Mapping[str, str]:
+    return {spec.name: spec.help for spec in SPECS}
+
+
+@dataclass(frozen=True, slots=True)
+class Slash:
+    """`run` gets the chat screen and the rest of the line with its case unchanged. If it raises DFlashError, it has
+    done nothing. `words`: the possible first arguments for the completer, and what each means ("": see `help`)."""
+
+    name: str
+    usage: str
+    help: str
+    run: Callable[[ChatParts, str], Awaitable[None]]
+    words: Callable[[ChatParts], Mapping[str, str]] = lambda host: {}
+
+
+def does(action: str) -> Callable[[ChatParts, str], Awaitable[None]]:
+    """A `run` that executes an action of the chat screen, written as in a key binding; it takes no argument."""
+
+    async def run(host: ChatParts, rest: str) -> None:
+        if rest:
+            raise DFlashError(f"expected no more words, found: {rest}")
+        await host.screen.run_action(action)
+
+    return run
+
 
 PORT = 8080
 PROFILE = "write /profile NAME, /profile save NAME, /profile rename NAME TO, /profile delete NAME or /profile undo"
@@ -128,7 +157,7 @@ async def _profile(host: ChatParts, rest: str) -> None:
 
 
 def _profile_words(host: ChatParts) -> Mapping[str, str]:
-    return {one.name: one.words for one in host.profiles.presets.profiles.values()} | {
+    return {one.name: one.words for one in host.state.presets.profiles.values()} | {
         "save": "keep what is loaded, with the present parameters", "rename": "another name",
         "delete": "take one out", "undo": "bring back what was deleted or replaced last",
     }  # fmt: skip

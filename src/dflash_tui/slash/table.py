@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, TYPES, checked
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.knobs import CONTEXT, SPEC, SPEC_FORMER, SPECS, described, parse_settings, spec_of
+from dflash_tui.application.mentions import Offer
 from dflash_tui.application.new_file import typed_pair
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.settings.keys import ACTIONS
-from dflash_tui.slash.command import Slash, does, knob_words
-from dflash_tui.slash.pages import CHATS, LAB, MODELS_AND_PROGRAMS
+from dflash_tui.slash.pages import CHATS, LAB, MODELS_AND_PROGRAMS, Slash, does, knob_words
 from dflash_tui.text.commands import COMMAND
-from dflash_tui.widgets.prompt import Completion
 
 
 async def run(text: str, host: ChatParts) -> None:
@@ -36,7 +35,7 @@ async def run(text: str, host: ChatParts) -> None:
     await SLASH[name].run(host, rest)
 
 
-def complete(text: str, host: ChatParts) -> list[Completion]:
+def complete(text: str, host: ChatParts) -> list[Offer]:
     """Completions of a command that is being typed; none for a message."""
     if not text.startswith("/") or text.startswith("//") or "\n" in text:
         return []
@@ -45,13 +44,13 @@ def complete(text: str, host: ChatParts) -> list[Completion]:
         known = [one for one in SLASH.values() if one.name not in host.state.refused]
         starts = [one for one in known if one.name.startswith(name.lower())]
         holds = [one for one in known if len(name) > 1 and name.lower() in one.name and one not in starts]
-        return [Completion(f"/{one.name} ", one.usage, one.help) for one in (*starts, *holds)]
+        return [Offer(f"/{one.name} ", one.usage, one.help) for one in (*starts, *holds)]
     command = SLASH.get(name.lower())
     if command is None or " " in rest or command.name in host.state.refused:
         return []
     words = command.words(host).items()
     found = [(word, about) for word, about in words if word.startswith(rest) and word != rest]
-    return [Completion(f"/{name} {word} ", word, about or command.help) for word, about in found]
+    return [Offer(f"/{name} {word} ", word, about or command.help) for word, about in found]
 
 
 async def _set(host: ChatParts, rest: str) -> None:
@@ -90,7 +89,7 @@ async def _preset(host: ChatParts, rest: str) -> None:
     elif len(words) == 2 and words[0] == "save":
         host.tuning.save(words[1])
     else:
-        names = ", ".join(f"{one.name} ({one.about})" if one.about else one.name for one in host.tuning.presets)
+        names = ", ".join(f"{one.name} ({one.about})" if one.about else one.name for one in host.state.presets)
         raise DFlashError(f"write /preset NAME or /preset save NAME; there are {names}")
 
 
@@ -185,7 +184,7 @@ SLASH: dict[str, Slash] = {
         Slash("set", "/set NAME VALUE", "set a parameter of the next turn", _set, knob_words),
         Slash(
             "preset", "/preset [save] NAME", "a whole setting by name; save keeps this one", _preset,
-            lambda host: {one.name: one.about for one in host.tuning.presets}
+            lambda host: {one.name: one.about for one in host.state.presets}
             | {"save": "keep the present parameters by a name"},
         ),
         *LAB,

@@ -1,7 +1,8 @@
-"""Copying: to the desktop's clipboard, to a buffer of tmux, to the terminal, to a file.
+"""What leaves the app for the desktop: copied texts and notifications.
 
-A terminal does not answer whether it took a text (OSC 52), and tmux drops that of programs by default. So the notice
-reports what is known, and where nothing is known the text is in a file as well.
+A text is copied to the desktop's clipboard, to a buffer of tmux, to the terminal, to a file. A terminal does not answer
+whether it took a text (OSC 52), and tmux drops that of programs by default. So the notice reports what is known, and
+where nothing is known the text is in a file as well.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from dflash_core.clean import clean
 from dflash_core.files import writing
 from dflash_tui.application.faults import at_home
 
@@ -81,3 +83,12 @@ def _runs(*command: str, text: str) -> bool:
         )  # fmt: skip
         return done.returncode == 0
     return False
+
+
+def desktop_notice(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The control sequence (OSC 9) that makes the terminal show a notification; tmux passes it on if allowed."""
+    sequence = f"\x1b]9;{clean(text)}\x07"
+    if "TMUX" in environment:
+        escaped = sequence.replace("\x1b", "\x1b\x1b")
+        return f"\x1bPtmux;{escaped}\x1b\\"
+    return sequence

@@ -1,16 +1,24 @@
-"""A lost terminal ends the program as SIGHUP does, even if no signal arrives: `make` and other parents do not pass it
-on, and a session without a controlling terminal gets none."""
+"""What ends the program from outside: signals while an app runs, and a lost terminal.
+
+A lost terminal ends the program as SIGHUP does, even if no signal arrives: `make` and other parents do not pass it on,
+and a session without a controlling terminal gets none.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import select
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from types import FrameType
+from typing import Any, Final
+
+from textual.drivers import linux_driver
+from textual.drivers._writer_thread import WriterThread
 
 END_S: Final = 2.5  # after a hangup the program has this long to end on its own
 TICK_S: Final = 1.0  # poll interval on systems that do not report a terminal's hangup
@@ -84,3 +92,65 @@ def _replace(descriptor: int) -> None:
             silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, descriptor)
         os.close(silent)
+
+
+ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+class EndSignals:
+    """A signal ends the app as Ctrl+Q does: the terminal is restored, nothing is lost."""
+
+    def __init__(self) -> None:
+        self._before: dict[signal.Signals, Any] = {}  # the handlers before the app started
+
+    def handle(self, leave: Callable[[int], None], save: Callable[[], object]) -> None:
+        """From now on a signal calls `leave` with the exit code in the app's loop, and `save` at once."""
+        if self._before:
+            return
+        loop = asyncio.get_running_loop()
+
+        def end(number: int, _frame: FrameType | None) -> None:
+            # One signal is enough; and if the terminal is closed, the app may wait for it for ever.
+            for one in ENDS:
+                signal.signal(one, signal.SIG_IGN)
+            end_later(128 + number)
+            loop.call_soon_threadsafe(leave, 128 + number)
+            save()
+
+        # Not the loop's own handlers: those do not run while the loop is blocked.
+        for number in ENDS:
+            self._before[number] = signal.signal(number, end)
+
+    def restore(self) -> None:
+        """The app has ended. If a signal ended it, later signals stay ignored: the exit has begun."""
+        for number, before in self._before.items():
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, before)
+
+
+class Writer(WriterThread):
+    """Keeps accepting text after writing fails. If its thread ended, the app would wait forever on the full queue."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except OSError:
+            hang_up()
+            while self._queue.get() is not None:
+                pass
+
+
+class TerminalDriver(linux_driver.LinuxDriver):
+    """Reads and draws as its base does, and reports a lost terminal as a hangup."""
+
+    def start_application_mode(self) -> None:
+        if (handle := getattr(self._app, "handle_signals", None)) is not None:
+            handle()  # from here on, the terminal must be restored at the end
+        linux_driver.WriterThread = Writer  # type: ignore[attr-defined]  # Textual has no option for it
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def run_input_thread(self) -> None:
+        try:
+            super().run_input_thread()
+        except OSError:
+            hang_up()

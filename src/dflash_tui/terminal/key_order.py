@@ -1,19 +1,28 @@
-"""Handles keys in the order in which they were pressed: a key that may move the focus is handled before the next one.
+"""Keys and pastes in the order in which they came, and as what they are.
 
 Textual sends a key to the widget that has the focus when the key arrives. If two keys come in one read, the second
-would go to the widget whose focus the first is about to move.
+would go to the widget whose focus the first is about to move. Here a key that may move the focus is handled first.
+
+To Textual's parser an escape inside a paste is a key: text of a coloured log would be lost, and a line end after it
+would send the message. A paste without marks is many keys to it, and spaces other than the common one, joiners and
+characters newer than Python's tables are keys that type nothing. Here all of these are pastes, which every field takes.
 """
 
 from __future__ import annotations
 
+import re
 import time
+import unicodedata
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
+from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.dom import DOMNode
 from textual.events import Key, Paste
+from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.screen import Screen
 from textual.widget import Widget
@@ -92,3 +101,129 @@ class KeyOrder:
         self._since = 0.0
         while self._waiting:
             self._app.post_message(self._waiting.popleft())
+
+
+BEGIN, END = "\x1b[200~", "\x1b[201~"
+_CODES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, the cursor
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
+    r"|[\x00\x1b]"
+)
+_TEXT = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*")  # with tabs and line ends
+_LINE_END = re.compile(r"[^\r\n][\r\n]")
+_NEXT_LINE = re.compile(r"[^\r\n][\r\n]+[^\r\n]")
+
+ESC = "\x1b"
+# After these two characters more may belong to the same key: the arrows, the function keys, the mouse.
+_LONGER = {ESC + "[", ESC + "O"}
+
+
+class PasteParser(XTermParser):
+    """Makes one event of each paste, without control sequences, even if it arrives in many pieces.
+
+    Alt+K is sent as Esc and k. Textual takes the two for one key only if a pause follows; if another key comes first,
+    it writes ^k. Here two such characters complete the key at once.
+
+    A terminal that does not mark pastes sends one as keys, many at once. A read of several characters with a line end
+    among them is collected until a pause or a single key: with text after a line end it is a paste, otherwise keys.
+    """
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__(debug)
+        self._paste: list[str] | None = None  # the part of a paste that has arrived
+        self._tail = ""  # after that, a possible start of the end marker
+        self._sequence = ""  # the part of a key that has arrived after Esc
+        self._burst = ""  # text without marks that came at once, which may go on
+        self._fed = False  # input has come since the last tick
+
+    def feed(self, data: str) -> Iterator[Message]:
+        """Events of `data`; "" ends the stream."""
+        self._fed = True
+        yield from map(_as_text, self._fed_with(data))
+
+    def tick(self) -> Iterator[Message]:
+        """Called after each read, and where none comes for 0.1 s."""
+        if not self._fed:
+            yield from self._end_burst()
+        self._fed = False
+        yield from map(_as_text, super().tick())
+
+    def _fed_with(self, data: str) -> Iterator[Message]:
+        if not data:
+            yield from self._end_burst()
+            yield from super().feed(data)
+        while data:
+            if self._paste is None:
+                typed, begin, data = data.partition(BEGIN)
+                yield from self._typed(typed)
+                if not begin:
+                    return
+                yield from self._end_burst()
+                self._paste = []
+            pasted, end, rest = (self._tail + data).partition(END)
+            if not end:
+                sure = max(len(pasted) - len(END) + 1, 0)
+                self._paste.append(pasted[:sure])
+                self._tail = pasted[sure:]
+                return
+            text = "".join([*self._paste, pasted])
+            self._paste, self._tail, data = None, "", rest
+            yield Paste(_CODES.sub("", text))
+
+    def _typed(self, text: str) -> Iterator[Message]:
+        """Events of input that is not marked as pasted."""
+        if self._timeout_time is None:
+            head = _TEXT.match(text)[0]  # type: ignore[index]  # it matches anything
+            if len(head) > 1 and (self._burst or _LINE_END.search(head)):
+                self._burst += head
+                text = text[len(head) :]
+        if text:
+            yield from self._end_burst()
+        at = 0
+        while at < len(text):
+            if self._timeout_time is None:  # outside of a sequence
+                escape = text.find(ESC, at)
+                end = len(text) if escape < 0 else escape + 1
+                yield from super().feed(text[at:end])
+                at, self._sequence = end, ESC
+                continue
+            if text[at] == ESC and len(self._sequence) == 2:
+                yield from self._pause()
+            yield from super().feed(text[at])
+            self._sequence = ESC if text[at] == ESC else self._sequence + text[at]
+            if len(self._sequence) == 2 and self._sequence not in _LONGER:
+                yield from self._pause()
+            at += 1
+
+    def _pause(self) -> Iterator[Message]:
+        """End an open sequence as a pause would."""
+        if self._timeout_time is not None:
+            self._timeout_time = 0.0
+            yield from super().tick()
+
+    def _end_burst(self) -> Iterator[Message]:
+        """Events of the text that came at once: nothing more follows."""
+        burst, self._burst = self._burst, ""
+        if _NEXT_LINE.search(burst):
+            yield Paste(burst)
+        elif burst:
+            yield from super().feed(burst)
+
+
+def _as_text(event: Message) -> Message:
+    """A typed character that Python does not call printable, as a paste: fields would ignore such a key."""
+    typed = event.character if isinstance(event, Key) else None
+    if typed is None or len(typed) != 1 or typed.isprintable() or unicodedata.category(typed) in ("Cc", "Cs"):
+        return event
+    return Paste(typed)
+
+
+def take_pastes() -> None:
+    """Patch Textual's drivers of real terminals to read with a PasteParser. The drivers have no option for it."""
+    for name in ("linux_driver", "win32"):
+        try:
+            driver = import_module(f"textual.drivers.{name}")
+        except ImportError:  # the driver of another platform
+            continue
+        if getattr(driver, "XTermParser", None) is XTermParser:
+            driver.XTermParser = PasteParser  # type: ignore[attr-defined]

@@ -12,8 +12,7 @@ from dflash_core.lab.results import ExperimentProgress, Result
 from dflash_core.lab.table import ArmRow, best, rows
 from dflash_core.lab.whatif import AutoTurn, Curve, Point
 from dflash_tui.application.amounts import change, counted, percent, seconds, speed
-from dflash_tui.text.bars import bar, meter
-from dflash_tui.text.plot import Mark
+from dflash_tui.text.bars import Mark, bar, meter
 
 SURE = {"measured": "", "interpolated": "~", "extrapolated": "≈"}
 HEADINGS = ("", "tok/s", "quartiles", "tok/step", "ms/step", "difference", "runs")

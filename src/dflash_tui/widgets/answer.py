@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.selection import Selection
 from textual.widget import MountError
 
 from dflash_core.clean import clean, marked
@@ -20,9 +20,9 @@ from dflash_tui.application.log import LOG
 from dflash_tui.text.blocks import DOT, dotted
 from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.fold import Foldable, FoldLine, Thinking
-from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.literal import ByWidth, Static
 from dflash_tui.widgets.markdown import Streamed
-from dflash_tui.widgets.mixins import ByWidth, Stack, StackedRows
+from dflash_tui.widgets.mixins import Stack, StackedRows
 
 _CLOSE = re.compile(r"(?:^|\n)[ \t]*</think>[ \t]*(?:\n|$)")
 _FENCE = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
@@ -42,25 +42,10 @@ def stray_close(text: str) -> tuple[str, str] | None:
     return before, text[found.end() :].lstrip("\n")
 
 
-class Flowed(ByWidth):
+def flowed(lines: Sequence[str], width: int) -> Content:
     """Lines of parts between dots, which are broken there."""
-
-    def __init__(self, lines: Sequence[str], style: str) -> None:
-        self._lines, self._style = lines, style
-
-    def at(self, width: int) -> Content:
-        broken = (part for line in self._lines for part in dotted(line.split(DOT), width))
-        return Content.styled(marked("\n".join(broken)), self._style)
-
-
-class Dotted(Static):
-    """Shows such lines, or any other text."""
-
-    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        shown = self.visual
-        if isinstance(shown, Flowed):
-            return selection.extract(shown.at(self.content_size.width).plain), "\n"
-        return super().get_selection(selection)
+    broken = (part for line in lines for part in dotted(line.split(DOT), width))
+    return Content.styled(marked("\n".join(broken)), "$foreground 70%")
 
 
 _STOPS = {
@@ -83,7 +68,7 @@ class Answer(Stack, Foldable):
         self.line = FoldLine()
         self.thinking = Thinking()
         self.body = Streamed()
-        self.footer = Dotted(classes="turn-footer")
+        self.footer = Static(classes="turn-footer")
         self.inside = StackedRows(self.thinking, self.body, self.footer, classes="answer-inside")
         self._summary = ""
         self._sibling = ""
@@ -188,8 +173,8 @@ class Answer(Stack, Foldable):
 
     def _show_footer(self) -> None:
         if self._summary:
-            parts = [self._summary, self._sibling]
-            self.footer.update(Flowed([DOT.join(filter(None, parts)), *self.compared], "$foreground 70%"))
+            first = DOT.join(filter(None, (self._summary, self._sibling)))
+            self.footer.update(ByWidth(partial(flowed, [first, *self.compared])))
 
 
 def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str) -> str:

@@ -11,6 +11,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.visual import VisualType
 from textual.widgets import Input
 
 from dflash_tui.settings.keys import retold
@@ -96,7 +97,7 @@ class TextScreen(ModalScreen[None]):
     BOX: ClassVar[str] = "text"
     BODY: ClassVar[str] = "text-body"
 
-    def __init__(self, title: str, text: str | Content = "") -> None:
+    def __init__(self, title: str, text: VisualType = "") -> None:
         super().__init__()
         self._title, self._text = title, text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -20,14 +20,6 @@ from dflash_tui.widgets.transcript import Transcript
 
 LAYOUTS = 5  # layouts that may pass until unfolded text has a size
 Place = tuple[Widget, tuple[Stretch, ...]]  # of one line each, from top to bottom
-
-
-@runtime_checkable
-class Celled(Protocol):
-    """A widget whose lines contain pieces of several texts side by side."""
-
-    def places(self, searched: str) -> list[tuple[Stretch, ...]]:
-        """The matches in these texts, with a stretch for each line, ordered by their beginnings."""
 
 
 class _Words(Input):
@@ -110,10 +102,10 @@ class FindBar(Horizontal):
         searched = self._field.value.strip()
         found: list[Place] = []
         for widget, text in _texts(self._transcript):
-            if isinstance(widget, Celled):
-                found += [(widget, parts) for parts in widget.places(searched)]
-            else:
-                found += [(widget, (one,)) for one in stretches(text, searched)]
+            # A table has pieces of several texts side by side in its lines.
+            places = getattr(widget, "places", None)
+            parts = [(one,) for one in stretches(text, searched)] if places is None else places(searched)
+            found += [(widget, part) for part in parts]
         return found
 
     def action_go(self, count: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from rich.cells import cell_len
 from textual.actions import parse
@@ -29,14 +28,6 @@ class Hint:
     @property
     def width(self) -> int:
         return cell_len(self.shown) + bool(self.shown) + cell_len(self.label)
-
-
-@runtime_checkable
-class Hinting(Protocol):
-    """A screen or widget where some keys have no effect at times. The keys stay bound; a notice gives the reason."""
-
-    def hint(self, action: str, label: str) -> str:
-        """The footer's label of an action now; "" if it would have no effect."""
 
 
 def fitting(hints: list[Hint], width: int) -> list[Hint]:
@@ -84,9 +75,9 @@ class KeyLine(Widget):
         for key, active in self.screen.active_bindings.items():
             binding = active.binding
             if binding.show and binding.action not in found and self._is_ours(binding.action):
-                label = binding.description
-                if isinstance(active.node, Hinting):
-                    label = active.node.hint(binding.action, label)
+                # "" where the key would have no effect now. It stays bound: a notice gives the reason.
+                hint = getattr(active.node, "hint", None)
+                label = hint(binding.action, binding.description) if hint is not None else binding.description
                 found[binding.action] = Hint(self.app.get_key_display(binding), label, key, active.enabled)
         return list(found.values())
 

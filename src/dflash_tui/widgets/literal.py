@@ -6,7 +6,8 @@ Textual's own read markup in whatever text they are given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from rich.segment import Segment
@@ -15,8 +16,13 @@ from textual import widgets
 from textual.color import Color
 from textual.content import Content
 from textual.coordinate import Coordinate
+from textual.css.styles import RulesMap
 from textual.filter import LineFilter
-from textual.visual import VisualType
+from textual.message import Message
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+from textual.visual import RenderOptions, Visual, VisualType
 from textual.widget import Widget
 from textual.widgets._option_list import OptionListContent
 from textual.widgets.option_list import Option
@@ -32,6 +38,33 @@ def literal(content: VisualType) -> VisualType:
         shown = marked(content.plain)
         return content if shown == content.plain else Content(shown, list(content.spans))
     return content
+
+
+class ByWidth(Visual):
+    """A text whose lines depend on the width that it is drawn in: `draw` makes them for a width in cells."""
+
+    def __init__(self, draw: Callable[[int], Content]) -> None:
+        self._draw, self._last = draw, (-1, Content(""))
+
+    def __str__(self) -> str:
+        return self._last[1].plain
+
+    def at(self, width: int) -> Content:
+        """All of it in `width` cells."""
+        if self._last[0] != width:
+            drawn = literal(self._draw(width))
+            assert isinstance(drawn, Content)
+            self._last = width, drawn
+        return self._last[1]
+
+    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:
+        return self.at(container_width).get_optimal_width(rules, container_width)
+
+    def get_height(self, rules: RulesMap, width: int) -> int:
+        return self.at(width).get_height(rules, width)
+
+    def render_strips(self, width: int, height: int | None, style: Style, options: RenderOptions) -> list[Strip]:
+        return self.at(width).render_strips(width, height, style, options)
 
 
 class Static(widgets.Static):
@@ -56,6 +89,12 @@ class Static(widgets.Static):
             self._forget_sizes()  # in another width, or when it is shown, it may need another height
         else:
             self.refresh(layout=True, repaint=False)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        shown = self.visual
+        if isinstance(shown, ByWidth):
+            return selection.extract(shown.at(self.content_size.width).plain), "\n"
+        return super().get_selection(selection)
 
     def _keeps_size(self) -> bool:
         """Whether a layout would place it as it stands now, or would not place it at all."""
@@ -102,6 +141,25 @@ class OptionList(widgets.OptionList):
 
     def __init__(self, *content: OptionListContent, id: str | None = None, compact: bool = False) -> None:
         super().__init__(*content, id=id, markup=False, compact=compact)
+
+    @property
+    def row(self) -> str:
+        """The id of the row under the cursor; "" where there is none."""
+        chosen = self.highlighted_option
+        return (chosen.id or "") if chosen is not None else ""
+
+    def show_rows(self, rows: Sequence[Option], first: str = "") -> None:
+        """Replace the rows; the cursor stays on its row if that still exists, else it goes to `first`, or to the first
+        that can be chosen."""
+        chosen, place = self.row or first, self.scroll_offset
+        self.clear_options()
+        self.add_options(rows)
+        ids = [row.id for row in rows]
+        at = ids.index(chosen) if chosen in ids else next((n for n, row in enumerate(rows) if not row.disabled), None)
+        self.highlighted = at
+        self.scroll_to(*place, animate=False)
+        if at is not None:
+            self.scroll_to_highlight()
 
     def add_options(self, new_options: Iterable[OptionListContent]) -> OptionList:
         super().add_options([_option(one) for one in new_options])
@@ -169,6 +227,14 @@ def row_key(event: widgets.DataTable.RowSelected | widgets.DataTable.RowHighligh
     """The key of the row of an event; None where the table has no row, for which Textual posts events too."""
     value: str | None = getattr(event.row_key, "value", None)
     return value
+
+
+@dataclass
+class Copy(Message):
+    """Copy `text`, and show where it went; `what` names it."""
+
+    text: str
+    what: str
 
 
 class ControlCodeFilter(LineFilter):

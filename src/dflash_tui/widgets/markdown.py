@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -17,13 +16,13 @@ from markdown_it.token import Token
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.events import Click
-from textual.message import Message
 from textual.widgets import Label, Markdown
 from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
 from dflash_core.clean import one_line
+from dflash_tui.application.amounts import counted
 from dflash_tui.widgets.items import ITEMS, BulletList, Items, ListPart, OrderedList, fold_lists
-from dflash_tui.widgets.literal import Caption, Static
+from dflash_tui.widgets.literal import Caption, Copy, Static
 from dflash_tui.widgets.mixins import Growing, Stack
 from dflash_tui.widgets.table import TABLE, Table, fold_tables
 
@@ -41,12 +40,6 @@ class Code(Growing, Label):
 
 class Fence(MarkdownFence):
     """A code block in parts of `PART` lines. The frame names the language; a click on it copies the code."""
-
-    @dataclass
-    class Copied(Message):
-        """The user copies this code."""
-
-        code: str
 
     growing = False
 
@@ -69,7 +62,7 @@ class Fence(MarkdownFence):
     def on_click(self, event: Click) -> None:
         if event.button == 1 and event.screen_y == self.region.y:  # on the head; on the text one selects
             event.stop()
-            self.post_message(self.Copied(self.code))
+            self.post_message(Copy(self.code, f"the code, {self.lines}"))
 
     def compose(self) -> ComposeResult:
         yield Caption(self._head, classes="fence-head")
@@ -80,6 +73,11 @@ class Fence(MarkdownFence):
     def _head(self) -> Content:
         language = one_line(self.lexer.split()[0] if self.lexer.strip() else "code")[:20]
         return Content.assemble((language, "bold"), "  click copies")
+
+    @property
+    def lines(self) -> str:
+        """How many, in words."""
+        return counted(self.code.count("\n") + 1, "line")
 
     @property
     def _parts(self) -> list[str]:

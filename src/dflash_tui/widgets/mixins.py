@@ -10,14 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from textual.containers import Vertical
-from textual.content import Content
-from textual.css.styles import RulesMap
 from textual.geometry import Region, Size
 from textual.layout import DockArrangeResult
 from textual.selection import Selection
 from textual.strip import Strip
-from textual.style import Style
-from textual.visual import RenderOptions, Visual, VisualType
+from textual.visual import Visual, VisualType
 from textual.widget import Widget
 
 from dflash_tui.widgets.literal import Static
@@ -51,23 +48,6 @@ class Stack(Blank):
 
 class StackedRows(Stack, Vertical):
     """Widgets one below the other."""
-
-
-class ByWidth(Visual):
-    """A text whose lines depend on the width that it is drawn in."""
-
-    def at(self, width: int) -> Content:
-        """All of it in `width` cells."""
-        raise NotImplementedError
-
-    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:
-        return self.at(container_width).get_optimal_width(rules, container_width)
-
-    def get_height(self, rules: RulesMap, width: int) -> int:
-        return self.at(width).get_height(rules, width)
-
-    def render_strips(self, width: int, height: int | None, style: Style, options: RenderOptions) -> list[Strip]:
-        return self.at(width).render_strips(width, height, style, options)
 
 
 class Growing(_Static):

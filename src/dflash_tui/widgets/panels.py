@@ -16,7 +16,7 @@ from dflash_core.events import StepEvent
 from dflash_core.memory import MemoryBreakdown, gib
 from dflash_tui.application.amounts import counted
 from dflash_tui.text.bars import bar, fit
-from dflash_tui.widgets.literal import Static
+from dflash_tui.widgets.literal import ByWidth, Static
 
 DIM = "$foreground 70%"
 MIN_WIDTH = 24  # cells for which texts are drawn in a narrower panel
@@ -62,29 +62,19 @@ class Panel(Vertical):
 
 
 class TextPanel(Panel):
-    """A panel of one text, which is drawn again at another width. A layout follows only if the number of lines has
-    changed."""
+    """A panel of one text."""
 
     def __init__(self, name: str, empty: Content) -> None:
         super().__init__(name)
         self._empty, self._body = empty, Static(empty, id=f"{name}-body")
-        self._drawn: Callable[[int], Content] | None = None
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
             yield self._body
 
-    def on_resize(self) -> None:
-        # Without the margin before the scrollbar.
-        width = max(self.query_one(VerticalScroll).scrollable_content_region.width - 1, MIN_WIDTH)
-        before, content = self._body.visual, self._drawn(width) if self._drawn is not None else self._empty
-        same = isinstance(before, Content) and before.plain.count("\n") == content.plain.count("\n")
-        self._body.update(content, layout=not same)
-
     def draw_by(self, drawn: Callable[[int], Content] | None) -> None:
-        """Draw what `drawn` makes for a width in cells; None: there is nothing yet."""
-        self._drawn = drawn
-        self.on_resize()
+        """Show what `drawn` makes for a width in cells; None: there is nothing yet."""
+        self._body.update(ByWidth(lambda width: drawn(max(width, MIN_WIDTH))) if drawn is not None else self._empty)
 
 
 class TreePanel(TextPanel):
@@ -104,7 +94,7 @@ class TreePanel(TextPanel):
             self._heading.update(Content.styled("Tree", "bold"))
             self.draw_by((lambda width: Content.styled(missing, DIM)) if missing else None)
             return
-        from dflash_tui.text.tree_text import drawn  # with the first step
+        from dflash_tui.text.step_text import drawn  # with the first step
 
         nodes = len(event.tree.tokens) - 1
         note = f"  step {step} · {counted(nodes, 'node')} · {event.accepted_depth} accepted"

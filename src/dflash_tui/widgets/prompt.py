@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
@@ -18,6 +18,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from dflash_tui.application.conversations.history import History
+from dflash_tui.application.mentions import Offer
 from dflash_tui.application.pasted import Pasted
 from dflash_tui.settings.keys import actions_of
 from dflash_tui.text.commands import is_command
@@ -32,25 +33,17 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # except tabs and line 
 SHOWN = 6
 
 
-class Completion(NamedTuple):
-    """`text` is the whole prompt after the completion is taken."""
-
-    text: str
-    label: str
-    help: str = ""
-
-
 class Completions(Static):
     """Tab takes the marked completion, Up and Down mark another. Enter takes only one marked with Up or Down."""
 
     def __init__(self) -> None:
         super().__init__("", id="completions")
         self.display = False
-        self.rows: Sequence[Completion] = ()
+        self.rows: Sequence[Offer] = ()
         self.marked = 0
         self.moved = False  # the user has moved the mark
 
-    def show(self, rows: Sequence[Completion]) -> None:
+    def show(self, rows: Sequence[Offer]) -> None:
         if rows != self.rows:
             self.rows, self.marked, self.moved = rows, 0, False
             self.display = bool(rows)
@@ -61,7 +54,7 @@ class Completions(Static):
         self._draw()
 
     @property
-    def chosen(self) -> Completion | None:
+    def chosen(self) -> Offer | None:
         return self.rows[self.marked] if self.rows else None
 
     @property
@@ -74,7 +67,7 @@ class Completions(Static):
         parts: list[str | tuple[str, str]] = []
         for number, row in list(enumerate(self.rows))[first : first + SHOWN]:
             mark, style = ("▸", "bold") if number == self.marked else (" ", "")
-            parts += [(f"{mark} {row.label:<{width}}", style), (f"{row.help}\n", "$foreground 70%")]
+            parts += [(f"{mark} {row.label:<{width}}", style), (f"{row.about}\n", "$foreground 70%")]
         more = len(self.rows) - first - SHOWN
         parts.append((f"  {more} more" if more > 0 else "", "$foreground 70%"))
         self.update(Content.assemble(*parts).rstrip())

@@ -20,8 +20,9 @@ from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
 from dflash_tui.widgets.items import Part, Parted
+from dflash_tui.widgets.literal import ByWidth
 from dflash_tui.widgets.marks import Stretch, stretches
-from dflash_tui.widgets.mixins import ByWidth, Drawn
+from dflash_tui.widgets.mixins import Drawn
 
 TABLE = "table_lines"  # the kind of token that represents a table, or a part of one
 PART = 32  # rows of one part: what is parsed and drawn again when a table grows
@@ -121,25 +122,19 @@ class Grid(ByWidth):
     """What a table, or a part of one, looks like."""
 
     def __init__(self, rows: Sequence[Sequence[Content]], columns: Columns, *, head: bool, more: bool) -> None:
+        super().__init__(self._joined)
         self.rows, self.columns, self._head, self._more = rows, columns, head, more
-        self._lines = (-1, Content(""))  # by width
         self._cells: list[tuple[str, list[Stretch]]] = []  # texts, and the stretches of these lines that have them
 
     def __str__(self) -> str:
-        return self._drawn_last.plain
+        return (self._last[1] if self._last[0] >= 0 else self.at(self.columns.whole)).plain
 
-    @property
-    def _drawn_last(self) -> Content:
-        return self._lines[1] if self._lines[0] >= 0 else self.at(self.columns.whole)
-
-    def at(self, width: int) -> Content:
-        if self._lines[0] != width:
-            self._cells = []
-            self._lines = width, Content("\n").join(self._drawn(self.columns.within(width)))
-        return self._lines[1]
+    def _joined(self, width: int) -> Content:
+        self._cells = []
+        return Content("\n").join(self._drawn(self.columns.within(width)))
 
     def places(self, searched: str) -> list[tuple[Stretch, ...]]:
-        lines = self._drawn_last.plain.split("\n")
+        lines = str(self).split("\n")
         found = [
             parts
             for text, places in self._cells

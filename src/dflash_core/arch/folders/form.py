@@ -14,7 +14,7 @@ import numpy as np
 
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.folders.layouts import BIAS, Modules
-from dflash_core.formats.folders.parts import Computed, Part, Stack
+from dflash_core.formats.folders.parts import Part, computed, stack
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.quants import Float32
 from dflash_core.formats.weights import shown
@@ -130,7 +130,7 @@ def parts(form: Form, modules: Modules, values: Values, tied: bool | None) -> di
             found_experts = f"has {len(each):,} experts with numbers up to {max(each):,}"
             raise modules.file.damaged(bare, found_experts, "each number once")
         block, name = _named(bare, form.names, values)
-        found[f"{block}{name}.weight"] = Stack(tuple(modules.part(each[index]) for index in range(len(each))))
+        found[f"{block}{name}.weight"] = stack([modules.part(each[index]) for index in range(len(each))])
     return found
 
 
@@ -158,19 +158,19 @@ def _named(bare: str, names: Mapping[str, str], values: Values) -> tuple[str, st
     return "", GLOBAL.get(bare, bare)
 
 
-def computed(part: Part, modules: Modules, change: Callable[[Float32], Float32]) -> Part:
+def changed(part: Part, modules: Modules, change: Callable[[Float32], Float32]) -> Part:
     """A small tensor of floats after `change`, whose result has the same number of values."""
     stored = modules.file.tensors[part.name].shape
 
     def values() -> Float32:
         return change(modules.file.float32(part.name).reshape(stored))
 
-    return Computed(part.name, stored, values)
+    return computed(part.name, stored, values)
 
 
 def plus_one(part: Part, values: Values, modules: Modules) -> Part:
     """A norm whose weights are stored minus one."""
-    return computed(part, modules, lambda stored: stored + np.float32(1))
+    return changed(part, modules, lambda stored: stored + np.float32(1))
 
 
 def flat(part: Part, values: Values, modules: Modules) -> Part:
@@ -178,7 +178,7 @@ def flat(part: Part, values: Values, modules: Modules) -> Part:
     read, (rows, columns) = modules.file, part.shape
     if rows != 1:
         raise read.damaged(part.name, f"has {rows} rows", "one")
-    return Computed(part.name, (columns,), lambda: read.float32(part.name).reshape(-1))
+    return computed(part.name, (columns,), lambda: read.float32(part.name).reshape(-1))
 
 
 def refused(keys: Settings, name: str, expected: str) -> UnsupportedError:

@@ -22,7 +22,7 @@ from dflash_core.arch.gemma import BLOCKS_OF_27B, PERIOD, WINDOW_ROPE_BASE
 from dflash_core.arch.rope import SCALING
 from dflash_core.errors import FormatError
 from dflash_core.formats.folders.layouts import Modules
-from dflash_core.formats.folders.parts import Computed, Part
+from dflash_core.formats.folders.parts import Part, computed
 from dflash_core.formats.metadata import Settings
 
 GELU = ("gelu_pytorch_tanh",)
@@ -182,7 +182,7 @@ def _proportional(keys: Settings, head_dim: int) -> tuple[float, tuple[float, ..
 
 def _ordering(modules: Modules, module: str) -> Mapping[str, Part]:
     count = modules.file.tensors[module].n_elements
-    found = Computed(module, (count,), lambda: modules.file.int64(module).astype(np.float32))
+    found = computed(module, (count,), lambda: modules.file.int64(module).astype(np.float32))
     return {"masked_embd_ordering": found}
 
 

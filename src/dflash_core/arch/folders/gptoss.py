@@ -10,8 +10,8 @@ from dflash_core.arch.folders.form import ATTENTION, Form, Maker, Values, refuse
 from dflash_core.arch.folders.settings import check_activation, common, sliding, whole_rotary
 from dflash_core.arch.kinds import CLAMP, CLAMP_ALPHA
 from dflash_core.formats.folders.layouts import Modules
-from dflash_core.formats.folders.parts import Computed, Part
-from dflash_core.formats.folders.stacks import Mxfp4Experts, TurnedExperts
+from dflash_core.formats.folders.parts import Part, computed
+from dflash_core.formats.folders.stacks import mxfp4_experts, turned_experts
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.quants import FLOATS
 
@@ -42,7 +42,7 @@ def _packed(modules: Modules, module: str) -> Mapping[str, Part]:
     modules.check_type(module, "U8")
     name = module.removesuffix("_blocks")
     to = OF[name.rpartition(".")[2]]
-    return {f"{one}.weight": Mxfp4Experts(modules.file, name, at, len(to)) for at, one in enumerate(to)}
+    return {f"{one}.weight": mxfp4_experts(modules.file, name, at, len(to)) for at, one in enumerate(to)}
 
 
 def _floats(modules: Modules, module: str) -> Mapping[str, Part]:
@@ -50,7 +50,7 @@ def _floats(modules: Modules, module: str) -> Mapping[str, Part]:
     if len(info.shape) != 3 or info.shape[2] % len(to):
         raise modules.file.damaged(module, f"has shape {list(info.shape)}", "experts, inputs and outputs")
     modules.check_type(module, *FLOATS)
-    return {f"{one}.weight": TurnedExperts(modules.file, module, at, len(to)) for at, one in enumerate(to)}
+    return {f"{one}.weight": turned_experts(modules.file, module, at, len(to)) for at, one in enumerate(to)}
 
 
 def _biases(modules: Modules, module: str) -> Mapping[str, Part]:
@@ -61,7 +61,7 @@ def _biases(modules: Modules, module: str) -> Mapping[str, Part]:
 def _bias(modules: Modules, module: str, first: int, step: int) -> Part:
     modules.check_type(module, *FLOATS)
     experts, rows = modules.file.tensors[module].shape[0], modules.file.tensors[module].shape[-1]
-    return Computed(
+    return computed(
         module, (experts, rows // step),
         lambda: np.ascontiguousarray(modules.file.float32(module)[:, first::step]),
     )  # fmt: skip

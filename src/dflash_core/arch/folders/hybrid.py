@@ -18,14 +18,14 @@ from dflash_core.arch.folders.form import (
     Change,
     Form,
     Values,
-    computed,
+    changed,
     flat,
     plus_one,
     refused,
 )
 from dflash_core.arch.folders.settings import check_activation, common, experts, layer_kinds, mtp_blocks, rotary
 from dflash_core.formats.folders.layouts import Modules
-from dflash_core.formats.folders.parts import ColumnsInOrder, Computed, Part, RowsInOrder
+from dflash_core.formats.folders.parts import Part, columns_in_order, computed, rows_in_order
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.quants import Float32
 
@@ -106,7 +106,7 @@ def _rows(order_of: Callable[[Values], tuple[int, ...]]) -> Change:
     def change(part: Part, values: Values, modules: Modules) -> Part:
         order = order_of(values)
         _check(modules, part, "rows", part.shape[0], len(order))
-        return part if order == tuple(range(len(order))) else RowsInOrder(part, order)
+        return part if order == tuple(range(len(order))) else rows_in_order(part, order)
 
     return change
 
@@ -114,21 +114,21 @@ def _rows(order_of: Callable[[Values], tuple[int, ...]]) -> Change:
 def _out(part: Part, values: Values, modules: Modules) -> Part:
     heads = _heads(values)
     _check(modules, part, "inputs", part.shape[1], values["ssm.inner_size"])
-    return part if heads == tuple(range(len(heads))) else ColumnsInOrder(part, heads, _value_dim(values))
+    return part if heads == tuple(range(len(heads))) else columns_in_order(part, heads, _value_dim(values))
 
 
 def _convolution(part: Part, values: Values, modules: Modules) -> Part:
     """(channels, 1, taps) to (channels, taps), its channels in order."""
     (rows, taps), order = part.shape, _mixed(values)
     _check(modules, part, "rows", rows, len(order))
-    return Computed(part.name, (rows, taps), lambda: modules.file.float32(part.name).reshape(rows, taps)[list(order)])
+    return computed(part.name, (rows, taps), lambda: modules.file.float32(part.name).reshape(rows, taps)[list(order)])
 
 
 def _of_heads(change: Callable[[Float32], Float32]) -> Change:
     def made(part: Part, values: Values, modules: Modules) -> Part:
         heads = list(_heads(values))
         _check(modules, part, "numbers", part.shape[1], len(heads))
-        return computed(part, modules, lambda stored: change(stored[heads]))
+        return changed(part, modules, lambda stored: change(stored[heads]))
 
     return made
 

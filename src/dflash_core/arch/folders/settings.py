@@ -13,7 +13,7 @@ from dflash_core.arch.kinds import ROPE_FACTORS
 from dflash_core.arch.rope import SCALING, Linear, Llama3, Yarn, json_scaling
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.folders.layouts import Modules
-from dflash_core.formats.folders.parts import Computed, Part
+from dflash_core.formats.folders.parts import Part, computed
 from dflash_core.formats.metadata import MAX_EPS, Settings
 from dflash_core.formats.quants import Float32
 
@@ -143,7 +143,7 @@ def frequency_divisors(values: Values) -> dict[str, Part]:
             return (1 / np.array(found.shares(pairs, base))).astype(np.float32)
         return np.array(found, np.float32)
 
-    return {ROPE_FACTORS: Computed(ROPE_FACTORS, (pairs,), divisors)}
+    return {ROPE_FACTORS: computed(ROPE_FACTORS, (pairs,), divisors)}
 
 
 def experts(keys: Settings, shared: bool = False) -> Values:

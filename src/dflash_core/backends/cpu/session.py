@@ -71,6 +71,9 @@ class CpuSession:
     def max_drafted(self) -> int:
         return MAX_NODES
 
+    def in_chunks(self, count: int) -> bool:
+        return False
+
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         h = self._run(tokens, range(-1, len(tokens) - 1))

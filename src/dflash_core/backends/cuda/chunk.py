@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 
 from dflash_core.attention_window import EVERYTHING, AttentionWindow
+from dflash_core.backends.cuda.kv import slot_runs
 from dflash_core.backends.cuda.launch import At, Device
 from dflash_core.backends.cuda.products import WEIGHT_BYTES, Arena, Ops, Products, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, ROWS, blocks_of, groups_of
-from dflash_core.backends.cuda.rings import slot_runs
 from dflash_core.cache_types import F16, CachePair
 
 MAX_FILLS = 256  # of a View: runs of what it shows, and of a ring that wraps

@@ -12,7 +12,7 @@ import numpy as np
 
 from dflash_core.backends.base import AnswerOptions
 from dflash_core.backends.cuda.launch import Run
-from dflash_core.backends.cuda.layers.draws import all_listed
+from dflash_core.backends.cuda.layers.head import all_listed
 from dflash_core.backends.cuda.sequence_passes import SequencePasses
 from dflash_core.backends.cuda.state import STEP_SLOTS
 from dflash_core.backends.cuda.step import CudaDecoder, Queued

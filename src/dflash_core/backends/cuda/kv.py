@@ -1,19 +1,24 @@
-"""The KV cache on a card.
+"""Rows by position on a card: the KV cache, and rings of the newest positions.
 
-Kernels access it through kernels/kv.cuh. Rows are written in their stored form at once, also for nodes of a tree, so a
-node has the same bytes before and after its commit.
+Kernels access the cache through kernels/kv.cuh. Rows are written in their stored form at once, also for nodes of a
+tree, so a node has the same bytes before and after its commit.
+
+In a ring position p is in slot p % slots. A ring has more slots than a row sees, so a sequence can be truncated by some
+positions without loss. Older rows have been overwritten and come from host memory: a checkpoint holds what a row after
+it sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import Argument, Launch
+from dflash_core.backends.cuda.launch import Argument, Launch, ceil_div
 from dflash_core.cache_types import CHUNK_BYTES, F16, CachePair
 from dflash_core.models.cache_rows import CODECS
 
@@ -31,7 +36,7 @@ def defines(kv: CachePair) -> dict[str, object]:
 
 class KVCache:
     """Rows of keys and of values, each of shape (layers, kv heads, slots, elements of a row) in its own type. `ring`:
-    position p is in slot p % slots (rings.py). `newest`: a ring of halves of `recent_slots` slots, where `kv` has a
+    position p is in slot p % slots. `newest`: a ring of halves of `recent_slots` slots, where `kv` has a
     recent window; keys in it are in the order of kernels/kv_f16.cuh."""
 
     def __init__(
@@ -118,3 +123,189 @@ class KVCache:
     def positions(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
         """Slots begin..end of all layers, in their stored form."""
         return self.k[:, :, begin:end], self.v[:, :, begin:end]
+
+
+TILE = 64  # a ring's slots are a multiple of this, the largest tile of attention
+
+# Allocates a tensor of a shape and a dtype in host memory.
+Empty = Callable[[Sequence[int], torch.dtype], Tensor]
+Tensors = tuple[Tensor, ...]
+
+
+def ring_slots(window: int, spare: int, positions: int) -> int:
+    """Slots of a layer whose rows see `window` positions (0: all), in a sequence of `positions` positions; a ring has
+    `spare` slots beyond the window."""
+    return min(TILE * ceil_div(window + spare, TILE), positions) if window else positions
+
+
+def slot_runs(begin: int, end: int, slots: int) -> Iterator[tuple[int, range]]:
+    """Positions begin..end as runs of adjacent slots: each run's offset from `begin`, and its slots."""
+    at = begin
+    while at < end:
+        first = at % slots
+        count = min(end - at, slots - first)
+        yield at - begin, range(first, first + count)
+        at += count
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Rows by position, in `tensors` of shape (heads, slots, row), such as keys and values. `window`: positions that a
+    row sees, including its own; 0 for all. `step`: the first of them is a multiple of this; rows with a step are always
+    a ring, since `CachePair.past` has them at all positions."""
+
+    tensors: tuple[Tensor, ...]
+    window: int
+    step: int = 1
+
+    @staticmethod
+    def of(kv: KVCache, window: int, step: int = 1) -> Layer:
+        """From a KV cache, with the heads of all its layers."""
+        return Layer((kv.k.flatten(0, 1), kv.v.flatten(0, 1)), window, step)
+
+    @property
+    def slots(self) -> int:
+        return self.tensors[0].shape[1]
+
+    def ring(self, positions: int) -> bool:
+        """Whether it is a ring in a sequence of so many positions."""
+        return self.step > 1 or self.slots < positions
+
+    def seen(self, length: int) -> int:
+        """The first position that a row after `length` positions may see."""
+        return max(0, length - self.window + 1) // self.step * self.step
+
+
+class SequenceState:
+    """A part of a sequence's state, as checkpoints and snapshots store it: tensors in host memory.
+
+    What is not overridden is for state that only grows: a rewind truncates it, so nothing else is to be done.
+    """
+
+    def like(self, length: int) -> Tensors:
+        """Tensors of the types and shapes of those that `checkpoint` gives after `length` positions."""
+        return ()
+
+    def checkpoint(self, length: int, empty: Empty) -> Tensors:
+        """Copies of what truncating to the committed `length` positions cannot restore, in host memory that `empty`
+        allocates; complete once the device is synchronized."""
+        return ()
+
+    def reaches(self, length: int, before: int) -> bool:
+        """Whether truncating a sequence of `before` positions to `length` restores all that a row there sees."""
+        return True
+
+    def restore(self, saved: Tensors | None, length: int = 0, before: int = 0) -> None:
+        """Go from `before` positions to a checkpoint `saved` at `length`, which may be later; without tensors where the
+        state `reaches` so far. None: to the empty state."""
+
+    def positions(self, begin: int, end: int) -> Tensors:
+        """State of the positions begin..end in its stored form."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostRows:
+    """Rows of positions begin..end of some layers, in host memory: tensors of shape (heads, positions, row)."""
+
+    begin: int
+    end: int
+    tensors: Tensors
+
+    def part(self, begin: int, end: int) -> HostRows:
+        """Only the rows of positions begin..end."""
+        rows = slice(begin - self.begin, end - self.begin)
+        return HostRows(begin, end, tuple(one[:, rows] for one in self.tensors))
+
+
+class Rings(SequenceState):
+    """The rows of layers, as rings or whole, and which positions the rings still have.
+
+    `ahead`: positions after the committed ones that a step may write. `positions`: length of the longest sequence,
+    `ahead` included. `slots`: slots of the smallest ring, 0 if every layer has all positions.
+    """
+
+    def __init__(self, layers: Sequence[Layer], ahead: int, positions: int) -> None:
+        self.ahead = ahead
+        self._rings = [layer for layer in layers if layer.ring(positions)]
+        self._whole = [layer for layer in layers if not layer.ring(positions)]
+        self.slots = min((layer.slots for layer in self._rings), default=0)
+        self._widest = max(layers, key=lambda layer: layer.window)
+        self._first = 0  # rings have no positions before this one
+
+    def oldest(self, length: int) -> int:
+        """The first position that rings still have after a step behind `length` committed positions."""
+        return max(self._first, length + self.ahead - self.slots)
+
+    def seen(self, length: int) -> int:
+        """The first position in a ring that a row after `length` positions may see."""
+        return self._widest.seen(length)
+
+    def undo(self, end: int) -> None:
+        """Rows of positions up to `end` were written, and are given up."""
+        self._first = max(self._first, end - self.slots)
+
+    def reaches(self, length: int, before: int) -> bool:
+        return not self._rings or self.oldest(before) <= self.seen(length)
+
+    def like(self, length: int) -> Tensors:
+        count = length - self.seen(length)
+        return tuple(tensor[:, :count] for layer in self._rings for tensor in layer.tensors)
+
+    def checkpoint(self, length: int, empty: Empty) -> Tensors:
+        """The rows in rings that a row after `length` positions sees."""
+        return copied(self._rings, self.seen(length), length, empty).tensors if self._rings else ()
+
+    def restore(self, saved: Tensors | None, length: int = 0, before: int = 0) -> None:
+        if saved is None:
+            self._first = 0
+        if saved is None or not self._rings:
+            return
+        rows = HostRows(self.seen(length), length, saved) if saved else None
+        if before < length:  # another sequence, in stream order
+            self._first = 0
+            if rows is not None:
+                put(self._rings, rows, wait=False)
+                self._first = rows.begin
+            return
+        self._first = oldest = self.oldest(before)
+        if rows is not None:
+            if rows.begin < min(oldest, length):
+                put(self._rings, rows.part(rows.begin, min(oldest, length)))
+            self._first = min(rows.begin, oldest)
+
+    def positions(self, begin: int, end: int) -> Tensors:
+        return tuple(tensor[:, begin:end] for layer in self._whole for tensor in layer.tensors)
+
+
+def copies(tensors: Sequence[Tensor], empty: Empty) -> Tensors:
+    """Copies in host memory that `empty` allocates, complete once the device is synchronized."""
+    return tuple(empty(one.shape, one.dtype).copy_(one, non_blocking=True) for one in tensors)
+
+
+def _plain(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty(tuple(shape), dtype=dtype)
+
+
+def copied(layers: Sequence[Layer], begin: int, end: int, empty: Empty = _plain) -> HostRows:
+    """Copies of the positions begin..end, complete once the device is synchronized, or at once in pageable memory."""
+    tensors = [tensor for layer in layers for tensor in layer.tensors]
+    rows = HostRows(begin, end, tuple(empty((one.shape[0], end - begin, one.shape[2]), one.dtype) for one in tensors))
+    for on_card, on_host in _parts(layers, rows):
+        on_host.copy_(on_card, non_blocking=True)
+    return rows
+
+
+def put(layers: Sequence[Layer], rows: HostRows, *, wait: bool = True) -> None:
+    """Copy rows back to where their positions are."""
+    for on_card, on_host in _parts(layers, rows):
+        on_card.copy_(on_host, non_blocking=not wait)
+
+
+def _parts(layers: Sequence[Layer], rows: HostRows) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows of layers and their place in `rows`, in pieces that are contiguous: torch then makes no copy on the card."""
+    tensors = [(layer, tensor) for layer in layers for tensor in layer.tensors]
+    for (layer, tensor), on_host in zip(tensors, rows.tensors, strict=True):
+        for place, slots in slot_runs(rows.begin, rows.end, layer.slots):
+            for head in range(len(tensor)):
+                yield tensor[head, slots.start : slots.stop], on_host[head, place : place + len(slots)]

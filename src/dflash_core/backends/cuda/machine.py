@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from dflash_core.backends.cuda.device import CudaDevice
-from dflash_core.backends.cuda.footprint import Footprint
-from dflash_core.backends.cuda.memory_estimator import context_bytes
+from dflash_core.backends.cuda.memory_estimator import Footprint
+from dflash_core.backends.cuda.meta import context_bytes
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_WIDTH
 from dflash_core.backends.cuda.timings import NEVER, chunks_from

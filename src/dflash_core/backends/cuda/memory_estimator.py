@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.cuda.footprint import Footprint
-from dflash_core.backends.cuda.sequence import CAPACITIES, DRAFTER_KV
-from dflash_core.backends.cuda.upload import ALIGNMENT, PACKED, stored_type
+from dflash_core.backends.cuda.activations import DEFAULT, Activations
+from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
+from dflash_core.backends.cuda.layers.embedding import TABLE, TOKENS
+from dflash_core.backends.cuda.library import WORKSPACE_BYTES
+from dflash_core.backends.cuda.meta import MetaDevice, Pieces, context_bytes, reserved
+from dflash_core.backends.cuda.plan import Card
+from dflash_core.backends.cuda.sequence import CAPACITIES, DRAFTER_KV, SequenceMemory
+from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import ALIGNMENT, PACKED, Upload, aligned, stored_type
 from dflash_core.cache_types import AUTO_PAIRS, CachePair
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
 from dflash_core.drafters.mtp import KIND as MTP
 from dflash_core.drafters.mtp import find_head, has_head
 from dflash_core.errors import UnsupportedError
+from dflash_core.expert_places import tensors_on_host
 from dflash_core.fits import (
     KV_TYPES,
     MIN_PREFILL_ROWS,
@@ -30,34 +38,101 @@ from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import Component, HostExperts, weights_detail
 
+# A card's bandwidth over that of its bus: nominally 1,008 and 32 GB/s of an RTX 4090, 3,350 and 64 GB/s of an H100. An
+# estimate, in use until passes were timed.
+BUS_COST = 40
 ORDER = ("target KV", "states", "scratch", DRAFTER_KV)  # the order in which a sequence's components are shown
 # Memory that is left free if no context is given: for the allocator's rounding, library caches and other programs.
 # MIN_SPARE is for the rounding only.
 SPARE, MIN_SPARE = 512 << 20, 64 << 20
 CHUNK_ROWS = tuple(PREFILL_ROWS >> halving for halving in range((PREFILL_ROWS // MIN_PREFILL_ROWS).bit_length()))
-# The driver's memory for a context, kernels and libraries: 716.8 MiB were measured on 132 multiprocessors, and most of
-# it is proportional to their number.
-CONTEXT_PER_PROCESSOR = 5_700_000
 HOST_SHARE = 0.75  # of free main memory that experts may take where fewer layers would do: other programs cannot use it
 CACHE_ROUNDING = 3 * ALIGNMENT  # bytes, per layer, by which slots for experts may be larger than the experts
 
 
-def context_bytes(processors: int) -> int:
-    """Bytes that a process uses on a card in addition to its tensors."""
-    return processors * CONTEXT_PER_PROCESSOR
+class Footprint:
+    """The memory of a target on a card, and of its drafter after `add_draft`. Raises UnsupportedError for tensor types
+    without a kernel, and for shapes that need more shared memory than the card has."""
+
+    def __init__(
+        self,
+        file: WeightFile,
+        spec: ModelSpec,
+        card: Card,
+        activations: Activations = DEFAULT,
+        *,
+        embedding_on_host: bool = False,
+        host_layers: int = 0,
+        cached: int = 0,
+    ) -> None:
+        """`host_layers`: how many of the last layers with experts have them in main memory; `cached`: how many experts
+        of each of these the card caches."""
+        self._device, self._activations = MetaDevice(card), activations
+        upload = Upload(file, pinned=tensors_on_host(spec, host_layers))
+        self.target = DeviceTarget(self._device, upload, spec, activations, embedding_on_host=embedding_on_host)
+        self.host_bytes, self.tokens_bytes = upload.host_bytes, _by_token(file)
+        for mixer in self.target.mixers:
+            mixer.check()
+        self._draft: OnDevice | None = None
+        for layer in self.target.experts:
+            layer.slots = cached * layer.on_host
+        self.host_experts = self.experts_on_host(host_layers, cached)
+        self.target_bytes, self.draft_bytes = upload.nbytes + self.host_experts.cached_bytes, 0
+
+    def experts_on_host(self, layers: int, cached: int = 0) -> HostExperts:
+        """The experts of the last `layers` layers that have any, of which the card caches `cached` each."""
+        moved = self.target.experts[len(self.target.experts) - layers :]
+        nbytes, in_slots = sum(one.routed_bytes for one in moved), sum(one.cached_bytes(cached) for one in moved)
+        return HostExperts(layers, nbytes, cached, in_slots)
+
+    def weights(self, *, on_host: bool, host_layers: int = 0, cached: int = 0) -> int:
+        """Bytes of the target's weights on the card, with the token embedding, and the experts of the last
+        `host_layers` layers that have any, in host memory or on the card; `cached` as of `experts_on_host`."""
+        own, other = self.host_experts, self.experts_on_host(host_layers, cached)
+        moved = own.bytes - other.bytes + other.cached_bytes - own.cached_bytes
+        return self.target_bytes + self.tokens_bytes * (bool(self.host_bytes) - on_host) + moved
+
+    def add_draft(self, file: WeightFile, config: DraftModel, requantise: str = "") -> None:
+        upload = Upload(file, requantise)
+        self._draft = on_device(config, upload, self.target, self._activations)
+        self.draft_bytes = upload.nbytes
+
+    def with_draft(self, file: WeightFile, config: DraftModel, requantise: str = "") -> Footprint:
+        """A copy for the same target with this drafter."""
+        other = copy.copy(self)
+        other.add_draft(file, config, requantise)
+        return other
+
+    def more_bytes(self, rows: int) -> float:
+        """Weight bytes that a pass of `rows` rows reads, divided by those that a pass of one row reads. Bytes of main
+        memory count BUS_COST times."""
+        read = (
+            self.target_bytes - self.target.idle_bytes(count) + BUS_COST * self.target.bus_bytes(count)
+            for count in (rows, 1)
+        )
+        return next(read) / next(read)
+
+    def sequence(self, setup: Setup, *, drafted: bool) -> tuple[Component, ...]:
+        """The memory of a sequence, with or without the drafter. What the allocator reserves beyond the other
+        components is scratch."""
+        kv, draft = CachePair.parse(setup.kv), self._draft if drafted else None
+        captured = draft.capabilities.captured_layers if draft else ()
+        with Pieces() as pieces:
+            memory = SequenceMemory(self.target, setup.context, captured, draft, kv, setup.rows, setup.nodes)
+        sizes, details = memory.nbytes, memory.details
+        scratch = reserved([*pieces.sizes, *([WORKSPACE_BYTES] if memory.chunk else [])]) - sum(sizes.values())
+        kinds = {name: kv.past if name == DRAFTER_KV else kv for name in sizes}  # a drafter has no halves
+        components = [
+            Component(name, size, details.get(name, f"{kinds[name]}, {setup.context:,} positions"))
+            for name, size in sizes.items()
+        ]
+        components.append(Component("scratch", scratch, f"a tree of {setup.nodes} nodes, logits, activations"))
+        return tuple(sorted(components, key=lambda one: ORDER.index(one.name)))
 
 
-def sequence_components(footprint: Footprint, drafted: bool, setup: Setup) -> tuple[Component, ...]:
-    """The memory of a sequence, with or without a drafter."""
-    kv = CachePair.parse(setup.kv)
-    need = footprint.sequence(setup.context, drafted=drafted, capacity=setup.nodes, kv=kv, rows=setup.rows)
-    kinds = {name: kv.past if name == DRAFTER_KV else kv for name in need.components}  # a drafter has no halves
-    scratch = Component("scratch", need.scratch, f"a tree of {setup.nodes} nodes, logits, activations")
-    components = [
-        Component(name, size, need.details.get(name, f"{kinds[name]}, {setup.context:,} positions"))
-        for name, size in need.components.items()
-    ]
-    return tuple(sorted((*components, scratch), key=lambda one: ORDER.index(one.name)))
+def _by_token(file: WeightFile) -> int:
+    """Bytes of the tensors of which a token needs a row."""
+    return sum(aligned(file.tensors[name].n_bytes) for name in (TOKENS, TABLE) if name in file.tensors)
 
 
 class CardMemoryEstimator:
@@ -99,7 +174,7 @@ class CardMemoryEstimator:
 
     def _has(self, kind: str) -> bool:
         try:
-            self._footprint.sequence(SMALLEST_CONTEXT, drafted=False, kv=CachePair.parse(kind))
+            self._footprint.sequence(Setup(SMALLEST_CONTEXT, kind), drafted=False)
         except UnsupportedError:
             return False
         return True
@@ -167,7 +242,7 @@ class CardMemoryEstimator:
         return self._sequence(replace(setup, embedding=ON_CARD, experts=0, cached=0))  # it does not depend on weights
 
     def _predict(self, setup: Setup) -> tuple[Component, ...]:
-        return sequence_components(self._of(setup), self._drafted(setup), setup)
+        return self._of(setup).sequence(setup, drafted=self._drafted(setup))
 
     def _drafted(self, setup: Setup) -> bool:
         return setup.drafted and self._draft is not None

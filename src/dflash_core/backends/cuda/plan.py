@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dflash_core.backends.cuda.activations import INT8, Rounding
-from dflash_core.backends.cuda.acts import F16_BLOCK, q8_read
+from dflash_core.backends.cuda.activations import F16_BLOCK, INT8, Rounding, q8_read
 from dflash_core.backends.cuda.repack import ROWS, TILE_TYPES, TileType, blocks_of, groups_of, packed_bytes, tile_type
 from dflash_core.backends.cuda.shares import (
     FEWER_WARPS,

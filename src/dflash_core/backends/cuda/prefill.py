@@ -109,7 +109,9 @@ class ChunkPass:
             raise
         state["length"] = length + n
         if self.drafter is not None:
+            self.state.push()
             self.drafter.update_cache(n)
+            state["draft_length"] = state["length"]
         return self.chunk.h[n - 1]
 
     def _layers(self, n: int, length: int, cancelled: Cancelled | None) -> None:

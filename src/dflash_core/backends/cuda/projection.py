@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,30 +55,15 @@ class Acts:
     f16: Tensor
 
 
-class AnyProjection(ABC):
+class AnyProjection:
     """A product with rows, as seen by the code that writes its input and reads its output.
 
     The result is f32 (split_k, rows of the pass, width): partial sums that the next kernel adds up in order.
     """
 
-    plan: Plan | ExpertPlan
-
-    @property
-    @abstractmethod
-    def columns(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def split_k(self) -> int: ...
-
-    @property
-    def width(self) -> int:
-        return self.plan.stride
-
-    @property
-    def forms(self) -> dict[str, object]:
-        """Defines of a kernel that writes its activations."""
-        return self.plan.forms
+    def __init__(self, plan: Plan | ExpertPlan, columns: int, split_k: int) -> None:
+        self.plan, self.columns, self.split_k, self.width = plan, columns, split_k, plan.stride
+        self.forms = plan.forms  # defines of a kernel that writes its activations
 
     def act_args(self, acts: Acts) -> tuple[Argument, Argument]:
         """The int8 and f16 activations as arguments; null for a form that the product does not read."""
@@ -100,19 +84,9 @@ class Projection(AnyProjection):
         self.matrices = tuple(matrices)
         shapes = tuple(Shape(matrix.type, matrix.rows) for matrix in matrices)
         self.product = Product(shapes, matrices[0].columns, rounding, split_k)
-        self.plan = plan(shapes, matrices[0].columns, device.card, rounding=rounding, split_k=split_k)
-
-    @property
-    def split_k(self) -> int:
-        return self.plan.split_k
-
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        return self.plan.offsets
-
-    @property
-    def columns(self) -> int:
-        return self.matrices[0].columns
+        found = plan(shapes, matrices[0].columns, device.card, rounding=rounding, split_k=split_k)
+        super().__init__(found, matrices[0].columns, found.split_k)
+        self.offsets = found.offsets
 
     def makes_own(self, rows: int) -> bool:
         """Whether a product of `rows` rows can compute its own activations, if there is a kernel for that."""

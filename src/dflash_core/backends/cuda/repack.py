@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda import pack_grids, packers
+from dflash_core.backends.cuda import packers
 from dflash_core.errors import Code, UnsupportedError
 from dflash_core.formats.quants import BY_NAME
 
@@ -108,13 +108,13 @@ TILE_TYPES: dict[str, TileType] = {
         TileType("IQ4_XS", 23, 2176, packers.pack_iq4_xs, plane_bits=2),
         TileType("MXFP4", 39, 2176, packers.pack_mxfp4),
         TileType("IQ3_S", 21, 1760, packers.pack_iq3_s, table=8192),
-        TileType("IQ3_XXS", 18, 1568, pack_grids.pack_iq3_xxs, table=8192),
+        TileType("IQ3_XXS", 18, 1568, packers.pack_iq3_xxs, table=8192),
         TileType("Q2_K", 10, 1344, packers.pack_q2_k, plane_bits=2),
-        TileType("IQ2_XXS", 16, 1056, pack_grids.pack_iq2_xxs, table=8192),
-        TileType("IQ2_XS", 17, 1184, pack_grids.pack_iq2_xs, table=8192),
-        TileType("IQ2_S", 22, 1312, pack_grids.pack_iq2_s, table=8192),
-        TileType("IQ1_S", 19, 800, pack_grids.pack_iq1_s, plane_bits=3, table=16384),
-        TileType("IQ1_M", 29, 896, pack_grids.pack_iq1_m, plane_bits=3, table=16384),
+        TileType("IQ2_XXS", 16, 1056, packers.pack_iq2_xxs, table=8192),
+        TileType("IQ2_XS", 17, 1184, packers.pack_iq2_xs, table=8192),
+        TileType("IQ2_S", 22, 1312, packers.pack_iq2_s, table=8192),
+        TileType("IQ1_S", 19, 800, packers.pack_iq1_s, plane_bits=3, table=16384),
+        TileType("IQ1_M", 29, 896, packers.pack_iq1_m, plane_bits=3, table=16384),
         TileType("TQ1_0", 34, 864, packers.pack_tq1_0),
         TileType("TQ2_0", 35, 1056, packers.pack_tq2_0),
         TileType("NVFP4", 40, 2320, packers.pack_nvfp4, half_activations=True),

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torch import Tensor
 
 from dflash_core.attention_window import EVERYTHING
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.checkpoints import Checkpoints
 from dflash_core.backends.cuda.drafters.base import OnDevice
 from dflash_core.backends.cuda.launch import At, Launch, Run
 from dflash_core.backends.cuda.layers.base import Pass
 from dflash_core.backends.cuda.layers.head import Head
-from dflash_core.backends.cuda.layers.norm import norm_launch
+from dflash_core.backends.cuda.layers.norm import Added, norm_launch
 from dflash_core.backends.cuda.prefill import ChunkPass
-from dflash_core.backends.cuda.sequence import SequenceMemory
+from dflash_core.backends.cuda.sequence import Checkpoints, SequenceMemory
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, width_for
-from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.cuda.target_pass import target_pass
+from dflash_core.backends.cuda.target_model import DeviceTarget, block_launches
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.base import Drafter
 from dflash_core.drafters.capabilities import Capabilities
@@ -116,10 +114,28 @@ class SequencePasses(ABC):
         norm = norm_launch(scope, target.output_norm, self.head.full)
         return [norm, *self.head.launches(memory.buffers.acts, 1)]
 
-    def pass_launches(self, width: int, node0: int, *, windowed: bool = False) -> list[Launch]:
-        """Launches of a target pass up to the head's activations."""
+    def pass_launches(self, rows: int, node0: int, *, windowed: bool = False) -> list[Launch]:
+        """A target pass of `rows` rows over nodes of the tree in the sequence's state, from node0 on: from the
+        embedding of the tokens to the head's activations."""
+        return list(self._pass(rows, node0, windowed))
+
+    def _pass(self, rows: int, node0: int, windowed: bool) -> Iterator[Launch]:
+        target, memory, state = self.target, self.memory, self.state
+        captured, window = memory.captured, memory.window if windowed else None
+        scope = Pass(state, memory.buffers, rows, node0, state.at("n"), target.spec.rms_eps, window, memory.given)
+        scale = target.spec.embedding_scale
+        yield target.embedding.launch(memory.buffers.h, state.at("token"), scope.count, rows, node0, scale=scale)
+        if target.per_layer is not None:
+            yield norm_launch(scope, None, target.per_layer.projection)
+            yield from target.per_layer.launches(scope)
+        before: Added | None = None
+        for index, block in enumerate(target.blk):
+            mixer = memory.mixers[block.group].layer(block.place)
+            # The first norm adds the previous layer's result: the sum is that layer's output, which may be captured.
+            before = yield from block_launches(block, mixer, scope, before, captured.at(index - 1), captured.width)
+        last = captured.at(len(target.blk) - 1)
         head = self.head.full
-        return list(target_pass(self.target, self.memory, width, node0, head, windowed=windowed))
+        yield norm_launch(scope, target.output_norm, head, added=before, captured=last, captured_width=captured.width)
 
     def _bound_pass(self, width: int, node0: int, *, windowed: bool) -> Run:
         """The same launches, bound once."""
@@ -181,11 +197,11 @@ class SequencePasses(ABC):
     def _flush_launches(self) -> list[Launch]:
         return [launch for memory in self.memory.mixers for launch in memory.flush(self.state)]
 
-    def launch(self, key: tuple[object, ...], launches: Callable[[], list[Launch]]) -> None:
+    def launch(self, key: tuple[object, ...], launches: Callable[[], Iterable[Launch]]) -> None:
         """Bind launches once per key, and run them."""
         self._once(key, launches)()
 
-    def _once(self, key: tuple[object, ...], launches: Callable[[], list[Launch]]) -> Run:
+    def _once(self, key: tuple[object, ...], launches: Callable[[], Iterable[Launch]]) -> Run:
         if key not in self._bound:
-            self._bound[key] = self.device.bind(launches())
+            self._bound[key] = self.device.bind([*launches()])
         return self._bound[key]

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.base import AnswerOptions, Checkpoint, Logits, PrefillCancelled, StepDecoder
-from dflash_core.backends.cuda.checkpoints import CudaCheckpoint
 from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder
+from dflash_core.backends.cuda.kv import copies
 from dflash_core.backends.cuda.prefill import MIN_ROWS, PartsAhead
-from dflash_core.backends.cuda.rings import copies
+from dflash_core.backends.cuda.sequence import CudaCheckpoint
 from dflash_core.backends.cuda.sequence_passes import CHUNK_WIDTHS, SequencePasses
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS
 from dflash_core.backends.cuda.step import CudaDecoder
@@ -46,10 +46,12 @@ class CudaSession(SequencePasses):
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] | None = None) -> Logits:
         self.device.host.pause()
+        read = self.prefill_chunk if self.in_chunks(len(tokens)) else self._prefill_passes
+        return read(tokens, cancelled)
+
+    def in_chunks(self, count: int) -> bool:
         shortest = MIN_ROWS if self.chunks_from is None else self.chunks_from
-        if self.chunk_pass is not None and len(tokens) >= shortest:
-            return self.prefill_chunk(tokens, cancelled)
-        return self._prefill_passes(tokens, cancelled)
+        return self.chunk_pass is not None and count >= shortest
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         with self.device.stream():

@@ -1,15 +1,17 @@
-"""The structs that kernels and host share: what the host writes to them, and what it makes of a finished step."""
+"""The structs that kernels and host share, read from the kernels' headers, their only source: what the host writes to
+them, and what it makes of a finished step."""
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from dflash_core.backends.cuda.headers import Headers
+from dflash_core import resources
 from dflash_core.backends.decoder import step_drafts
 from dflash_core.drafters.draw_noise import noise_share
 from dflash_core.events import NO_DRAFTS, Choice, EffectiveMode, StageTimes, StepEvent, StepTree, Stop, brings
@@ -17,6 +19,38 @@ from dflash_core.fits import ONE_PASS
 from dflash_core.knobs import Knobs
 from dflash_core.log_probs import Drawn
 from dflash_core.tree import Candidates
+
+_SCALARS: Mapping[str, type] = {"u64": np.uint64, "int": np.int32, "float": np.float32, "double": np.float64}
+_CONSTANTS = re.compile(r"constexpr int ([^;()]+);")
+_ENUM = re.compile(r"enum \w+ \{([^}]+)\}")
+_NUMBER = re.compile(r"(\w+) = (\d+)")
+_STRUCT = re.compile(r"struct(?: alignas\(\d+\))? (\w+) \{(.*?)\n\};", re.DOTALL)
+_FIELD = re.compile(r"(u64|int|float|double) ([^;()]+);")
+
+
+class Headers:
+    """The `constants` and `structs` of header files, by name. Structs are aligned records of numbers and arrays.
+
+    Raises DFlashError where an installation lacks the headers.
+    """
+
+    def __init__(self, *names: str) -> None:
+        folder = resources.kernels_dir()
+        text = re.sub(r"//.*", "", "".join((folder / name).read_text(encoding="utf-8") for name in names))
+        numbers = (*_CONSTANTS.findall(text), *_ENUM.findall(text))
+        self.constants = {name: int(value) for part in numbers for name, value in _NUMBER.findall(part)}
+        self.structs = {
+            name: np.dtype([self._field(kind, one) for kind, many in _FIELD.findall(body) for one in many.split(",")],
+                           align=True)
+            for name, body in _STRUCT.findall(text)
+        }  # fmt: skip
+
+    def _field(self, kind: str, declared: str) -> tuple[str, type, tuple[int, ...]]:
+        """A field of a struct, such as `candidate[MAX_DEPTH][MAX_WIDTH]`."""
+        sizes = re.findall(r"\[(\w+)\]", declared)
+        shape = tuple(int(size) if size.isdigit() else self.constants[size] for size in sizes)
+        return declared.partition("[")[0].strip(), _SCALARS[kind], shape
+
 
 HEADERS = Headers("state.cuh", "ring.cuh", "head.cuh", "draw.cuh", "pairs.cuh", "log_probs.cuh")
 MAX_NODES, MAX_DEPTH, MAX_WIDTH = (HEADERS.constants[name] for name in ("MAX_NODES", "MAX_DEPTH", "MAX_WIDTH"))

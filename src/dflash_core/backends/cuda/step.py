@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dflash_core.backends.base import AnswerOptions
 from dflash_core.backends.cuda.launch import Run
-from dflash_core.backends.cuda.layers.draws import MAX_LISTED
+from dflash_core.backends.cuda.layers.head import MAX_LISTED
 from dflash_core.backends.cuda.sequence_passes import SequencePasses
 from dflash_core.backends.cuda.state import (
     FIRST_KNOB,

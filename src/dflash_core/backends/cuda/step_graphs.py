@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.device_ngrams import BLOCKS, DEFINES
+from dflash_core.backends.cuda.device_state import BLOCKS, DEFINES
 from dflash_core.backends.cuda.launch import NO_INPUTS, NULL, WARP, Argument, Launch, PinnedMemory, Run, ceil_div
-from dflash_core.backends.cuda.layers.draws import Reported, all_listed
+from dflash_core.backends.cuda.layers.head import Reported, all_listed
 from dflash_core.backends.cuda.sequence_passes import SequencePasses
 from dflash_core.backends.cuda.state import (
     MAX_DEPTH,

@@ -16,9 +16,8 @@ from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
-from dflash_core.backends.cuda.footprint import Footprint
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, on_card, own_head
+from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, Footprint, on_card, own_head
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.backends.cuda.supported import check_supported

@@ -1,10 +1,10 @@
 """A target's weights on the device: layers of the kinds that its spec names, with their parts and norms in the order of
-`LayerSpec.residuals`."""
+`LayerSpec.residuals`; and the launches of one layer in a pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,15 +14,17 @@ from dflash_core.arch import kinds, spec
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT, Activations
 from dflash_core.backends.cuda.expert_cache import ExpertCache
-from dflash_core.backends.cuda.launch import Device
+from dflash_core.backends.cuda.launch import At, Device, Launch
+from dflash_core.backends.cuda.layers import base
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
-from dflash_core.backends.cuda.layers.base import FeedForward, MixerLayers, Upload
+from dflash_core.backends.cuda.layers.base import FeedForward, MixerLayers, Pass
 from dflash_core.backends.cuda.layers.delta_net import DeltaNetLayers
-from dflash_core.backends.cuda.layers.embedding import Embedding
+from dflash_core.backends.cuda.layers.embedding import Embedding, PerLayerInput, PerLayerInputs
 from dflash_core.backends.cuda.layers.experts import Experts
 from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
-from dflash_core.backends.cuda.layers.per_layer import PerLayerInput, PerLayerInputs
+from dflash_core.backends.cuda.layers.norm import Added, norm_launch
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
+from dflash_core.backends.cuda.upload import Upload
 
 # The class for each kind of feed-forward; called with (device, upload, prefix, spec, activations).
 FEED_FORWARDS: dict[type, Callable[[Device, Upload, str, Any, Activations], FeedForward]] = {
@@ -103,6 +105,43 @@ def residuals_of(
         last = found[-1]
         found[-1] = Residual(last.branches, last.post_norm, vector(spec.OUTPUT_SCALE))
     return tuple(found)
+
+
+def block_launches(
+    block: Block,
+    mixer: base.Branch,
+    scope: Pass,
+    before: Added | None,
+    captured: At | None = None,
+    captured_width: int = 0,
+) -> Generator[Launch, None, Added]:
+    """One layer: its parts and norms in the order of `LayerSpec.residuals`. Its first norm adds `before`, what the
+    layer before it has left. Returns what this one leaves.
+
+    `captured`: where the first norm also writes the sum, in rows of `captured_width`.
+    """
+    buffers = scope.buffers
+    for residual in block.residuals:
+        given: list[Added] = []
+        for branch in residual.branches:
+            part = branch.ffn or mixer
+            yield norm_launch(
+                scope, branch.norm, part.inputs, added=before, captured=captured, captured_width=captured_width,
+                normed=part.normed(buffers), normed_by=part.normed_by,
+            )  # fmt: skip
+            before = captured = None
+            own = replace(scope, buffers=buffers.aside) if given else scope
+            yield from part.launches(own)
+            given.append(Added(part.out.split_k, own.buffers.narrow, part.out_bias, branch.post_norm))
+        first, *others = given
+        if others:
+            (other,) = others
+            before = replace(first, norm=residual.post_norm, other=other, first_norm=first.norm, factor=residual.factor)
+        else:
+            norm = first.norm if residual.post_norm is None else residual.post_norm
+            before = replace(first, norm=norm, factor=residual.factor)
+    assert before is not None, "a layer without parts"
+    return before
 
 
 # The class for each kind of mixer; called with (device, spec, activations).

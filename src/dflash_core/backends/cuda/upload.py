@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.launch import Device, PinnedMemory
+from dflash_core.backends.cuda.launch import At, Device, HasAddress
 from dflash_core.backends.cuda.packers import set_factors
 from dflash_core.backends.cuda.projection import Matrix
 from dflash_core.backends.cuda.repack import ROWS, blocks_of, groups_of, repack, tile_type
@@ -35,25 +35,72 @@ def stored_type(kind: str, requantise: str = "") -> str:
     return requantise.upper() if requantise and kind in PACKED[requantise] else kind
 
 
-def checked_blocks(info: TensorInfo) -> TensorInfo:
-    """Refuse a tensor whose blocks are read as stored while it has a factor beside them. Raises UnsupportedError."""
-    if info.factors:
-        raise cpu_only(f"{info.name} as {info.type} with a factor of the whole tensor, which no embedding kernel reads")
-    return info
-
-
 def aligned(nbytes: int) -> int:
     """`nbytes` rounded up to ALIGNMENT, for tensors that share memory."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-class DeviceUpload:
-    """Implements `layers.base.Upload` for one file. `requantise`: see stored_type.
+class Upload:
+    """The tensors of a weight file, as layers ask for them. This class alone makes empty ones of their shapes, on the
+    device without memory; `DeviceUpload` fills them.
 
-    `nbytes`: bytes of all its tensors, as meta.MetaUpload counts them. The tensors are then contiguous, in the order of
-    the requests, so that scratch memory of repacking leaves no holes between them. `pinned`: names of matrices that
-    stay in host memory, where kernels read them.
+    `requantise`: see stored_type. `pinned`: names of matrices that stay in host memory, where kernels read them.
+    `nbytes`: bytes on the card of all tensors so far; `host_bytes`: of those that `on_host` gave. Raises
+    UnsupportedError for types without a kernel.
     """
+
+    def __init__(self, file: WeightFile, requantise: str = "", pinned: Collection[str] = ()) -> None:
+        self.file, self.requantise, self.pinned = file, requantise, pinned
+        self.nbytes = self.host_bytes = 0
+
+    def matrix(self, name: str) -> Matrix:
+        """As super-tiles."""
+        info = self.file.tensors[name]
+        rows, columns = info.n_elements // info.shape[-1], info.shape[-1]
+        kind = stored_type(info.type, self.requantise)
+        shape = (blocks_of(rows), groups_of(columns), tile_type(kind).bytes)
+        tiles, memory = self._pinned(shape) if name in self.pinned else (self._empty(shape, torch.uint8), None)
+        return Matrix(kind, rows, columns, tiles, memory)
+
+    def vector(self, name: str) -> Tensor:
+        """As f32, in torch order."""
+        return self._empty(self.file.tensors[name].shape, torch.float32)
+
+    def raw(self, name: str) -> tuple[str, Tensor]:
+        """Type and blocks as in the file, (rows, bytes per row)."""
+        info, shape = self._blocks(name)
+        return info.type, self._empty(shape, torch.uint8)
+
+    def on_host(self, name: str) -> tuple[str, HasAddress]:
+        """The same as `raw`, but in host memory that kernels can read."""
+        info, shape = self._blocks(name)
+        self.host_bytes += info.n_bytes
+        return info.type, self._pinned(shape)[1]
+
+    def _blocks(self, name: str) -> tuple[TensorInfo, tuple[int, int]]:
+        """A tensor whose blocks are read as stored, and their shape. Raises UnsupportedError where the tensor has a
+        factor beside them."""
+        info = self.file.tensors[name]
+        if info.factors:
+            raise cpu_only(
+                f"{info.name} as {info.type} with a factor of the whole tensor, which no embedding kernel reads"
+            )
+        rows = info.n_elements // info.shape[-1]
+        return info, (rows, info.n_bytes // rows)
+
+    def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        self.nbytes += aligned(math.prod(shape) * dtype.itemsize)
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    def _pinned(self, shape: tuple[int, ...]) -> tuple[Tensor, HasAddress]:
+        """Bytes of host memory, and the same as kernels get it."""
+        tensor = torch.empty(shape, dtype=torch.uint8, device="meta")
+        return tensor, At(tensor, 0)
+
+
+class DeviceUpload(Upload):
+    """Uploads one file. `nbytes`: bytes of all its tensors, as `Upload` counts them. The tensors are then contiguous,
+    in the order of the requests, so that scratch memory of repacking leaves no holes between them."""
 
     def __init__(
         self,
@@ -63,11 +110,11 @@ class DeviceUpload:
         nbytes: int = 0,
         pinned: Collection[str] = (),
     ) -> None:
-        self.device, self.file, self.requantise, self.pinned = device, file, requantise, pinned
+        super().__init__(file, requantise, pinned)
+        self.device = device
         on_card = device.torch_device.type == "cuda"
         self._stages = [torch.empty(STAGE_BYTES, dtype=torch.uint8, pin_memory=on_card) for _ in range(2)]
         self._arena = torch.empty(nbytes, dtype=torch.uint8, device=device.torch_device)
-        self._used = 0
         self._reader = ThreadPoolExecutor(1, "reader")
 
     def close(self) -> None:
@@ -77,46 +124,42 @@ class DeviceUpload:
 
     def vector(self, name: str) -> Tensor:
         values = torch.from_numpy(np.ascontiguousarray(self.file.float32(name)))
-        out = self._new(values.nbytes).view(torch.float32).view(values.shape)
-        return out.copy_(values)
+        return super().vector(name).copy_(values)
 
     def raw(self, name: str) -> tuple[str, Tensor]:
-        info = checked_blocks(self.file.tensors[name])
-        out = self._new(info.n_bytes).view(info.n_elements // info.shape[-1], -1)
+        kind, out = super().raw(name)
         for begin, part in self._parts(name, 1):
             out[begin : begin + len(part)] = part
-        return info.type, out
+        return kind, out
 
-    def on_host(self, name: str) -> tuple[str, PinnedMemory]:
-        info = checked_blocks(self.file.tensors[name])
-        rows = info.n_elements // info.shape[-1]
-        pinned = self.device.pinned((rows, info.n_bytes // rows), np.uint8)
+    def on_host(self, name: str) -> tuple[str, HasAddress]:
+        info, shape = self._blocks(name)
+        pinned = self.device.pinned(shape, np.uint8)
         self.file.raw(name, out=pinned.array)
         return info.type, pinned
 
     def matrix(self, name: str) -> Matrix:
-        info = self.file.tensors[name]
-        rows, columns = info.n_elements // info.shape[-1], info.shape[-1]
-        kind = stored_type(info.type, self.requantise)
-        form = tile_type(kind)
-        shape = (blocks_of(rows), groups_of(columns), form.bytes)
-        memory = self.device.pinned(shape, np.uint8) if name in self.pinned else None
-        tiles = self._new(math.prod(shape)).view(shape) if memory is None else torch.from_numpy(memory.array)
+        info, found = self.file.tensors[name], super().matrix(name)
         for begin, part in self._parts(name, ROWS):
             block = begin // ROWS
-            blocks = part if kind == info.type else QUANTISE[kind](_floats(part, info.type))
-            repack(blocks, kind, columns, out=tiles[block : block + blocks_of(len(part))])
+            blocks = part if found.type == info.type else QUANTISE[found.type](_floats(part, info.type))
+            repack(blocks, found.type, found.columns, out=found.tiles[block : block + blocks_of(len(part))])
         if info.factors:
-            set_factors(tiles, info.factors)
-        return Matrix(kind, rows, columns, tiles, memory)
+            set_factors(found.tiles, info.factors)
+        return found
 
-    def _new(self, nbytes: int) -> Tensor:
-        """A tensor (nbytes,) of uint8, in the shared memory if that has enough left."""
-        begin, end = self._used, self._used + aligned(nbytes)
+    def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """In the shared memory if that has enough left."""
+        size = math.prod(shape) * dtype.itemsize
+        begin, end = self.nbytes, self.nbytes + aligned(size)
         if end > len(self._arena):
-            return torch.empty(nbytes, dtype=torch.uint8, device=self.device.torch_device)
-        self._used = end
-        return self._arena[begin : begin + nbytes]
+            return torch.empty(shape, dtype=dtype, device=self.device.torch_device)
+        self.nbytes = end
+        return self._arena[begin : begin + size].view(dtype).view(shape)
+
+    def _pinned(self, shape: tuple[int, ...]) -> tuple[Tensor, HasAddress]:
+        memory = self.device.pinned(shape, np.uint8)
+        return torch.from_numpy(memory.array), memory
 
     def _parts(self, name: str, multiple: int) -> Iterator[tuple[int, Tensor]]:
         """Rows of a tensor on the device, in parts that fit the staging memory: each a multiple of `multiple` rows."""

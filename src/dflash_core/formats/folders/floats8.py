@@ -3,8 +3,6 @@ E4M3 scale per 16 inputs and a float per tensor. Layouts: published checkpoints 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -21,42 +19,28 @@ FOUR_BITS = 16
 """Columns that share a scale of NVFP4."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fp8(Part):
-    """NAME.weight (outputs, inputs) times NAME.weight_scale, one, one per output or one per block of 128 by 128 (also
-    called weight_scale_inv, which is multiplied too)."""
+def fp8(file: WeightFile, name: str, scale: str) -> Part:
+    """NAME.weight (outputs, inputs) times the tensor `scale`: one, one per output or one per block of 128 by 128.
+    Raises FormatError or UnsupportedError."""
+    weight, spans = name + ".weight", file.tensors[scale].shape
+    rows, columns = file.tensors[weight].shape
+    if columns % BLOCK:
+        raise file.unread(name, f"has {columns:,} inputs as FP8", f"a multiple of {BLOCK}", "the model's BF16 file")
+    of_blocks = (-(-rows // BLOCK), columns // BLOCK)
+    if spans not in ((1,), (rows,), (rows, 1), (1, 1), of_blocks):
+        expected = f"one scale, one for each of {rows:,} rows or one per block of {BLOCK} x {BLOCK}"
+        raise file.unread(scale, f"has shape {list(spans)}", expected)
 
-    file: WeightFile
-    name: str
-    scale: str
-    type: str = "F8_E4M3"
-
-    def __post_init__(self) -> None:
-        rows, columns = self.shape
-        if columns % BLOCK:
-            inputs = f"has {columns:,} inputs as FP8"
-            raise self.file.unread(self.name, inputs, f"a multiple of {BLOCK}", "the model's BF16 file")
-        found = self.file.tensors[self.scale].shape
-        if found not in ((1,), (rows,), (rows, 1), (1, 1), (-(-rows // BLOCK), columns // BLOCK)):
-            expected = f"one scale, one for each of {rows:,} rows or one per block of {BLOCK} x {BLOCK}"
-            raise self.file.unread(self.scale, f"has shape {list(found)}", expected)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        rows, columns = self.file.tensors[self.name + ".weight"].shape
-        return rows, columns
-
-    def read(self, begin: int, end: int) -> Bytes:
-        rows, columns = self.shape
-        codes = self.file.raw(self.name + ".weight", slice(begin, end))
-        _check_numbers(self.file, self.name + ".weight", codes)
-        scales = self.file.float32(self.scale)
+    def read(begin: int, end: int) -> Bytes:
+        codes = file.raw(weight, slice(begin, end))
+        _check_numbers(file, weight, codes)
+        scales = file.float32(scale)
         if scales.size == 1:
             spread = np.broadcast_to(scales.reshape(1, 1), (end - begin, columns // BLOCK))
-        elif scales.size == rows and scales.shape != (-(-rows // BLOCK), columns // BLOCK):
-            spread = np.broadcast_to(scales.reshape(-1, 1)[begin:end], (end - begin, columns // BLOCK))
-        else:
+        elif spans == of_blocks:
             spread = scales[np.arange(begin, end) // BLOCK]
+        else:
+            spread = np.broadcast_to(scales.reshape(-1, 1)[begin:end], (end - begin, columns // BLOCK))
         spread = np.ascontiguousarray(spread, np.float32)[..., None].view(np.uint8)
 
         def blocks(first: int, last: int) -> Bytes:
@@ -67,49 +51,32 @@ class Fp8(Part):
 
         return unpacked(blocks, end - begin)
 
+    return Part(name, "F8_E4M3", (rows, columns), read)
 
-@dataclass(frozen=True, slots=True)
-class Nvfp4(Part):
-    """E2M1 codes (outputs, inputs / 2), the even input in the low half of a byte; scales (outputs, inputs / 16); and
-    one number of the tensor, `whole`, which multiplies the matrix or, where `divides`, divides it."""
 
-    file: WeightFile
-    name: str
-    codes: str
-    scale: str
-    whole: str
-    divides: bool
-    type: str = "NVFP4"
+def nvfp4(file: WeightFile, name: str, codes: str, scale: str, whole: str, *, divides: bool) -> Part:
+    """E2M1 `codes` (outputs, inputs / 2), the even input in the low half of a byte; scales (outputs, inputs / 16); and
+    one number of the tensor, `whole`, which multiplies the matrix or, where `divides`, divides it. Raises
+    FormatError or UnsupportedError."""
+    rows, half = file.tensors[codes].shape
+    columns, info = 2 * half, file.tensors[scale]
+    if columns % 64:
+        raise file.unread(name, f"has {columns:,} inputs as NVFP4", "a multiple of 64", "the model's BF16 file")
+    of_scales = (rows, columns // FOUR_BITS)
+    if info.type != "F8_E4M3" or info.shape != of_scales or file.tensors[whole].n_elements != 1:
+        expected = f"F8_E4M3 {list(of_scales)} and one number for the tensor"
+        raise file.damaged(scale, f"is {info.type} {list(info.shape)}", expected)
+    stated = file.float32(whole).reshape(-1)[0]
+    factor = np.float32(1) / stated if divides and stated else stated
+    if not np.isfinite(factor) or not factor:
+        raise file.damaged(whole, f"is {stated}", "a number other than 0")
 
-    def __post_init__(self) -> None:
-        rows, half = self.file.tensors[self.codes].shape
-        columns, info, whole = 2 * half, self.file.tensors[self.scale], self.file.tensors[self.whole]
-        if columns % 64:
-            inputs = f"has {columns:,} inputs as NVFP4"
-            raise self.file.unread(self.name, inputs, "a multiple of 64", "the model's BF16 file")
-        if info.type != "F8_E4M3" or info.shape != (rows, columns // FOUR_BITS) or whole.n_elements != 1:
-            expected = f"F8_E4M3 {[rows, columns // FOUR_BITS]} and one number for the tensor"
-            raise self.file.damaged(self.scale, f"is {info.type} {list(info.shape)}", expected)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        rows, half = self.file.tensors[self.codes].shape
-        return rows, 2 * half
-
-    @property
-    def factors(self) -> tuple[float, ...]:
-        whole = self.file.float32(self.whole).reshape(-1)[0]
-        found = np.float32(1) / whole if self.divides and whole else whole
-        if not np.isfinite(found) or not found:
-            raise self.file.damaged(self.whole, f"is {whole}", "a number other than 0")
-        return () if found == 1 else (float(found),)
-
-    def read(self, begin: int, end: int) -> Bytes:
-        scales = self.file.raw(self.scale, slice(begin, end))
-        _check_numbers(self.file, self.scale, scales)
+    def read(begin: int, end: int) -> Bytes:
+        scales = file.raw(scale, slice(begin, end))
+        _check_numbers(file, scale, scales)
         if (scales & 0x80).any():
-            raise self.file.damaged(self.scale, "is negative", "scales of at least 0")
-        stored = self.file.raw(self.codes, slice(begin, end)).view("<u4").reshape(end - begin, -1, 2)
+            raise file.damaged(scale, "is negative", "scales of at least 0")
+        stored = file.raw(codes, slice(begin, end)).view("<u4").reshape(end - begin, -1, 2)
 
         def blocks(first: int, last: int) -> Bytes:
             # ggml's blocks of 64: four scales, then of each 16 inputs i and i + 8 in a byte.
@@ -119,6 +86,8 @@ class Nvfp4(Part):
             return found.reshape(last - first, -1)
 
         return unpacked(blocks, end - begin)
+
+    return Part(name, "NVFP4", (rows, columns), read, () if factor == 1 else (float(factor),))
 
 
 def halves_in_bytes(words: npt.NDArray[np.unsignedinteger]) -> Bytes:

@@ -24,14 +24,15 @@ GROUPS = (32, 64, 128)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Nibble n of a word has column 8 c + AWQ_ORDER[n]."""
 SCALE_TYPES = ("F16", "BF16")
+FIRST_INPUTS = 64
+"""Inputs whose order is read when a folder is opened: an order by activation shows there. A load reads the rest."""
 SYMMETRIC = 8
 """The zero of a matrix that stores none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Int4(Part):
-    """What the layouts share. Raises FormatError or UnsupportedError for scales and zeros that do not belong to their
-    codes, and for a size of groups that no type has.
+class Int4:
+    """What the layouts share.
 
     plus_one: whether the file stores zeros minus one. symmetric: whether all zeros are 8.
     """
@@ -47,7 +48,9 @@ class Int4(Part):
     by_row: ClassVar[bool] = False
     """Whether outputs are rows of the tensors, and not columns."""
 
-    def __post_init__(self) -> None:
+    def part(self) -> Part:
+        """Raises FormatError or UnsupportedError for scales and zeros that do not belong to their codes, and for a size
+        of groups that no type has."""
         file, tensors, (outputs, inputs) = self.file, self.file.tensors, self.shape
         scales, zeros = tensors[self.name + self.scales], tensors.get(self.name + self.zeros)
         if scales.type not in SCALE_TYPES:
@@ -66,6 +69,8 @@ class Int4(Part):
             expected_groups = f"groups of {', '.join(map(str, GROUPS))}"
             use = "a file with such groups, or the model's GGUF"
             raise file.unread(self.name, f"has {found} over {inputs:,} inputs", expected_groups, use)
+        kind = SYMMETRIC_TYPE if (self.symmetric or zeros is None) and size == 128 else f"INT4_{size}"
+        return Part(self.name, kind, self.shape, self.read)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -76,12 +81,6 @@ class Int4(Part):
     @property
     def _groups(self) -> int:
         return self.file.tensors[self.name + self.scales].shape[-1 if self.by_row else 0]
-
-    @property
-    def type(self) -> str:
-        size = self.shape[1] // self._groups
-        symmetric = self.symmetric or self.name + self.zeros not in self.file.tensors
-        return SYMMETRIC_TYPE if symmetric and size == 128 else f"INT4_{size}"
 
     def read(self, begin: int, end: int) -> Bytes:
         scales, zeros = self._of(self.scales, begin, end), np.full((1, 1), SYMMETRIC, np.uint8)
@@ -129,20 +128,23 @@ class Int4(Part):
 class Gptq(Int4):
     """NAME.qweight (inputs / 8, outputs), NAME.scales (groups, outputs), NAME.qzeros (groups, outputs / 8).
 
-    The first version of the format stores zeros minus one. symmetric: by what the folder says until `settled`.
+    The first version of the format stores zeros minus one. symmetric: by what the folder says until it is settled.
     """
 
     codes, scales, zeros = ".qweight", ".scales", ".qzeros"
 
-    def settled(self) -> Gptq:
-        """By the zeros, since what configs say of them is often wrong. Raises UnsupportedError for another order."""
-        self.check_order(self.shape[1])
-        if (name := self.name + self.zeros) not in self.file.tensors:
-            return replace(self, symmetric=True)
-        eights = 0x77777777 if self.plus_one else 0x88888888
-        return replace(self, symmetric=bool((self.file.raw(name).view("<u4") == eights).all()))
+    def part(self) -> Part:
+        self._check_order(FIRST_INPUTS)
+        return replace(Int4.part(self), settle=self._settled)
 
-    def check_order(self, count: int) -> None:
+    def _settled(self) -> Part:
+        """By the zeros, since what configs say of them is often wrong. Raises UnsupportedError for another order."""
+        self._check_order(self.shape[1])
+        name, eights = self.name + self.zeros, 0x77777777 if self.plus_one else 0x88888888
+        symmetric = name not in self.file.tensors or bool((self.file.raw(name).view("<u4") == eights).all())
+        return Int4.part(replace(self, symmetric=symmetric))
+
+    def _check_order(self, count: int) -> None:
         """Refuse groups of inputs that are not neighbours, by the groups of the first `count` inputs. Raises
         UnsupportedError."""
         if (name := self.name + ".g_idx") not in self.file.tensors:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from dflash_core.errors import UnsupportedError
-from dflash_core.formats.folders.floats8 import Fp8, Nvfp4
+from dflash_core.formats.folders.floats8 import fp8, nvfp4
 from dflash_core.formats.folders.int4 import Awq, Gptq, Packed
-from dflash_core.formats.folders.parts import Part, Plain
+from dflash_core.formats.folders.parts import Part, plain
 from dflash_core.formats.quants import FLOATS
 from dflash_core.formats.safetensors import SafetensorsFile
 from dflash_core.formats.weights import listed, shown
@@ -20,8 +20,6 @@ _UNREAD = (
     "output_scale",
 )  # fmt: skip
 """Scales of activations and of cached keys and values, which are rounded here by what they are, and shapes."""
-FIRST_INPUTS = 64
-"""Inputs whose order is read when a folder is opened: an order by activation shows there. A load reads the rest."""
 LEAVES = frozenset({
     WEIGHT, BIAS, "qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_scale", "weight_scale_2",
     "weight_scale_inv", "weight_global_scale", "weight_zero_point", "weight_g_idx", *_UNREAD,
@@ -70,7 +68,7 @@ class Modules:
         if (kind := self.file.tensors[name].type) not in FLOATS:
             found = f"is stored as {kind} without the scales of a known layout"
             raise self.file.unread(name, found, "BF16, FP8, INT4 or NVFP4")
-        return Plain(self.file, name)
+        return plain(self.file, name)
 
     def _unknown(self, module: str, leaves: Collection[str]) -> UnsupportedError:
         expected = "tensors of BF16, FP8, GPTQ, AWQ, INT4 of compressed-tensors or NVFP4"
@@ -99,28 +97,26 @@ def _of_words(modules: Modules, module: str) -> Part:
         found = f"has {outputs:,} outputs and {shown(codes)} {columns:,}"
         raise file.damaged(scales, found, "as many or eight times as many")
     if outputs != columns:
-        return Awq(file, module)
-    part = Gptq(file, module, modules.zeros_plus_one, modules.symmetric)
-    part.check_order(FIRST_INPUTS)
-    return part
+        return Awq(file, module).part()
+    return Gptq(file, module, modules.zeros_plus_one, modules.symmetric).part()
 
 
 def _of_packed(modules: Modules, module: str) -> Part:
     modules.check_matrix(f"{module}.weight_packed", "I32")
     modules.check_matrix(scales := f"{module}.weight_scale", modules.file.tensors[scales].type)
-    return Packed(modules.file, module)
+    return Packed(modules.file, module).part()
 
 
 def _modelopt(modules: Modules, module: str) -> Part:
     modules.check_matrix(codes := f"{module}.weight", "U8")
     modules.check_type(f"{module}.weight_scale_2", *FLOATS)
-    return Nvfp4(modules.file, module, codes, f"{module}.weight_scale", f"{module}.weight_scale_2", divides=False)
+    return nvfp4(modules.file, module, codes, f"{module}.weight_scale", f"{module}.weight_scale_2", divides=False)
 
 
 def _compressed(modules: Modules, module: str) -> Part:
     modules.check_matrix(codes := f"{module}.weight_packed", "U8")
     modules.check_type(f"{module}.weight_global_scale", *FLOATS)
-    return Nvfp4(modules.file, module, codes, f"{module}.weight_scale", f"{module}.weight_global_scale", divides=True)
+    return nvfp4(modules.file, module, codes, f"{module}.weight_scale", f"{module}.weight_global_scale", divides=True)
 
 
 def _fp8(scale: str) -> Callable[[Modules, str], Part]:
@@ -129,7 +125,7 @@ def _fp8(scale: str) -> Callable[[Modules, str], Part]:
             raise modules.file.damaged(module, f"has a {scale} and weights of {kind}", "F8_E4M3")
         modules.check_matrix(f"{module}.weight", "F8_E4M3")
         modules.check_type(f"{module}.{scale}", *FLOATS)
-        return Fp8(modules.file, module, f"{module}.{scale}")
+        return fp8(modules.file, module, f"{module}.{scale}")
 
     return made
 

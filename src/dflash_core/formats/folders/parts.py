@@ -1,16 +1,14 @@
-"""Matrices of a folder as rows of blocks, whatever tensors they are stored in: the interface, and what is made of
-other matrices: rows or blocks of columns in another order, several matrices as one."""
+"""Matrices of a folder as rows of blocks, whatever tensors they are stored in: what each of them is, and those that are
+made of others: rows or blocks of columns in another order, several matrices as one."""
 
 from __future__ import annotations
 
-import abc
 import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,130 +41,61 @@ def unpacked(work: Callable[[int, int], Bytes], rows: int) -> Bytes:
     return found
 
 
-class Part(abc.ABC):
-    """A matrix of a folder. `name`: the tensor to name in messages; `type`: of its blocks (`formats/quants.py`)."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A matrix of a folder.
 
-    __slots__ = ()
-    if TYPE_CHECKING:  # fields of some classes, properties of others
+    name: the tensor to name in messages. type: of its blocks (`formats/quants.py`). sizes: its shape as a tensor; rows
+    are those of the last dimension. read: rows from one number to another as blocks, (rows, bytes per row); raises
+    FormatError. factors: what the matrix, or each of several, is multiplied by, () for nothing. settle: what gives the
+    same with its zeros and its order read, as what a folder says of them may be wrong; None where there are none.
+    """
 
-        @property
-        @abc.abstractmethod
-        def name(self) -> str: ...
-
-        @property
-        @abc.abstractmethod
-        def type(self) -> str: ...
+    name: str
+    type: str
+    sizes: tuple[int, ...]
+    read: Callable[[int, int], Bytes]
+    factors: tuple[float, ...] = ()
+    settle: Callable[[], Part] | None = None
 
     @property
-    @abc.abstractmethod
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The shape as a tensor."""
-        return self.shape
-
-    @property
-    def factors(self) -> tuple[float, ...]:
-        """What the matrix, or each of several, is multiplied by, () for nothing."""
-        return ()
+        return math.prod(self.sizes[:-1]), self.sizes[-1]
 
     def settled(self) -> Part:
-        """The same, its zeros and its order read: what a folder says of them may be wrong. Raises FormatError or
-        UnsupportedError."""
-        return self
-
-    @abc.abstractmethod
-    def read(self, begin: int, end: int) -> Bytes:
-        """Rows as blocks, (end - begin, bytes per row). Raises FormatError."""
+        """See `settle`. Raises FormatError or UnsupportedError."""
+        return self if self.settle is None else self.settle()
 
 
-@dataclass(frozen=True, slots=True)
-class Plain(Part):
-    """A tensor of floats, as stored. A tensor of one dimension is a row; more than two are rows of the last one."""
-
-    file: WeightFile
-    name: str
-
-    @property
-    def type(self) -> str:
-        return self.file.tensors[self.name].type
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        info = self.file.tensors[self.name]
-        return info.n_elements // info.shape[-1], info.shape[-1]
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return self.file.tensors[self.name].shape
-
-    def read(self, begin: int, end: int) -> Bytes:
-        return self.file.raw(self.name, slice(begin, end))
+def plain(file: WeightFile, name: str) -> Part:
+    """A tensor of floats, as stored. A tensor of one dimension is a row."""
+    info = file.tensors[name]
+    return Part(name, info.type, info.shape, lambda begin, end: file.raw(name, slice(begin, end)))
 
 
-@dataclass(frozen=True, slots=True)
-class Computed(Part):
-    """A small tensor of floats of the shape `stored`, which `values` computes when it is read."""
+def computed(name: str, sizes: tuple[int, ...], values: Callable[[], Float32]) -> Part:
+    """A small tensor of floats, which `values` computes when it is read."""
 
-    name: str
-    stored: tuple[int, ...]
-    values: Callable[[], Float32]
-    type: str = "F32"
+    def read(begin: int, end: int) -> Bytes:
+        return np.ascontiguousarray(values(), np.float32).reshape(-1, sizes[-1])[begin:end].view(np.uint8)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return math.prod(self.stored[:-1]), self.stored[-1]
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return self.stored
-
-    def read(self, begin: int, end: int) -> Bytes:
-        found = np.ascontiguousarray(self.values(), np.float32).reshape(self.shape)
-        return found[begin:end].view(np.uint8)
+    return Part(name, "F32", sizes, read)
 
 
-@dataclass(frozen=True, slots=True)
-class _InOrder(Part):
-    """Another matrix, of the same shape, whose rows or columns change places."""
-
-    part: Part
-    order: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        return self.part.name
-
-    @property
-    def type(self) -> str:
-        return self.part.type
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.part.shape
-
-    @property
-    def factors(self) -> tuple[float, ...]:
-        return self.part.factors
-
-    def settled(self) -> Part:
-        return replace(self, part=self.part.settled())
-
-
-@dataclass(frozen=True, slots=True)
-class RowsInOrder(_InOrder):
+def rows_in_order(part: Part, order: Sequence[int]) -> Part:
     """Row i is row `order[i]` of another matrix."""
 
-    def read(self, begin: int, end: int) -> Bytes:
-        order = self.order[begin:end]
-        if order and max(order) - min(order) < 2 * len(order):  # in one piece: a disk reads it faster than its runs
-            first = min(order)
-            rows: Bytes = self.part.read(first, max(order) + 1)[np.array(order) - first]
+    def read(begin: int, end: int) -> Bytes:
+        some = order[begin:end]
+        if some and max(some) - min(some) < 2 * len(some):  # in one piece: a disk reads it faster than its runs
+            first = min(some)
+            rows: Bytes = part.read(first, max(some) + 1)[np.array(some) - first]
             return rows
-        found = [self.part.read(first, last) for first, last in _runs(order)]
-        return np.concatenate(found) if found else self.part.read(0, 0)
+        found = [part.read(first, last) for first, last in _runs(some)]
+        return np.concatenate(found) if found else part.read(0, 0)
+
+    return replace(part, read=read, settle=lambda: rows_in_order(part.settled(), order))
 
 
 def _runs(order: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -176,74 +105,42 @@ def _runs(order: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield numbers[0], numbers[-1] + 1
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnsInOrder(_InOrder):
-    """Column group i of `width` columns is group `order[i]` of another matrix.
+def columns_in_order(part: Part, order: Sequence[int], width: int) -> Part:
+    """Column group i of `width` columns is group `order[i]` of another matrix. Raises UnsupportedError where a group is
+    not whole blocks."""
+    block = BY_NAME[part.type].block
+    if width % block:
+        raise UnsupportedError(
+            f"{shown(part.name)}: groups of {block} weights over heads of {width} whose order changes,"
+            " expected groups that do not cross heads; use a file with smaller groups"
+        )
 
-    Raises UnsupportedError where a group is not whole blocks.
-    """
+    def read(begin: int, end: int) -> Bytes:
+        rows = part.read(begin, end)
+        return rows.reshape(len(rows), len(order), -1)[:, list(order)].reshape(rows.shape)
 
-    width: int
+    return replace(part, read=read, settle=lambda: columns_in_order(part.settled(), order, width))
 
-    def __post_init__(self) -> None:
-        block = BY_NAME[self.part.type].block
-        if self.width % block:
+
+def stack(parts: Sequence[Part]) -> Part:
+    """Matrices of one shape and type, one after the other: experts. Raises UnsupportedError where they differ."""
+    first, types = parts[0], {part.type for part in parts}
+    for part in parts:
+        if (GENERAL.get(part.type, part.type), part.shape) != (GENERAL.get(first.type, first.type), first.shape):
             raise UnsupportedError(
-                f"{shown(self.part.name)}: groups of {block} weights over heads of {self.width} whose order changes,"
-                " expected groups that do not cross heads; use a file with smaller groups"
+                f"{shown(part.name)} is {part.type} {list(part.shape)}, expected {first.type} {list(first.shape)}"
+                " as the expert before it; use a file whose experts are stored alike"
             )
 
-    def read(self, begin: int, end: int) -> Bytes:
-        rows = self.part.read(begin, end)
-        groups = rows.reshape(len(rows), len(self.order), -1)
-        return groups[:, list(self.order)].reshape(rows.shape)
+    def read(begin: int, end: int) -> Bytes:
+        each = first.shape[0]
+        experts = range(begin // each, -(-end // each))
+        found = [parts[one].read(max(begin - one * each, 0), min(end - one * each, each)) for one in experts]
+        return np.concatenate(found) if found else first.read(0, 0)
 
-
-@dataclass(frozen=True, slots=True)
-class Stack(Part):
-    """Matrices of one shape and type, one after the other: experts. Raises UnsupportedError where they differ."""
-
-    parts: tuple[Part, ...]
-
-    def __post_init__(self) -> None:
-        for part in self.parts:
-            first = self.parts[0]
-            if (GENERAL.get(part.type, part.type), part.shape) != (GENERAL.get(first.type, first.type), first.shape):
-                raise UnsupportedError(
-                    f"{shown(part.name)} is {part.type} {list(part.shape)}, expected {first.type} {list(first.shape)}"
-                    " as the expert before it; use a file whose experts are stored alike"
-                )
-
-    @property
-    def name(self) -> str:
-        return self.parts[0].name
-
-    @property
-    def type(self) -> str:
-        types = {part.type for part in self.parts}
-        return types.pop() if len(types) == 1 else GENERAL[types.pop()]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        rows, columns = self.parts[0].shape
-        return rows * len(self.parts), columns
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return len(self.parts), *self.parts[0].shape
-
-    @property
-    def factors(self) -> tuple[float, ...]:
-        found = [part.factors for part in self.parts]
-        return tuple(one for each in found for one in each or (1.0,)) if any(found) else ()
-
-    def settled(self) -> Part:
-        return Stack(tuple(part.settled() for part in self.parts))
-
-    def read(self, begin: int, end: int) -> Bytes:
-        each = self.parts[0].shape[0]
-        found = []
-        for index in range(begin // each, -(-end // each)):
-            at = index * each
-            found.append(self.parts[index].read(max(begin - at, 0), min(end - at, each)))
-        return np.concatenate(found) if found else self.parts[0].read(0, 0)
+    factors = (
+        tuple(one for part in parts for one in part.factors or (1.0,)) if any(one.factors for one in parts) else ()
+    )
+    kind = first.type if len(types) == 1 else GENERAL[first.type]
+    settle = (lambda: stack([part.settled() for part in parts])) if any(one.settle for one in parts) else None
+    return Part(first.name, kind, (len(parts), *first.shape), read, factors, settle)

@@ -16,8 +16,7 @@ from dflash_core.events import Stop
 from dflash_core.knobs import Knobs, Value
 from dflash_core.memory import Component
 from dflash_core.messages import Message
-from dflash_tui.application.attach.figures import UNKNOWN, Figures, Paths, figures_of
-from dflash_tui.application.attach.prometheus import Metrics, added, parse
+from dflash_tui.application.attach.figures import UNKNOWN, Figures, Metrics, Paths, added, figures_of, parse
 from dflash_tui.application.attach.reading import count, objects, text
 from dflash_tui.application.attach.server import AttachedServer, AttachError, error_text
 from dflash_tui.application.attach.session import sent

@@ -17,8 +17,7 @@ from dflash_core.knobs import Knobs, Value
 from dflash_core.memory import Component
 from dflash_core.messages import Message
 from dflash_tui.application.attach.engine import OPENAI, STOPS, Chunk, Engine, RemoteModel, fields
-from dflash_tui.application.attach.figures import UNKNOWN, Figures, Paths, figures_of
-from dflash_tui.application.attach.prometheus import Metrics
+from dflash_tui.application.attach.figures import UNKNOWN, Figures, Metrics, Paths, figures_of
 from dflash_tui.application.attach.reading import count, number, objects, part, text
 from dflash_tui.application.attach.server import AttachedServer, AttachError, error_text
 from dflash_tui.application.attach.session import sent

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from dflash_core.errors import DFlashError
+from dflash_core.errors import DFlashError, FormatError
 from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
@@ -18,15 +20,17 @@ from dflash_core.messages import Message
 from dflash_core.record import End, Line, Loaded, Read, Start, Step, TurnLine, assemble, decode
 from dflash_tui.application.attach.engine import Chunk
 from dflash_tui.application.attach.engines import Own
+from dflash_tui.application.attach.reading import text
 from dflash_tui.application.attach.server import CUT_OFF, AttachedServer, AttachError, Stream
 from dflash_tui.application.attach.session import ServerSession, StreamedTurn, sent
-from dflash_tui.application.attach.watching import Watching
-from dflash_tui.application.requests import Requests
+from dflash_tui.application.background import Background
+from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.application.session import OnPrefill
 from dflash_tui.application.session_state import SessionState, decode_state
 
 NOTE = "attached to {url}, {program}; F8, /whatif, /serve and /policy reset need a model in this program"
-
+AGAIN_S, LOOK_S = 2.0, 0.1  # before a broken stream is asked for again; between looks at whether to stop
+PATH = "/dflash/events"
 API = Own()
 
 
@@ -72,7 +76,7 @@ class AttachedTurn(StreamedTurn):
     def _taken(self, chunk: Chunk) -> None:
         self.text += chunk.text
         self.thinking += chunk.thinking
-        self.streamed.take(chunk.calls)
+        self.take(chunk.calls)
         if chunk.read is not None and self._on_prefill is not None:
             self._on_prefill(*chunk.read)
 
@@ -92,9 +96,82 @@ class AttachedTurn(StreamedTurn):
     def _tell(self, **change: Any) -> None:
         """On a thread of its own: the app's must not wait for a network."""
         if (number := self._stream.headers.get("x-dflash-answer")) is not None:
-            path = f"/dflash/answers/{number}"
-            send = self._session.send_change
-            threading.Thread(target=send, args=(path, change), name="dflash-attach", daemon=True).start()
+
+            def send() -> None:
+                with suppress(AttachError):  # it has ended meanwhile, or its stream says that the connection is lost
+                    self._session.server.fetch(f"/dflash/answers/{number}", change)
+
+            threading.Thread(target=send, name="dflash-attach", daemon=True).start()
+
+
+class Watching(Background):
+    """Puts the lines of all requests but this app's own into `requests`, for the panels, until it is stopped. A server
+    that shows them to nobody, or sends other records, ends it; a broken connection is tried again."""
+
+    def __init__(self, server: AttachedServer, requests: Requests, taken: Callable[[Line], None]) -> None:
+        """`taken` is called with each line, on the thread."""
+        super().__init__("dflash-watch")
+        self._server, self._requests, self._taken = server, requests, taken
+        self._stream: Stream | None = None
+        self._asked: dict[str, Any] = {}  # what is known of the request whose lines come next
+        self._request: ServedRequest | None = None
+        self._lines: list[TurnLine] = []
+
+    def stop(self) -> None:
+        super().stop()
+        if self._stream is not None:
+            self._stream.cut()
+
+    def work(self) -> None:
+        while not self.stopping:
+            self._stream = stream = Stream(self._server, PATH)
+            if self._stop.is_set():  # before there was a stream to cut
+                return
+            try:
+                for name, data in stream:
+                    self._event(name, data)
+            except FormatError:
+                return
+            except AttachError as error:
+                if error.status:
+                    return
+            self._gone()
+            end = time.monotonic() + AGAIN_S
+            while not self.stopping and time.monotonic() < end:
+                time.sleep(LOOK_S)
+
+    def _event(self, name: str, data: bytes) -> None:
+        if name == "request":
+            found = json.loads(data)
+            self._asked = found if isinstance(found, dict) else {}
+        elif name == "dflash" and text(self._asked, "client") != self._server.agent:
+            self._line(decode(data))
+
+    def _line(self, line: Line) -> None:
+        if isinstance(line, Loaded):
+            return
+        if isinstance(line, Start):
+            self._gone()
+            asked = self._asked
+            client, path, model = (text(asked, name) for name in ("client", "path", "model"))
+            self._request, self._lines = self._requests.add(client, path, model), []
+            self._request.state = "running"
+        if self._request is None:
+            return  # it began before this was there
+        self._lines.append(line)
+        self._taken(line)
+        self._requests.record(self._request, line)
+        if isinstance(line, End):
+            record = next(iter(assemble(self._lines)), None)
+            why = line.report.stop if line.report is not None else "failed"
+            self._requests.over(self._request, why, line.report, record)
+            self._request = None
+
+    def _gone(self) -> None:
+        """The rest of a request's lines did not come."""
+        if self._request is not None:
+            self._requests.over(self._request, "not seen to its end")
+            self._request = None
 
 
 class AttachedSession(ServerSession):
@@ -134,11 +211,6 @@ class AttachedSession(ServerSession):
     def preview(self, text: str, knobs: Knobs) -> str:
         body = self._prompt((*self.messages, Message("user", text)), knobs)
         return str(self.server.json("/apply-template", body)["prompt"])
-
-    def send_change(self, path: str, change: dict[str, Any]) -> None:
-        """Change a running answer."""
-        with suppress(AttachError):  # it has ended meanwhile, or its stream says that the connection is lost
-            self.server.fetch(path, change)
 
     def memory(self) -> MemoryBreakdown:
         """That of the other machine, as it is now; the last known where it does not answer."""

@@ -18,8 +18,7 @@ from dflash_core.messages import Message
 from dflash_core.record import End, Start, TurnRecord, line_of
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_tui.application.attach.engine import Chunk, Engine, RemoteModel
-from dflash_tui.application.attach.figures import UNKNOWN, Figures, report
-from dflash_tui.application.attach.prometheus import Metrics
+from dflash_tui.application.attach.figures import UNKNOWN, Figures, Metrics, report
 from dflash_tui.application.attach.server import CUT_OFF, AttachedServer, AttachError, Stream
 from dflash_tui.application.attach.session import ServerSession, StreamedTurn
 from dflash_tui.application.session import OnPrefill
@@ -68,7 +67,7 @@ class RemoteTurn(StreamedTurn):
         self._stop = chunk.stop or self._stop
         if chunk.read is not None and self._on_prefill is not None and not self._pieces:
             self._on_prefill(*chunk.read)
-        self.streamed.take(chunk.calls)
+        self.take(chunk.calls)
         inner, text = self._split.push(chunk.text)
         if text or chunk.thinking or inner or chunk.calls:
             yield from self._arrived(text, chunk.thinking + inner)

@@ -2,27 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from dflash_core.errors import DFlashError
 from dflash_core.events import Piece
 from dflash_core.knobs import Knobs
-from dflash_core.messages import Call, Message
+from dflash_core.messages import Call, Message, arguments_of
 from dflash_core.record import Line, TurnRecord, Turns
 from dflash_core.turn_stats import TurnReport
-from dflash_tui.application.attach.calls import StreamedCalls
+from dflash_tui.application.attach.reading import at, text
 from dflash_tui.application.attach.server import AttachedServer, Stream
 from dflash_tui.application.session import NOT_HERE, OnPrefill, TurnLike
 from dflash_tui.application.without_decoder import WithoutDecoder
 
+MAX_CALLS = 64
+"""More in one answer are not taken."""
 
-class StreamedTurn:
+
+class StreamedCalls:
+    """Calls of tools in an answer that is streamed by OpenAI's chat API, or by Ollama's: `take` their pieces as they
+    come, then `end`."""
+
+    def __init__(self) -> None:
+        self.calls: tuple[Call, ...] = ()
+        self.calling = ""
+        self._calls: dict[int, list[str]] = {}  # id, name, and parts of the arguments; by their index
+
+    def take(self, pieces: Iterable[Mapping[str, Any]]) -> None:
+        """Objects of `tool_calls`. One without an index is a call of its own; arguments are a part of a JSON text, or
+        an object."""
+        for one in pieces:
+            name, arguments, place = text(one, "function.name"), at(one, "function.arguments"), one.get("index")
+            place = place if isinstance(place, int) else len(self._calls)
+            if place not in self._calls:
+                if not name or len(self._calls) >= MAX_CALLS:
+                    continue
+                self._calls[place] = [text(one, "id") or f"call_{secrets.token_hex(8)}", name]
+            if arguments:
+                self._calls[place].append(arguments if isinstance(arguments, str) else json.dumps(arguments))
+            self.calling = self._calls[place][1]
+
+    def end(self, *, cut: bool) -> None:
+        """The answer is over. Of one that was cut off, a call whose arguments are no JSON is left out."""
+        self.calling = ""
+        calls = [(id, name, "".join(arguments)) for _, (id, name, *arguments) in sorted(self._calls.items())]
+        self.calls = tuple(Call(id, name, arguments_of(it)) for id, name, it in calls if not cut or _whole(it))
+
+
+class StreamedTurn(StreamedCalls):
     """An answer that comes from a server as a stream."""
 
     def __init__(self, session: ServerSession, stream: Stream, on_prefill: OnPrefill | None) -> None:
+        super().__init__()
         self._session, self._stream, self._on_prefill = session, stream, on_prefill
-        self.streamed = StreamedCalls()
         self.report: TurnReport | None = None
         self.record: TurnRecord | None = None
         self.text = self.thinking = ""
@@ -33,7 +69,7 @@ class StreamedTurn:
         finally:
             # Also of what was cut off: the text that came stays.
             self.settle()
-            self.streamed.end(cut=self.report is None or self.report.stop != "stop token")
+            self.end(cut=self.report is None or self.report.stop != "stop token")
             self._session.ended(self)
 
     def pieces(self) -> Iterator[Piece]:
@@ -47,14 +83,6 @@ class StreamedTurn:
         """Pass a line of the record to those who watch."""
         for watcher in self._session.watchers:
             watcher(line)
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        return self.streamed.calls
-
-    @property
-    def calling(self) -> str:
-        return self.streamed.calling
 
     def stop(self) -> None:
         """Leave; the server ends an answer that nobody reads."""
@@ -126,3 +154,9 @@ def sent(messages: Sequence[Message], thinking: str = "reasoning_content") -> li
             fields["tool_call_id"] = one.call_id
         found.append(fields)
     return found
+
+
+def _whole(arguments: str) -> bool:
+    with suppress(ValueError, RecursionError):
+        return isinstance(json.loads(arguments), dict)
+    return False

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from queue import Empty, Queue
+from typing import Any, BinaryIO, TypeVar
 
 from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError
@@ -29,8 +30,10 @@ from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_st
 from dflash_core.clean import one_line
 from dflash_tui.application.hub.catalogue import Pair
 from dflash_tui.application.hub.files import FileRequest, HubError, delete_older, part_of, place
-from dflash_tui.application.hub.waiting import as_it_comes
 
+T = TypeVar("T")
+AHEAD = 2  # pieces that are read ahead
+LOOK_S = 0.05
 TIMEOUT_S = 20.0  # without a response, or without a byte
 TRIES = 10  # without a new byte: a network may be down for some minutes
 PAUSE_S = 1.0  # before the first retry; doubled each time, up to
@@ -300,3 +303,50 @@ def _cause(error: Exception) -> str:
     if name in ("RemoteProtocolError", "ReadError"):
         return "the connection broke off"
     return one_line(str(error)) or name
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    error: Exception | None = None
+
+
+def as_it_comes(source: Callable[[], Generator[T, None, None]], look: Callable[[], None]) -> Generator[T, None, None]:
+    """Yields what `source` yields, read on another thread; raises what `source` raises.
+
+    `look` is called between pieces and while waiting, and may raise to cancel. The other thread ends when its
+    wait ends. What it reads after that is discarded, so `source` must not write anything to disk.
+    """
+    pieces: Queue[T | _End] = Queue(AHEAD)
+    left = threading.Event()
+
+    def read() -> None:
+        end = _End()
+        try:
+            with closing(source()) as found:
+                for piece in found:
+                    pieces.put(piece)
+                    if left.is_set():
+                        return
+        except Exception as error:
+            end = _End(error)
+        pieces.put(end)
+
+    # Daemon: a silent hub must not keep a closed program alive.
+    threading.Thread(target=read, name="dflash-hub", daemon=True).start()
+    try:
+        while True:
+            look()
+            try:
+                piece = pieces.get(timeout=LOOK_S)
+            except Empty:
+                continue
+            if isinstance(piece, _End):
+                break
+            yield piece
+        if piece.error is not None:
+            raise piece.error
+    finally:
+        left.set()
+        with suppress(Empty):  # frees a slot for a thread that waits for one
+            while True:
+                pieces.get_nowait()

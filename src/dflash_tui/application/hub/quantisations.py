@@ -12,9 +12,8 @@ from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
 from dflash_core.formats.splits import INDEX, SPLIT_NAME
 from dflash_tui.application.hub.catalogue import Pair, source_of
-from dflash_tui.application.hub.fetch import TIMEOUT_S, explained
+from dflash_tui.application.hub.fetch import TIMEOUT_S, as_it_comes, explained
 from dflash_tui.application.hub.files import HubError
-from dflash_tui.application.hub.waiting import as_it_comes
 
 # Q4_K_M, UD-Q4_K_XL, IQ4_XS, BF16 and so on, at the end of a name.
 _QUANT = re.compile(r"(?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|BF16|F16|F32)$", re.IGNORECASE)

@@ -20,22 +20,20 @@ from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.kinds import Attention
 from dflash_core.backends.cuda.activations import Activations, Rounding
 from dflash_core.backends.cuda.chunk import Chunk
-from dflash_core.backends.cuda.drafters.base import ChunkDrafter, Launcher, OnDevice, TargetSequence
-from dflash_core.backends.cuda.drafters.caches import overwritten
+from dflash_core.backends.cuda.drafters.base import ChunkDrafter, Launcher, OnDevice, TargetSequence, overwritten
 from dflash_core.backends.cuda.drafters.chains import BLOCK, ChainDrafter, join_warps
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.launch import WARP, At, Device, Launch, ceil_div
-from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, AttentionLayers
-from dflash_core.backends.cuda.layers.base import Branch, ChunkRun, Pass, PassBuffers, Upload
-from dflash_core.backends.cuda.layers.cache_memory import slots_of
+from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS, AttentionLayers, slots_of
+from dflash_core.backends.cuda.layers.base import Branch, ChunkRun, Pass, PassBuffers
 from dflash_core.backends.cuda.layers.head import CANDIDATE_THREADS, Head
 from dflash_core.backends.cuda.layers.norm import Added, norm_launch
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, SplitLaunch, SplitOrder, Splits
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Projection
 from dflash_core.backends.cuda.repack import GROUP, ROWS
-from dflash_core.backends.cuda.target_model import Block, DeviceTarget, residuals_of
-from dflash_core.backends.cuda.target_pass import block_launches
+from dflash_core.backends.cuda.target_model import Block, DeviceTarget, block_launches, residuals_of
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.assistant import capabilities
 from dflash_core.errors import UnsupportedError
@@ -228,9 +226,9 @@ class Assistant(ChainDrafter):
         ]
         self.one_row = At(torch.ones(1, dtype=torch.int32, device=draft.device.torch_device), 0)
 
-    def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
+    def update_launches(self, rows: int, row0: int = 0) -> Iterator[Launch]:
         """None: what is committed is in the target's cache, and in the ring."""
-        return []
+        yield from ()
 
     @contextmanager
     def standing(self, at: int | None, launch: Launcher, **fields: float) -> Iterator[None]:
@@ -240,10 +238,7 @@ class Assistant(ChainDrafter):
         with super().standing(at, launch, **fields):
             yield
 
-    def token_launches(self, head: Head, depth: int) -> list[Launch]:
-        return list(self._token(head, depth))
-
-    def _token(self, head: Head, depth: int) -> Iterator[Launch]:
+    def token_launches(self, head: Head, depth: int) -> Iterator[Launch]:
         draft, buffers = self.draft, self.buffers
         pre, post, spec = draft.pre_projection, draft.post_projection, draft.target.spec
         state, slots = self.hidden, len(self.hidden)
@@ -282,7 +277,4 @@ class AssistantChunk(ChunkDrafter):
         self._drafter, self._chunk = drafter, chunk
 
     def update_cache(self, n: int) -> None:
-        state = self._drafter.state
-        state.push()
         self._drafter.store(self._chunk.h[:n])
-        state.host["draft_length"] = state.host["length"]

@@ -4,7 +4,7 @@ newest position: the ring of those states, and a draft as one chain of passes.""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from dflash_core.backends.base import Logits
-from dflash_core.backends.cuda.drafters.base import DeviceDrafter, Launcher, TargetSequence
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, draft_slots
+from dflash_core.backends.cuda.drafters.base import DeviceDrafter, DraftCaches, Launcher, TargetSequence, draft_slots
+from dflash_core.backends.cuda.kv import Layer
 from dflash_core.backends.cuda.launch import Launch, ceil_div
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.repack import groups_of
-from dflash_core.backends.cuda.rings import Layer
 from dflash_core.knobs import MAX_MTP_DEPTH, Knobs
 
 BLOCK = 1 + MAX_MTP_DEPTH  # the root and the tokens of the longest draft
@@ -51,7 +50,7 @@ class ChainDrafter(DeviceDrafter):
         self.caches = DraftCaches([*cached, Layer((self.hidden[None],), HIDDEN_WINDOW)], BLOCK, positions)
 
     @abstractmethod
-    def token_launches(self, head: Head, depth: int) -> list[Launch]:
+    def token_launches(self, head: Head, depth: int) -> Iterator[Launch]:
         """The pass that drafts the token at `depth`, which reads what the pass before has left."""
 
     def logits_row(self, head: Head) -> Tensor:

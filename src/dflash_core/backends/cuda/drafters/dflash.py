@@ -18,12 +18,24 @@ from torch import Tensor
 
 from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.chunk import Chunk
-from dflash_core.backends.cuda.drafters.base import PENDING_ROWS, DeviceDrafter, Launcher, TargetSequence
-from dflash_core.backends.cuda.drafters.caches import DraftCaches, cache_table, draft_slots
-from dflash_core.backends.cuda.drafters.convolution import ConvolutionRows, DeviceConvolution
-from dflash_core.backends.cuda.drafters.dflash_chunk import DFlashChunk, chunk_buffers
-from dflash_core.backends.cuda.drafters.dflash_weights import Context, DeviceDraft, DraftLayer
-from dflash_core.backends.cuda.kv import KVCache
+from dflash_core.backends.cuda.drafters.base import (
+    PENDING_ROWS,
+    DeviceDrafter,
+    DraftCaches,
+    Launcher,
+    TargetSequence,
+    cache_table,
+    draft_slots,
+)
+from dflash_core.backends.cuda.drafters.dflash_weights import (
+    Context,
+    ConvolutionRows,
+    DeviceConvolution,
+    DeviceDraft,
+    DFlashChunk,
+    DraftLayer,
+)
+from dflash_core.backends.cuda.kv import KVCache, Layer
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
@@ -33,7 +45,6 @@ from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, Spli
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
-from dflash_core.backends.cuda.rings import Layer
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.draw_noise import noise_share
@@ -67,16 +78,6 @@ class DFlashOnDevice(DeviceDraft):
 
     def drafter(self, sequence: TargetSequence, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> DFlash:
         return DFlash(self, sequence, context, arena, own, kv)
-
-    def chunk_projections(self) -> Sequence[Projection]:
-        return [self.fc, *(context.projection for context in self.contexts)]
-
-    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
-        return chunk_buffers(self, rows)
-
-    def chunk_lasting(self, rows: int) -> Sequence[TensorSpec]:
-        """Sums over captured layers times HEADROOM, (rows, hidden): each captured layer adds to them."""
-        return [((rows, self.width), torch.float16)]
 
 
 class DFlash(DeviceDrafter):
@@ -117,11 +118,8 @@ class DFlash(DeviceDrafter):
 
     # ---- Launches ------------------------------------------------------------------------------------------------
 
-    def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
+    def update_launches(self, rows: int, row0: int = 0) -> Iterator[Launch]:
         """Write rows row0..row0 + rows of the pending features as keys and values of every layer."""
-        return list(self._update(rows, row0))
-
-    def _update(self, rows: int, row0: int) -> Iterator[Launch]:
         draft, buffers, fused, fc = self.draft, self.buffers, self.fused, self.draft.fc
         yield Launch(
             "draft.cu", "draft_gather", self._defines(fc, 0), (groups_of(fc.columns), rows), WARP,
@@ -157,11 +155,8 @@ class DFlash(DeviceDrafter):
                  np.float32(draft.config.rms_eps), At(self.table, first * self.table.shape[1])],
             )  # fmt: skip
 
-    def block_launches(self, head: Projection) -> list[Launch]:
+    def block_launches(self, head: Projection) -> Iterator[Launch]:
         """From the block [root, mask, ...] to the activations of `head`, one row per position of the block."""
-        return list(self._block(head))
-
-    def _block(self, head: Projection) -> Iterator[Launch]:
         draft, buffers, pairs = self.draft, self.buffers, self.scored
         mask, scale = draft.config.mask_token, draft.config.heads.embedding_scale
         root, count = self.state.at("root"), self.scope.count
@@ -314,4 +309,4 @@ class DFlash(DeviceDrafter):
         def store(context: Context, projected: Tensor, rows: int) -> Iterator[Launch]:
             return self._store(context, projected, rows, 0, split_k=1)
 
-        return DFlashChunk(self.draft, self.state, self.captured.layers, chunk, store)
+        return DFlashChunk(self.draft, self.captured.layers, chunk, store)

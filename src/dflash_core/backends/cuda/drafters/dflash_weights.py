@@ -1,28 +1,34 @@
-"""A DFlash drafter's weights on the device."""
+"""A DFlash drafter's weights on the device, its convolutions (kernels/conv.cu), and its part of a chunk of a prompt."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_core.arch import kinds
-from dflash_core.backends.cuda.activations import Activations
-from dflash_core.backends.cuda.drafters.base import OnDevice
-from dflash_core.backends.cuda.drafters.convolution import DeviceConvolution
+from dflash_core.arch import draft_heads, kinds
+from dflash_core.backends.cuda.activations import Activations, Rounding
+from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
+from dflash_core.backends.cuda.drafters.base import ChunkDrafter, OnDevice
 from dflash_core.backends.cuda.drafters.pairs import DeviceMarkov, DeviceSelector
-from dflash_core.backends.cuda.launch import NO_INPUTS, Device, Inputs
+from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, At, Device, Inputs, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention_weights import AttentionWeights, frequencies
-from dflash_core.backends.cuda.layers.base import Upload
+from dflash_core.backends.cuda.layers.base import PassBuffers
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.feed_forward import SwiGLU
+from dflash_core.backends.cuda.layers.norm import chunk_norm
 from dflash_core.backends.cuda.layers.split_attention import HeadShape
+from dflash_core.backends.cuda.products import Op, TensorSpec
 from dflash_core.backends.cuda.projection import Matrix, Projection
-from dflash_core.backends.cuda.repack import ROWS
+from dflash_core.backends.cuda.repack import GROUP, ROWS
 from dflash_core.backends.cuda.state import MAX_DEPTH
 from dflash_core.backends.cuda.target_model import DeviceTarget
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.config import DraftConfig
 from dflash_core.drafters.dflash import capabilities
 from dflash_core.errors import Code, UnsupportedError
@@ -98,6 +104,17 @@ class DeviceDraft(OnDevice):
             self.pairs = DeviceMarkov(upload, config.heads.markov)
         self.vocabulary = DraftVocabulary(upload, config)
 
+    def chunk_projections(self) -> Sequence[Projection]:
+        return [self.fc, *(context.projection for context in self.contexts)]
+
+    def chunk_buffers(self, rows: int) -> Sequence[Sequence[TensorSpec]]:
+        context = self.contexts[0].count * 2 * self.heads.kv_heads * self.heads.head_dim
+        return ((((rows, context), torch.float32),),)
+
+    def chunk_lasting(self, rows: int) -> Sequence[TensorSpec]:
+        """Sums over captured layers times HEADROOM, (rows, hidden): each captured layer adds to them."""
+        return [((rows, self.width), torch.float16)]
+
     def projections(self) -> tuple[list[Projection], list[Projection]]:
         inputs = [p for layer in self.layers for p in (layer.mixer.inputs, layer.ffn.inputs)]
         inputs += [context.projection for context in self.contexts]
@@ -164,3 +181,111 @@ class DraftVocabulary:
         full = logits.new_full((len(logits), self.vocab_size), -math.inf)
         full[:, ids[: logits.shape[1]]] = logits
         return full
+
+
+class ConvolutionRows(NamedTuple):
+    """What the convolution before a sub-layer leaves for the one after it, for a block of `rows` rows: the normed input
+    (rows, hidden), and its part of the second convolution's coefficients (rows, taps, groups)."""
+
+    normed: Tensor
+    later: Tensor
+
+    @staticmethod
+    def pieces(spec: draft_heads.Convolution, rows: int, hidden: int) -> Sequence[TensorSpec]:
+        return [((rows, hidden), torch.float32), ((rows, spec.kernel, hidden // spec.group), torch.float32)]
+
+
+class DeviceConvolution:
+    """The two convolutions around one sub-layer. `name`: the tensor prefix, such as blk.0.attn."""
+
+    def __init__(
+        self, device: Device, upload: Upload, name: str, spec: draft_heads.Convolution, rounding: Rounding
+    ) -> None:
+        self.spec = spec
+        self.base = upload.vector(name + "_conv_base")  # (2, taps, hidden)
+        self.proj = Projection(device, [upload.matrix(name + "_conv_proj.weight")], rounding)
+
+    @property
+    def hidden(self) -> int:
+        return self.base.shape[2]
+
+    def _defines(self, split_k: int) -> dict[str, object]:
+        return {"WIDTH": self.hidden, "TAPS": self.spec.kernel, "CHANNELS": self.spec.group, "SPLIT_K": split_k}
+
+    def before(self, buffers: PassBuffers, scratch: ConvolutionRows, reader: Projection, rows: int) -> Iterator[Launch]:
+        """Launches from the normed rows, and their activations for `proj`, to the activations of `reader`."""
+        yield from self.proj.launches(buffers.acts, buffers.wide, rows)
+        yield Launch(
+            "conv.cu", "conv_before", {**self._defines(self.proj.split_k), **reader.forms},
+            (ceil_div(self.hidden, GROUP), rows), WARP,
+            [scratch.normed, buffers.wide, np.int32(rows), np.int32(self.proj.width), self.base, scratch.later,
+             *reader.act_args(buffers.acts)],
+        )  # fmt: skip
+
+    def after(self, buffers: PassBuffers, scratch: ConvolutionRows, output: Projection, rows: int) -> Launch:
+        """Add the sub-layer's output, convolved from the partials of `output`, to the residual stream."""
+        other: Tensor | At = At(self.base, self.base[0].numel())
+        return Launch(
+            "conv.cu", "conv_after", self._defines(output.split_k), (ceil_div(self.hidden, GROUP), rows), WARP,
+            [buffers.h, buffers.narrow, np.int32(rows), other, scratch.later],
+        )  # fmt: skip
+
+
+class DFlashChunk(ChunkDrafter):
+    """A chunk of a prompt as context: fc is applied in parts, one after each captured layer."""
+
+    def __init__(
+        self,
+        draft: DeviceDraft,
+        layers: Sequence[int],
+        chunk: Chunk,
+        store: Callable[[Context, Tensor, int], Iterable[Launch]],
+    ) -> None:
+        """`layers`: of the target, that are captured. `store`: the launches that append the rows of a context's
+        projection (rows, width) to the caches."""
+        products = chunk.products
+        (encoder,) = chunk.lasting
+        self.layers, self._chunk, self._encoder = tuple(layers), chunk, encoder
+        (self._context,) = chunk.arena.carve(*draft.chunk_buffers(chunk.rows)[0])
+        (fc,) = draft.fc.matrices
+        width = chunk.h.shape[1]
+        self._fc = [products.parts(fc, range(width * i, width * (i + 1))) for i in range(len(self.layers))]
+        ops, count, norms, eps = chunk.ops, chunk.count, draft.aux_norm, draft.config.rms_eps
+        if norms is None:
+            # The rows are scaled by HEADROOM, a power of two: only the epsilon added to their mean square must change.
+            self._norms = [chunk_norm(ops, count, encoder, draft.enc_output_norm, eps * HEADROOM**2, chunk.x)]
+            self._taps = list[Op]()
+        else:
+            self._norms = [chunk_norm(ops, count, encoder, draft.enc_output_norm, eps, encoder)]
+            self._taps = [chunk_norm(ops, count, chunk.h, norm, eps, chunk.x) for norm in norms]
+        # Norms of the context by its layer, if layers norm it by themselves.
+        own = [[] if norms is None else [draft.layers[context.first].attn_norm] for context in draft.contexts]
+        self._parts = [
+            (
+                [chunk_norm(ops, count, encoder, norm, eps, chunk.x) for norm in own_norms],
+                [products.parts(matrix) for matrix in context.projection.matrices],
+                [ops.add(launch) for launch in store(context, self._context, chunk.rows)],
+            )
+            for context, own_norms in zip(draft.contexts, own, strict=True)
+        ]
+
+    def capture(self, layer: int, n: int) -> None:
+        if layer not in self.layers:
+            return
+        rows = self._chunk.x[:n]  # scratch here: the next layer's norm overwrites it
+        if self._taps:
+            self._taps[self.layers.index(layer)]()
+        else:
+            torch.mul(self._chunk.h[:n], HEADROOM, out=rows)
+        first, parts = layer == min(self.layers), self._fc[self.layers.index(layer)]
+        self._chunk.products.multiply(rows, parts, self._encoder[:n], add=not first)
+
+    def update_cache(self, n: int) -> None:
+        for norm in self._norms:
+            norm()
+        for norms, matrices, stores in self._parts:
+            for norm in norms:
+                norm()
+            self._chunk.products.multiply_all(self._chunk.x[:n], matrices, self._context[:n])
+            for store in stores:
+                store()

@@ -17,14 +17,13 @@ from torch import Tensor
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
-from dflash_core.backends.cuda.drafters.base import ChunkDrafter, OnDevice, TargetSequence
-from dflash_core.backends.cuda.drafters.caches import cache_table
+from dflash_core.backends.cuda.drafters.base import ChunkDrafter, OnDevice, TargetSequence, cache_table
 from dflash_core.backends.cuda.drafters.chains import BLOCK, ChainDrafter, join_warps
-from dflash_core.backends.cuda.kv import KVCache
+from dflash_core.backends.cuda.kv import KVCache, Layer
 from dflash_core.backends.cuda.launch import WARP, At, Launch, ceil_div
 from dflash_core.backends.cuda.layers.attention import COMBINE_THREADS
 from dflash_core.backends.cuda.layers.attention_weights import AttentionWeights, frequencies
-from dflash_core.backends.cuda.layers.base import Pass, PassBuffers, Upload
+from dflash_core.backends.cuda.layers.base import Pass, PassBuffers
 from dflash_core.backends.cuda.layers.embedding import Embedding
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.layers.norm import Added, chunk_norm, norm_launch
@@ -32,9 +31,9 @@ from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, Head
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix, Projection
 from dflash_core.backends.cuda.repack import GROUP
-from dflash_core.backends.cuda.rings import Layer
 from dflash_core.backends.cuda.state import PASS_ROWS
 from dflash_core.backends.cuda.target_model import FEED_FORWARDS, DeviceTarget
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.config import MtpConfig
 from dflash_core.drafters.mtp import capabilities
@@ -115,9 +114,9 @@ class Mtp(ChainDrafter):
 
     # ---- Launches ------------------------------------------------------------------------------------------------
 
-    def update_launches(self, rows: int, row0: int = 0) -> list[Launch]:
+    def update_launches(self, rows: int, row0: int = 0) -> Iterator[Launch]:
         """Add the pending pairs row0..row0 + rows to the cache."""
-        return list(self._enter(rows, row0, 0))
+        return self._enter(rows, row0, 0)
 
     def _enter(self, rows: int, first: int, depth: int) -> Iterator[Launch]:
         """Keys and values of a pass's pairs, and the queries of the pair that drafts."""
@@ -179,10 +178,10 @@ class Mtp(ChainDrafter):
         split_k = self.draft.mixer.inputs.split_k
         return {**self._split.defines, "SPLIT_K": split_k, **gates, **self.kv.defines}
 
-    def token_launches(self, head: Head, depth: int) -> list[Launch]:
+    def token_launches(self, head: Head, depth: int) -> Iterator[Launch]:
         own = head if self.draft.head is None else head.of(self.draft.head)
-        forward = self._draft(own.full, 1 if depth else STEP_ROWS, depth)
-        return [*forward, *own.candidate_launches(self.buffers.acts, 1, position=depth)]
+        yield from self._draft(own.full, 1 if depth else STEP_ROWS, depth)
+        yield from own.candidate_launches(self.buffers.acts, 1, position=depth)
 
     def chunk(self, chunk: Chunk) -> MtpChunk:
         return MtpChunk(self, chunk)
@@ -219,9 +218,8 @@ class MtpChunk(ChunkDrafter):
         )  # fmt: skip
 
     def update_cache(self, n: int) -> None:
-        drafter, chunk, state = self._drafter, self._chunk, self._drafter.state
+        drafter, chunk = self._drafter, self._chunk
         eps, last = drafter.draft.config.rms_eps, (drafter.length - n - 1) % len(drafter.hidden)
-        state.push()
         self._embed()
         self._token_norm()
         chunk.products.multiply(chunk.x[:n], self._halves[0], self._pairs[:n])
@@ -234,7 +232,6 @@ class MtpChunk(ChunkDrafter):
         chunk.products.multiply_all(chunk.x[:n], self._key_value, self._context[:n])
         self._store()
         drafter.store(chunk.h[:n])
-        state.host["draft_length"] = state.host["length"]
 
 
 def _normed(row: Tensor, weight: Tensor, eps: float) -> Tensor:

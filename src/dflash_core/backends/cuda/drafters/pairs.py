@@ -15,11 +15,11 @@ from torch import Tensor
 from dflash_core.arch import draft_heads
 from dflash_core.backends.cuda.activations import Rounding
 from dflash_core.backends.cuda.launch import NULL, WARP, Argument, At, Device, Inputs, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import Upload
 from dflash_core.backends.cuda.layers.head import Head
 from dflash_core.backends.cuda.projection import Acts, Projection
 from dflash_core.backends.cuda.repack import ROWS, blocks_of
 from dflash_core.backends.cuda.state import MAX_WIDTH, PAIR_CANDIDATES, PAIRING
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.errors import Code, UnsupportedError
 from dflash_core.tree import Candidates
 

@@ -14,7 +14,8 @@ from torch.nn.functional import scaled_dot_product_attention, softplus
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk, Stage
-from dflash_core.backends.cuda.kv import KVCache
+from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.kv import TILE, KVCache, Layer, Rings, Tensors, ring_slots
 from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, Device, Inputs, Launch, ceil_div, optional
 from dflash_core.backends.cuda.layers.attention_weights import (
     AttentionWeights,
@@ -22,23 +23,20 @@ from dflash_core.backends.cuda.layers.attention_weights import (
     projected_rows,
     turn_factor,
 )
-from dflash_core.backends.cuda.layers.base import (
-    Branch,
-    ChunkRun,
-    MixerLayers,
-    MixerMemory,
-    Pass,
-    SequenceNeeds,
-    Upload,
+from dflash_core.backends.cuda.layers.base import Branch, ChunkRun, MixerLayers, MixerMemory, Pass, SequenceNeeds
+from dflash_core.backends.cuda.layers.chunk_attention import (
+    SINK_DIMS,
+    visible_rows,
+    windowed_attention,
+    windowed_results,
+    with_sinks,
 )
-from dflash_core.backends.cuda.layers.cache_memory import CacheMemory, slots_of
 from dflash_core.backends.cuda.layers.split_attention import PREPARE_WARPS, HeadShape, SplitLaunch, SplitOrder, Splits
-from dflash_core.backends.cuda.layers.visible_rows import visible_rows
-from dflash_core.backends.cuda.layers.windowed_rows import SINK_DIMS, windowed_attention, windowed_results, with_sinks
 from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP
 from dflash_core.backends.cuda.state import MAX_NODES
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.cache_types import F16, RECENT_STEP, CachePair
 from dflash_core.errors import cpu_only
 
@@ -49,6 +47,11 @@ COMBINE_SPREAD = (2, 3)
 MIN_RECENT = 384  # positions of a recent window: near tiles (kernels/attention_parts.cuh) are halves
 # cuDNN's attention is left out: it plans again for every new prompt length, which takes about 50 ms.
 LIBRARY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def slots_of(context: int) -> int:
+    """Cache slots for `context` positions: a tree's nodes are stored after the committed ones."""
+    return context + MAX_NODES
 
 
 class AttentionLayers(MixerLayers):
@@ -149,17 +152,43 @@ class AttentionLayers(MixerLayers):
         return min(positions, self.spec.window + rows) if self.spec.window else positions
 
 
-class AttentionMemory(CacheMemory):
-    """Of layers with keys and values of their own."""
+class AttentionMemory(Rings, MixerMemory):
+    """Keys and values of all layers with one spec. Layers with a window have a ring, and a checkpoint holds the
+    window's rows; so have the halves of a recent window. Of others, rewinding only truncates keys and values, and a
+    checkpoint is empty.
+
+    A chunk's rows and a tree's nodes are written before the rows that they see are read, so a ring has slots for both
+    beyond its window.
+    """
+
+    component = "target KV"
 
     def __init__(self, layers: AttentionLayers, needs: SequenceNeeds) -> None:
-        on, window, kv = layers.device.torch_device, layers.spec.window, layers.stored(needs.kv)
-        super().__init__(on, len(layers.weights), layers.heads, window, kv, needs)
-        self.layers = layers
-        self.splits = Splits(layers.split_order(needs.context, needs.kv), layers.heads, needs.arena)
+        heads, window, kv = layers.heads, layers.spec.window, layers.stored(needs.kv)
+        positions, spare = slots_of(needs.context), max(needs.chunk_rows, TILE) + needs.capacity
+        slots = ring_slots(window, spare, positions)
+        recent, ring = ring_slots(kv.recent + RECENT_STEP, spare, positions), slots < positions
+        self.kv = KVCache(
+            len(layers.weights), heads.kv_heads, slots, heads.head_dim, layers.device.torch_device, kv,
+            ring=ring, recent_slots=recent,
+        )  # fmt: skip
+        rows = [Layer.of(self.kv, window)]
+        if self.kv.newest is not None:
+            rows.append(Layer.of(self.kv.newest, kv.recent, RECENT_STEP))
+        super().__init__(rows, needs.capacity, positions)
+        self.detail = f"{needs.kv}, {needs.context:,} positions, {slots:,} in layers with a window" if ring else ""
+        self.layers, self.nbytes = layers, self.kv.nbytes
+        self.splits = Splits(layers.split_order(needs.context, needs.kv), heads, needs.arena)
 
     def layer(self, place: int) -> AttentionBranch:
         return AttentionBranch(self.layers, self.layers.weights[place], self.kv, self.splits, place)
+
+    def commit(self, state: DeviceState, stamps: Tensor) -> list[Launch]:
+        return self.kv.commit(state, stamps)
+
+    def positions(self, begin: int, end: int) -> Tensors:
+        """The first dimension is the layer."""
+        return () if self.kv.ring else self.kv.positions(begin, end)
 
 
 class BorrowingMemory(MixerMemory):

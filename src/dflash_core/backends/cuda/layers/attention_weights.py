@@ -8,8 +8,8 @@ from torch import Tensor
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.launch import Device
-from dflash_core.backends.cuda.layers.base import Upload
 from dflash_core.backends.cuda.projection import Matrix, Projection
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.models.norm import Rotary
 
 

@@ -11,18 +11,19 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.acts import F16_GROUP, Q8_GROUP
+from dflash_core.backends.cuda.activations import F16_GROUP, Q8_GROUP
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.launch import At, HasAddress, Launch
-from dflash_core.backends.cuda.projection import Acts, AnyProjection, Matrix
+from dflash_core.backends.cuda.kv import SequenceState
+from dflash_core.backends.cuda.launch import At, Launch
+from dflash_core.backends.cuda.projection import Acts, AnyProjection
 from dflash_core.backends.cuda.repack import groups_of
-from dflash_core.backends.cuda.rings import SequenceState
 from dflash_core.backends.cuda.state import PASS_ROWS
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.cache_types import F16, CachePair
 
 if TYPE_CHECKING:
@@ -31,22 +32,6 @@ if TYPE_CHECKING:
 
 # Called with the rows of a chunk and the positions before them.
 ChunkRun = Callable[[int, int], None]
-
-
-class Upload(Protocol):
-    """Uploads tensors of a weight file to the device."""
-
-    def matrix(self, name: str) -> Matrix:
-        """As super-tiles. Raises UnsupportedError for a type without a kernel."""
-
-    def vector(self, name: str) -> Tensor:
-        """As f32, in torch order."""
-
-    def raw(self, name: str) -> tuple[str, Tensor]:
-        """Type and blocks as in the file, (rows, bytes per row)."""
-
-    def on_host(self, name: str) -> tuple[str, HasAddress]:
-        """The same as `raw`, but in host memory that kernels can read."""
 
 
 class PassBuffers:
@@ -201,10 +186,7 @@ class MixerMemory(SequenceState, ABC):
 
     component: str
     detail: str = ""
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int: ...
+    nbytes: int
 
     @abstractmethod
     def layer(self, place: int) -> Branch:

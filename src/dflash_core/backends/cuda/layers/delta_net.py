@@ -13,16 +13,9 @@ from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
+from dflash_core.backends.cuda.kv import Empty, Tensors, copies
 from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, PinnedMemory, pointer
-from dflash_core.backends.cuda.layers.base import (
-    Branch,
-    ChunkRun,
-    MixerLayers,
-    MixerMemory,
-    Pass,
-    SequenceNeeds,
-    Upload,
-)
+from dflash_core.backends.cuda.layers.base import Branch, ChunkRun, MixerLayers, MixerMemory, Pass, SequenceNeeds
 from dflash_core.backends.cuda.layers.delta_shapes import (
     DIM,
     ORDER_INTS,
@@ -35,8 +28,8 @@ from dflash_core.backends.cuda.layers.norm import chunk_rows
 from dflash_core.backends.cuda.products import TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import groups_of
-from dflash_core.backends.cuda.rings import Empty, Tensors, copies
 from dflash_core.backends.cuda.state import MAX_NODES, PASS_ROWS, WIDTHS
+from dflash_core.backends.cuda.upload import Upload
 from dflash_core.cache_types import F16, CachePair
 
 
@@ -136,14 +129,11 @@ class DeltaMemory(MixerMemory):
         sizes, count, on = layers.shape.layer_shapes(self.capacity), len(layers.weights), layers.device.torch_device
         self.detail = f"{count} {layers.spec.title} layers"
         self.s, self.conv = (torch.zeros(count, *sizes[name], device=on) for name in ("s", "conv"))
+        self.nbytes = self.s.nbytes + self.conv.nbytes
         self.inputs, self.k, self.u, self.decay, self.levels = needs.rows.carve(*layers.row_buffers(self.capacity))
         self.order = torch.zeros(ORDER_INTS, dtype=torch.int32, device=on)
         self.q, self.v, self.beta, self.out = needs.arena.carve(*layers.pass_buffers(0))
         self._saved: PinnedMemory | None = None  # allocated when it is first needed
-
-    @property
-    def nbytes(self) -> int:
-        return self.s.nbytes + self.conv.nbytes
 
     def layer(self, place: int) -> DeltaBranch:
         return DeltaBranch(self, place)

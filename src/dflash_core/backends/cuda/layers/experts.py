@@ -26,14 +26,14 @@ from dflash_core.backends.cuda.launch import (
     optional,
     pointer,
 )
-from dflash_core.backends.cuda.layers.base import ChunkRun, FeedForward, Pass, PassBuffers, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, FeedForward, Pass, PassBuffers
 from dflash_core.backends.cuda.layers.feed_forward import ACTIVATIONS
 from dflash_core.backends.cuda.plan import Card, Shape
 from dflash_core.backends.cuda.products import Arena, TensorSpec
 from dflash_core.backends.cuda.projection import AnyProjection, Matrix
 from dflash_core.backends.cuda.repack import GROUP, ROWS
 from dflash_core.backends.cuda.state import PASS_ROWS
-from dflash_core.backends.cuda.upload import aligned
+from dflash_core.backends.cuda.upload import Upload, aligned
 from dflash_core.errors import cpu_only
 
 ROUTER_WARPS, CHUNK_ROUTER_WARPS = 2, 4  # scores per block of `router`: for a pass, for a chunk
@@ -68,7 +68,8 @@ class ExpertProjection(AnyProjection):
     ) -> None:
         """`kernel`: experts_in or experts_out."""
         self.kernel = kernel
-        self.kinds = (tuple(routed), tuple(shared)) if shared else (tuple(routed),)
+        self.routed = tuple(routed)
+        self.kinds = (self.routed, tuple(shared)) if shared else (self.routed,)
         self.bias: Tensor | None = None  # (experts, width)
         self.places: Sequence[At] = ()  # of each routed matrix, int64 (experts): the experts' addresses, if they change
         self.used: Tensor | None = None  # int32 (experts): rows that have taken each expert
@@ -78,20 +79,7 @@ class ExpertProjection(AnyProjection):
             Slabs(tuple(Shape(m.type, m.rows) for m in shared), shared[0].columns) if shared else None,
             rounding,
         )
-        self.plan = ExpertPlan(self.product, card)
-
-    @property
-    def columns(self) -> int:
-        return self.product.columns
-
-    @property
-    def split_k(self) -> int:
-        return self.product.ranks
-
-    @property
-    def routed(self) -> tuple[Matrix, ...]:
-        """The matrices of routed experts."""
-        return self.kinds[0]
+        super().__init__(ExpertPlan(self.product, card), self.product.columns, self.product.ranks)
 
     def launch(self, rows: int, args: Sequence[Argument], more: Inputs = NO_INPUTS) -> Launch:
         """The launch for a pass of `rows` rows. `args`: arguments after the launch's struct; `more`: more defines, and

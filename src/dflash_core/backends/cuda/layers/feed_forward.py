@@ -11,11 +11,12 @@ from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import HEADROOM, Chunk
 from dflash_core.backends.cuda.launch import WARP, Device, Launch, ceil_div
-from dflash_core.backends.cuda.layers.base import ChunkRun, FeedForward, Pass, Upload
+from dflash_core.backends.cuda.layers.base import ChunkRun, FeedForward, Pass
 from dflash_core.backends.cuda.layers.norm import chunk_rows
 from dflash_core.backends.cuda.products import WEIGHT_BYTES, TensorSpec
 from dflash_core.backends.cuda.projection import Projection
 from dflash_core.backends.cuda.repack import GROUP, groups_of
+from dflash_core.backends.cuda.upload import Upload
 
 
 def swiglu_blocks(rows: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from dflash_core.clean import encodable
 from dflash_core.errors import DFlashError
@@ -20,6 +21,7 @@ from dflash_tui.application.log import LOG
 EXCERPT = 80
 REPORT_EVERY = 2000  # messages written between two calls of `progress`
 Progress = Callable[[float], None]
+Made = TypeVar("Made")
 ENDING = 200  # messages at the end of a conversation that are shown next to the list
 
 
@@ -132,20 +134,15 @@ class Store(Database):
 
     def newest(self, besides: str = "") -> Card | None:
         """The conversation that changed last, other than the one with the id `besides`."""
-        query = f"{rows.CARDS} WHERE id <> ? ORDER BY updated DESC, number DESC LIMIT 1"
-        found = self.read(lambda db: [rows.card(row) for row in db.execute(query, (besides,))])
+        found = self._all(rows.card, f"{rows.CARDS} WHERE id <> ? ORDER BY updated DESC, number DESC LIMIT 1", besides)
         return found[0] if found else None
 
     def find(self, name: str) -> Card:
         """The conversation with that id or id prefix. Raises DFlashError if there is none, or several."""
         name = encodable(name)
-
-        def query(db: sqlite3.Connection) -> list[Card]:
-            exact = db.execute(f"{rows.CARDS} WHERE id = ?", (name,)).fetchall()
-            begin = "WHERE substr(id, 1, ?) = ? AND ? <> '' LIMIT 3"
-            return [rows.card(row) for row in exact or db.execute(f"{rows.CARDS} {begin}", (len(name), name, name))]
-
-        cards = self.read(query)
+        begins = f"{rows.CARDS} WHERE substr(id, 1, ?) = ? AND ? <> '' LIMIT 3"
+        cards = self._all(rows.card, f"{rows.CARDS} WHERE id = ?", name)
+        cards = cards or self._all(rows.card, begins, len(name), name, name)
         if not cards:
             raise DFlashError(f"no conversation {name!r}; dflash-tui conversations list shows them")
         if len(cards) > 1:
@@ -173,11 +170,11 @@ class Store(Database):
 
     def ending(self, conversation: str) -> Sequence[Node]:
         """The last messages of a conversation's present branch, without reports; it reads at most ENDING of them."""
+        return self._all(rows.node, _ENDING, conversation, ENDING)
 
-        def query(db: sqlite3.Connection) -> list[Node]:
-            return [rows.node(row) for row in db.execute(_ENDING, (conversation, ENDING))]
-
-        return self.read(query)
+    def _all(self, make: Callable[[Sequence[object]], Made], query: str, *values: str | int) -> Sequence[Made]:
+        """What `make` returns of each row."""
+        return self.read(lambda db: [make(row) for row in db.execute(query, values)])
 
     def has(self, *ids: str) -> bool:
         """Whether a conversation or message with one of these ids exists."""
