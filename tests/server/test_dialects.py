@@ -157,6 +157,14 @@ def test_a_system_message_in_mid_conversation_keeps_its_place(server: Running, p
     assert places == sorted(places)
 
 
+def test_a_summary_in_the_place_of_a_history_is_answered(server: Running) -> None:
+    """As the Continue CLI 1.5.47 sends it once it has shortened a conversation: no user message, the answer's last."""
+    history = [{"role": "system", "content": "First."}, {"role": "assistant", "content": "So far."}]
+    post(server, "/v1/chat/completions", {"messages": history, "tools": [TOOL], "max_tokens": 512})
+    (prompt,) = prompts
+    assert prompt.partition("So far.")[2].startswith("<|im_end|>\n<|im_start|>user\ncontinue<|im_end|>\n")
+
+
 def test_blocks_of_messages(server: Running) -> None:
     """Failed results, reasoning that nobody may read, tools that run elsewhere, and an answer of nothing."""
     content = [

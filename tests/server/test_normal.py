@@ -54,6 +54,9 @@ def text(message: str) -> str:
             [USER, Message("assistant", "a", "t"), USER],
         ),
         ([USER, Message("assistant", "say <think> a </think>"), USER], None),
+        # A history behind a summary, and the turn with a tool after it.
+        ([SYSTEM, SAID], [SYSTEM, SAID, Message("user", "continue")]),
+        ([SYSTEM, SAID, CALLED, RESULT], [SYSTEM, SAID, Message("user", "continue"), CALLED, RESULT]),
     ],
 )  # fmt: skip
 def test_messages_keep_their_places(given: list[Message], expected: list[Message] | None) -> None:
@@ -66,7 +69,7 @@ def test_templates_that_can_take_more_get_it_as_it_is() -> None:
     assert list(normalised([USER, USER], ToolSupport())) == [Message("user", "q\n\nq")]
 
 
-@pytest.mark.parametrize("wrong", [[], [SYSTEM], [USER, Message("assistant", "a")]])
+@pytest.mark.parametrize("wrong", [[], [SYSTEM], [USER, SAID], [CALLED, RESULT]])
 def test_what_has_no_question_is_refused(wrong: list[Message]) -> None:
     with pytest.raises(RequestError) as refused:
         normalised(wrong, STRICT)

@@ -7,6 +7,7 @@ import asyncio
 from dflash_core.events import PrefillEvent
 from dflash_core.record import End
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Text, Thinking
+from dflash_tui.application.requests import LINES, Requests
 from dflash_tui.server.drawn_tokens import DrawnText
 from dflash_tui.server.updates import Reading, Recorded, Step, Update, Updates, joined
 
@@ -77,3 +78,19 @@ async def test_the_end_of_an_answer_does_not_wait() -> None:
     await gathering
     await updates.gather(600.0)  # it is over
     assert len(updates.now()) == 3
+
+
+def test_readers_get_the_lines_after_theirs_and_how_many_are_lost() -> None:
+    requests = Requests()
+    assert requests.after(0) == ([], 0)
+    request = requests.add("client", "/v1/messages", "demo")
+    lines = [End(text=str(number)) for number in range(1, LINES + 4)]
+    for line in lines[:3]:
+        requests.record(request, line)
+    assert requests.after(1) == ([(2, request, lines[1]), (3, request, lines[2])], 0)
+    assert requests.after(3) == ([], 0)
+    for line in lines[3:]:
+        requests.record(request, line)
+    found, lost = requests.after(1)
+    assert lost == 2  # the second and the third
+    assert [(one.number, one.line) for one in found] == list(enumerate(lines[3:], 4))

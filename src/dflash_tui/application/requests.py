@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Requests:
         """`records`: of how many requests, the newest, somebody may read the whole record."""
         self._records = records
         self._lock = threading.Lock()
-        self._recent: deque[NumberedLine] = deque(maxlen=LINES)
+        self._recent: deque[tuple[ServedRequest, Line]] = deque(maxlen=LINES)  # the last has the number `last_line`
         self._requests: deque[ServedRequest] = deque(maxlen=LISTED)
         self._count = 0
         self.last_line = 0  # the number of the newest line; 0 before the first
@@ -92,7 +93,7 @@ class Requests:
     def record(self, request: ServedRequest, line: Line) -> None:
         with self._lock:
             self.last_line += 1
-            self._recent.append(NumberedLine(self.last_line, request, line))
+            self._recent.append((request, line))
 
     def over(
         self, request: ServedRequest, why: str, report: TurnReport | None = None, record: TurnRecord | None = None
@@ -107,8 +108,10 @@ class Requests:
     def after(self, number: int) -> tuple[list[NumberedLine], int]:
         """The lines after that of this number, and how many between are lost."""
         with self._lock:
-            found = [line for line in self._recent if line.number > number]
-            return found, (found[0].number - number - 1 if found else 0)
+            first = self.last_line - len(self._recent) + 1
+            begin = max(first, number + 1)
+            late = islice(self._recent, begin - first, None)
+            return [NumberedLine(at, *one) for at, one in enumerate(late, begin)], begin - number - 1
 
 
 def client_name(agent: str) -> str:

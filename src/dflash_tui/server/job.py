@@ -158,14 +158,15 @@ class Job:
         self._requests.over(self.request, why, report, record)
 
     def _step(self, piece: Piece, answer: Answer) -> None:
-        self.written += len(piece.event.tokens)
-        read = piece.event if isinstance(piece.event, PrefillEvent) else None
+        event = piece.event
+        self.written += len(event.tokens)
+        read = event if isinstance(event, PrefillEvent) else None
         if read is not None:
             self._ttft_ms = (time.perf_counter() - self._made) * 1e3
-        over = piece.event.stop is not None
         figures = answer.stats if self._timings else None
-        self._send_parts(self._shape.push(piece.thinking, piece.text), read, figures, last=over)
-        self._send_lines()
+        self._send_parts(self._shape.push(piece.thinking, piece.text), read, figures, last=event.stop is not None)
+        if self._lines:
+            self._send_lines()
         if self._shape.over:
             answer.stop()
 

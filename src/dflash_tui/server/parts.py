@@ -77,8 +77,7 @@ def role_of(role: object, place: str, *more: str) -> Role:
 
 def normalised(messages: Sequence[Message], support: ToolSupport) -> tuple[Message, ...]:
     """The messages to render. Raises RequestError where there is nothing to answer."""
-    if not any(one.role == "user" for one in messages):
-        raise invalid("no user message: expected at least one", "messages")
+    messages = _with_user_message(messages)
     if messages[-1].role == "assistant":
         raise invalid(
             "the last message is the assistant's: expected a user message or a tool's result; "
@@ -123,6 +122,17 @@ def normalised(messages: Sequence[Message], support: ToolSupport) -> tuple[Messa
     if waiting:
         add(Message("user", "\n\n".join(waiting)))
     return tuple(found)
+
+
+def _with_user_message(messages: Sequence[Message]) -> Sequence[Message]:
+    """A client that has put a summary in the place of a long conversation may send it as the assistant's, without any
+    user message. Templates refuse that, so one follows the summary, in each turn at the same place."""
+    if any(one.role == "user" for one in messages):
+        return messages
+    summary = next((at for at, one in enumerate(messages) if one.role == "assistant" and not one.calls), None)
+    if summary is None:
+        raise invalid("no user message: expected at least one", "messages")
+    return (*messages[: summary + 1], Message("user", "continue"), *messages[summary + 1 :])
 
 
 def _split_thinking(message: Message) -> Message:
