@@ -44,7 +44,8 @@ from dflash_tui.server.settings import ServerSettings
 from dflash_tui.settings.keys import MOVES, is_nowhere, nowhere, spelled, with_keys
 from dflash_tui.settings.themes import installed, load_themes, with_known_theme
 from dflash_tui.terminal.clipboard import copied, desktop_notice
-from dflash_tui.terminal.hangup import EndSignals, TerminalDriver
+from dflash_tui.terminal.driver import TerminalDriver
+from dflash_tui.terminal.hangup import EndSignals
 from dflash_tui.terminal.key_order import KeyOrder, TakesText, as_move
 from dflash_tui.text.glossary import PAGES
 from dflash_tui.widgets.dialogs import ConfirmScreen

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from dflash_tui.application.conversations.current import CurrentConversation
-from dflash_tui.terminal import ends
+from dflash_tui.terminal import hangup
 
 PATIENCE_S = 600.0  # loading torch on a busy machine
 LIMIT_S = 600.0  # for an end that takes 3 s at most; more only where others have the processor
@@ -236,9 +236,9 @@ async def test_each_signal_leaves_with_its_code_and_saves_at_once(
     left: list[int] = []
     limits: list[int] = []
     saved: list[bool] = []
-    before = {one: signal.getsignal(one) for one in ends.ENDS}
-    monkeypatch.setattr(ends, "end_later", limits.append)
-    signals = ends.EndSignals()
+    before = {one: signal.getsignal(one) for one in hangup.ENDS}
+    monkeypatch.setattr(hangup, "end_later", limits.append)
+    signals = hangup.EndSignals()
     signals.handle(left.append, lambda: saved.append(not left))
     try:
         os.kill(os.getpid(), number)

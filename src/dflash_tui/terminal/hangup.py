@@ -17,9 +17,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-from textual.drivers import linux_driver
-from textual.drivers._writer_thread import WriterThread
-
 END_S: Final = 2.5  # after a hangup the program has this long to end on its own
 TICK_S: Final = 1.0  # poll interval on systems that do not report a terminal's hangup
 _GONE: Final = select.POLLHUP | select.POLLERR
@@ -126,31 +123,3 @@ class EndSignals:
         for number, before in self._before.items():
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, before)
-
-
-class Writer(WriterThread):
-    """Keeps accepting text after writing fails. If its thread ended, the app would wait forever on the full queue."""
-
-    def run(self) -> None:
-        try:
-            super().run()
-        except OSError:
-            hang_up()
-            while self._queue.get() is not None:
-                pass
-
-
-class TerminalDriver(linux_driver.LinuxDriver):
-    """Reads and draws as its base does, and reports a lost terminal as a hangup."""
-
-    def start_application_mode(self) -> None:
-        if (handle := getattr(self._app, "handle_signals", None)) is not None:
-            handle()  # from here on, the terminal must be restored at the end
-        linux_driver.WriterThread = Writer  # type: ignore[attr-defined]  # Textual has no option for it
-        super().start_application_mode()  # type: ignore[no-untyped-call]
-
-    def run_input_thread(self) -> None:
-        try:
-            super().run_input_thread()
-        except OSError:
-            hang_up()
