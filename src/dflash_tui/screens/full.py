@@ -15,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets.option_list import Option
 
 from dflash_tui.application.amounts import counted, short
+from dflash_tui.application.conversations.current import CurrentConversation
 from dflash_tui.application.mentions import collapse
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.terminal.key_order import is_text
@@ -72,7 +73,8 @@ class FullScreen(ModalScreen[None]):
 
     def __init__(self, chat: ChatParts) -> None:
         super().__init__()
-        self._chat, self._full, self._turns = chat, fullness(chat), _to_leave_out(chat)
+        self._chat, self._full = chat, fullness(chat)
+        self._turns = _to_leave_out(chat.state.conversation, self._full)
 
     def compose(self) -> ComposeResult:
         choices = self.choices()
@@ -143,9 +145,8 @@ def _option(one: tuple[str, str, str]) -> Option:
     return Option(Content.assemble(label, "\n", (f"  {about}", "$foreground 80%")), id=id)
 
 
-def _to_leave_out(chat: ChatParts) -> int:
+def _to_leave_out(current: CurrentConversation, it: Fullness) -> int:
     """How many of the oldest turns to leave out, so that half of the context is free."""
-    current, it = chat.state.conversation, fullness(chat)
     sizes: list[int] = []
     for node in current.branches.path:
         if current.unseen(node.id):
