@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -77,6 +79,22 @@ def test_a_fixed_tree_is_prepared_too() -> None:
     recorded = len(device.recorded)
     card.steps.graph(card.decoder(AnswerOptions(wide, frozenset(), 320))._kind())
     assert device.recorded[recorded:] == []
+
+
+def test_a_load_does_not_import_the_compiler_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.nn.attention.bias` imports it too; it takes seconds."""
+    imported, importing = list[str](), builtins.__import__
+
+    def noted(name: str, *more: Any) -> Any:
+        imported.append(name)
+        return importing(name, *more)
+
+    monkeypatch.setattr(builtins, "__import__", noted)
+    card, _ = session()
+    card.prepare(silent, Knobs())
+    card.prefill(range(200))
+    slow = ("torch._dynamo", "torch._inductor", "torch.nn.attention.bias", "torch.compiler", "sympy")
+    assert [name for name in imported if name.startswith(slow)] == []
 
 
 @pytest.mark.parametrize(
