@@ -16,10 +16,9 @@ from dflash_core.arch.recommended import recommended
 from dflash_core.backends.base import Session
 from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, CacheChoice, checked, named
-from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.draft import Draft
 from dflash_core.drafters.registry import open_draft
-from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.errors import FormatError, MismatchError, OutOfMemoryError, cpu_instead
 from dflash_core.fits import MemoryEstimator, RanOutError, Setup
 from dflash_core.knobs import Knobs, check_tree_width
@@ -263,10 +262,10 @@ def _space(target: Target, draft: Draft | None) -> str:
     return f"{type(target).__name__} {target.arithmetic} {file} {drafter}"
 
 
-def _saved(folder: Path | None, target: Target, draft: OpenedDraft) -> tuple[SavedValues, ...]:
+def _saved(folder: Path | None, target: Target, draft: Draft) -> tuple[SavedValues, ...]:
     """Where what is learned about each drafter is stored; a drafter may also ship with start values."""
     found = []
-    for one in draft.parts if isinstance(draft, OpenedSeveral) else (draft,):
+    for one in draft.parts or (draft,):
         file = one.files[0].path if one.files else None
         pair = pair_of(target.file.path, file if file is not None else one.capabilities.kind)
         found.append(SavedValues(folder, pair, shipped_beside(file) if file is not None else None))

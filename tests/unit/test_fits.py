@@ -20,7 +20,7 @@ from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.memory_estimator import SPARE, CardMemoryEstimator, Footprint
 from dflash_core.backends.cuda.meta import KNOWN, card_of, context_bytes
 from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
-from dflash_core.drafters.base import Draft, OpenedDraft
+from dflash_core.drafters.draft import Draft
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import KnobError, MismatchError, OutOfMemoryError
 from dflash_core.fits import (
@@ -89,7 +89,7 @@ def test_the_weights_of_all_drafters_count() -> None:
     paths = [str(demo_draft_path()), str(demo_mtp_path()), "text"]
     opened = load_target(demo_target_path())
 
-    def needed(draft: OpenedDraft | Draft) -> int:
+    def needed(draft: Draft) -> int:
         parts = opened.estimator(draft).components(Setup(512, "f32"))
         return sum(one.bytes for one in parts if one.name == "drafter")
 

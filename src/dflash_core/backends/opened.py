@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from dflash_core.backends.base import PREFILL_CHUNK, Logits, Machine, Session
 from dflash_core.cache_types import AUTO, CachePair
 from dflash_core.config import read_target
 from dflash_core.drafters import registry
-from dflash_core.drafters.base import Draft, OpenedDraft, OpenedModel
+from dflash_core.drafters.draft import Draft
 from dflash_core.errors import MismatchError
 from dflash_core.fits import PREFILL_ROWS, MemoryEstimator
 from dflash_core.formats.gguf import GGUFFile
@@ -81,11 +81,11 @@ class Target(ABC):
         """The memory that the weights take, in the form they have there."""
 
     @abstractmethod
-    def estimator(self, draft: OpenedDraft | Draft | None) -> MemoryEstimator:
+    def estimator(self, draft: Draft | None) -> MemoryEstimator:
         """Predicts the memory that this target and `draft` would take here, loaded in one way or another."""
 
     @abstractmethod
-    def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+    def check_memory(self, draft: Draft | None, context: int | None, kv: str = AUTO) -> None:
         """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions, with
         keys and values stored as `kv` says. Raises OutOfMemoryError."""
 
@@ -116,7 +116,7 @@ class Target(ABC):
         """Predicted seconds of one pass of `rows` rows; None on machines where no step is slow."""
 
     @abstractmethod
-    def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> Draft: ...
+    def load_draft(self, opened: Draft, dtype: torch.dtype | None = None) -> Draft: ...
 
     def logits(self, ids: Sequence[int], kv: str | CachePair | None = None) -> Logits:
         """Next-token logits at every position, (n, vocab) float32. `kv`: types of keys and values meanwhile, a name

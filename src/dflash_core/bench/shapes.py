@@ -33,7 +33,7 @@ class ShapeHeader:
 
 @dataclass(frozen=True, slots=True)
 class ShapedDraft:
-    """The part of an OpenedDraft that plans need."""
+    """The part of a Draft that plans need."""
 
     files: tuple[ShapeHeader, ...]
     config: DraftConfig | AssistantConfig | MtpConfig

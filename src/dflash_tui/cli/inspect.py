@@ -21,8 +21,8 @@ from dflash_core.arch.spec import EMBEDDING, ModelSpec
 from dflash_core.clean import one_line
 from dflash_core.drafters.assistant import KIND as ASSISTANT
 from dflash_core.drafters.assistant import holds_assistant, open_assistant
-from dflash_core.drafters.base import TargetHeader
 from dflash_core.drafters.dflash import open_drafter
+from dflash_core.drafters.draft import TargetHeader
 from dflash_core.drafters.kinds import KINDS
 from dflash_core.drafters.mtp import KIND as MTP
 from dflash_core.drafters.mtp import find_head, has_head, holds_mtp

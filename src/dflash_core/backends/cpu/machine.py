@@ -10,8 +10,8 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, Session
 from dflash_core.cache_types import AUTO_RECENT, EXACT, F16, named
 from dflash_core.config import target_weights
-from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.draft import Draft
 from dflash_core.fits import KV_TYPES, PREFILL_ROWS, Setup, sequence_bytes, total
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import TensorInfo
@@ -89,7 +89,7 @@ class HostMemoryEstimator:
         machine: CpuMachine,
         file: GGUFFile,
         spec: ModelSpec,
-        draft: OpenedDraft | Draft | None,
+        draft: Draft | None,
         memory_bytes: int = 0,
         packed: bool | None = None,
     ) -> None:

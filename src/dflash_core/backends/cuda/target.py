@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,7 +14,7 @@ from dflash_core import memory
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
-from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
+from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, Footprint, on_card, own_head
 from dflash_core.backends.cuda.session import CudaSession
@@ -26,8 +25,7 @@ from dflash_core.backends.cuda.timings import NEVER, PASSES, READINGS, Timer, ta
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, F16, CachePair
-from dflash_core.drafters.base import Draft, DraftModel, HostDraft, LoadedModel, OpenedDraft, OpenedModel
-from dflash_core.drafters.several import OpenedSeveral, not_on_a_card
+from dflash_core.drafters.draft import Draft, not_on_a_card
 from dflash_core.errors import OutOfMemoryError, Shortage, UnsupportedError
 from dflash_core.expert_places import possible_layers, tensors_on_host
 from dflash_core.fits import (
@@ -43,15 +41,6 @@ from dflash_core.fits import (
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
 from dflash_core.progress import Progress
-
-
-class CudaDraft(LoadedModel[DraftModel]):
-    """Implements `drafters.base.Draft`: a drafter that proposes inside the step."""
-
-    def __init__(self, opened: OpenedModel[DraftModel], model: OnDevice, weight_bytes: int) -> None:
-        super().__init__(opened, weight_bytes)
-        self.model = model
-        self.capabilities = model.capabilities
 
 
 @functools.cache
@@ -117,8 +106,8 @@ class CudaTarget(Target):
     def weight_bytes(self) -> int:
         return self.footprint.target_bytes
 
-    def estimator(self, draft: OpenedDraft | Draft | None) -> CardMemoryEstimator:
-        if isinstance(draft, OpenedSeveral):
+    def estimator(self, draft: Draft | None) -> CardMemoryEstimator:
+        if draft is not None and draft.parts:
             raise not_on_a_card(draft.capabilities)
         return CardMemoryEstimator(
             self.footprint, draft, machine=self.machine.name, available=self.machine.available_with_context(),
@@ -126,7 +115,7 @@ class CudaTarget(Target):
             host_free=memory.host_memory().free, mtp=own_head(self.file, self.config, draft),
         )  # fmt: skip
 
-    def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+    def check_memory(self, draft: Draft | None, context: int | None, kv: str = AUTO) -> None:
         kv = kv if kv == AUTO else str(CachePair.parse(kv))
         self._place_experts(draft, context, kv)
         estimator = self.estimator(draft)
@@ -153,7 +142,7 @@ class CudaTarget(Target):
             Shortage(needed.predicted, needed.free, fits, pack, on_card=True),
         )
 
-    def _place_experts(self, draft: OpenedDraft | None, context: int | None, kv: str) -> None:
+    def _place_experts(self, draft: Draft | None, context: int | None, kv: str) -> None:
         """Choose how many layers have their experts in main memory, if there is a choice, and how many experts the card
         caches."""
         free = memory.host_memory().free
@@ -190,11 +179,11 @@ class CudaTarget(Target):
             self.notes = (*self.notes, f"{self.host_experts}: the card reads them over the bus")
         self.machine.recall(target_name(self.model))
 
-    def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> CudaDraft:
+    def load_draft(self, opened: Draft, dtype: torch.dtype | None = None) -> Draft:
         self.footprint.add_draft(opened.file, opened.config, self.draft_type)
         with self._upload("drafter", opened.file, self.draft_type) as upload:
             model = on_device(opened.config, upload, self.model, self.activations)
-        return CudaDraft(opened, model, self.footprint.draft_bytes)
+        return replace(opened, model=model, capabilities=model.capabilities, weight_bytes=self.footprint.draft_bytes)
 
     def session(
         self,
@@ -209,10 +198,10 @@ class CudaTarget(Target):
             CudaSession, context=context, kv=kv or F16, rows=rows, nodes=nodes or MAX_NODES,
             chunks_from=NEVER if self.reading == PASSES else None,
         )  # fmt: skip
-        if isinstance(draft, CudaDraft):
-            return make(self.model, draft.model)
-        assert draft is None or isinstance(draft, HostDraft), "this drafter was loaded by another backend"
-        return make(self.model, None, captured, host_drafter=draft.drafter(kv) if draft else None)
+        if draft is None or draft.drafter is not None:
+            host = draft.drafter(kv) if draft is not None and draft.drafter is not None else None
+            return make(self.model, None, captured, host_drafter=host)
+        return make(self.model, draft.model)
 
     def step_seconds(self, rows: int) -> None:
         """None: steps on a card are too fast to need an announcement."""
