@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 
 from dflash_core import memory
+from dflash_core.arch.kinds import Attention, Experts
+from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
@@ -19,14 +21,13 @@ from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, Footprint, on_card, own_head
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_NODES
-from dflash_core.backends.cuda.supported import check_supported
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import NEVER, PASSES, READINGS, Timer, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.drafters.draft import Draft, not_on_a_card
-from dflash_core.errors import OutOfMemoryError, Shortage, UnsupportedError
+from dflash_core.errors import OutOfMemoryError, Shortage, UnsupportedError, cpu_only
 from dflash_core.expert_places import possible_layers, tensors_on_host
 from dflash_core.fits import (
     ON_CARD,
@@ -222,3 +223,24 @@ class CudaTarget(Target):
             self.machine.weight_bytes[component] = torch.cuda.memory_allocated() - before
         finally:
             upload.close()
+
+
+def check_supported(spec: ModelSpec) -> None:
+    """Raises UnsupportedError for a target that a card cannot run. Its layers' options are data of `arch/`."""
+    missing = dict.fromkeys(name for layer in spec.layers for name in _missing(layer))  # each once, in order
+    if missing:
+        raise cpu_only(f"{spec.name} needs what no kernel does yet on a card: {', '.join(missing)}")
+
+
+def _missing(layer: LayerSpec) -> Iterator[str]:
+    mixer, ffn = layer.mixer, layer.ffn
+    if isinstance(mixer, Attention) and mixer.gate == "sigmoid" and "attn_q" in mixer.biases:
+        yield "biases of gated queries"
+    if not isinstance(ffn, Experts):
+        return
+    if ffn.router_scale and ffn.shared and ffn.shared_gate:
+        yield "a gated shared expert beside a router that reads other rows than the experts"
+    if ffn.biases and ffn.shared:
+        yield "biases of experts beside a shared one"
+    if ffn.choice_bias and ffn.router == "softmax":
+        yield "a bias for the choice of experts by softmax"
