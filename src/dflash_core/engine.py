@@ -14,7 +14,7 @@ import torch
 from dflash_core import fits, fits_notes, memory
 from dflash_core.arch.recommended import recommended
 from dflash_core.backends.base import Session
-from dflash_core.backends.opened import Target
+from dflash_core.backends.opened import DEFAULT_CARD, CardOptions, Target
 from dflash_core.cache_types import AUTO, CacheChoice, checked, named
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.draft import Draft
@@ -23,7 +23,7 @@ from dflash_core.errors import FormatError, MismatchError, OutOfMemoryError, cpu
 from dflash_core.fits import MemoryEstimator, RanOutError, Setup
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
-from dflash_core.loading import DEFAULT_CARD, CardOptions, open_target
+from dflash_core.loading import open_target
 from dflash_core.memory import OTHERS, Component, MemoryBreakdown, weights_detail
 from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.auto import AutoPolicy

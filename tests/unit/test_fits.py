@@ -19,6 +19,7 @@ from dflash_core.backends.cpu.machine import CpuMachine
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.memory_estimator import SPARE, CardMemoryEstimator, Footprint
 from dflash_core.backends.cuda.meta import KNOWN, card_of, context_bytes
+from dflash_core.backends.opened import CardOptions
 from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.drafters.draft import Draft
 from dflash_core.drafters.registry import open_draft
@@ -38,7 +39,7 @@ from dflash_core.fits import (
 )
 from dflash_core.fits import requested_setup as fitting
 from dflash_core.formats import gguf as gguf_file
-from dflash_core.loading import CardOptions, load_target
+from dflash_core.loading import load_target
 from dflash_core.memory import parse_bytes
 from dflash_tui.application import fits as words
 from dflash_tui.cli.command_line import main

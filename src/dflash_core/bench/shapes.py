@@ -12,6 +12,7 @@ from dflash_core.backends.cpu.machine import CpuMachine, HostMemoryEstimator
 from dflash_core.backends.cuda.activations import activations
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, Footprint
 from dflash_core.backends.cuda.meta import PlannedCard
+from dflash_core.backends.opened import DEFAULT_CARD, CardOptions
 from dflash_core.bench.synthetic_models import Model, draft_types, target_types
 from dflash_core.drafters.base import DraftModel
 from dflash_core.drafters.capabilities import Capabilities
@@ -21,7 +22,7 @@ from dflash_core.fits import ON_HOST, MemoryEstimator
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.quants import BY_NAME, LIST_TYPES
 from dflash_core.formats.weights import TensorInfo
-from dflash_core.loading import DEFAULT_CARD, CardOptions, planned_card
+from dflash_core.loading import planned_card
 
 
 def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> GGUFFile:

@@ -13,7 +13,6 @@ import torch
 from dflash_core import memory
 from dflash_core.arch.kinds import Attention, Experts
 from dflash_core.arch.spec import LayerSpec, ModelSpec
-from dflash_core.backends.cuda.activations import DEFAULT
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
 from dflash_core.backends.cuda.drafters.base import on_device
@@ -24,13 +23,12 @@ from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import NEVER, PASSES, READINGS, Timer, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
-from dflash_core.backends.opened import Target
+from dflash_core.backends.opened import DEFAULT_CARD, CardOptions, Target
 from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.drafters.draft import Draft, not_on_a_card
 from dflash_core.errors import OutOfMemoryError, Shortage, UnsupportedError, cpu_only
 from dflash_core.expert_places import possible_layers, tensors_on_host
 from dflash_core.fits import (
-    ON_CARD,
     ON_HOST,
     PREFILL_ROWS,
     SMALLEST_CONTEXT,
@@ -51,53 +49,35 @@ def open_device(index: int) -> CudaDevice:
 
 
 class CudaTarget(Target):
-    """Implements `backends.opened.Target` on one card.
+    """Implements `backends.opened.Target` on one card. `device`: the first card if it is already open, or a substitute.
 
-    `activations`: how inputs of products are rounded, a name of activations.CHOICES. `draft_type`: "q8_0" or "q4_0"
-    requantises a drafter's larger matrices when it is loaded. `timed`: at a first load, time
-    passes and chunks of prompts. `device`: the first card if it is already open, or a substitute.
-    `vram_limit`: memory size of a smaller card to imitate, in bytes. `embedding`: "host" keeps the token embedding in
-    host memory. `experts`: where routed experts are, as of memory.checked_experts; "auto" keeps those of as few
-    layers in host memory as the context of `check_memory` needs. `reading`: "passes" reads every prompt with the
-    kernels of decoding; "auto" with the fastest kernels.
+    Experts whose place is "auto" are in host memory in as few layers as the context of `check_memory` needs.
     """
 
     model: DeviceTarget
     machine: CudaMachine
     packed = False
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        activations: str = DEFAULT.name,
-        draft_type: str = "",
-        timed: bool = True,
-        device: CudaDevice | None = None,
-        vram_limit: int = 0,
-        embedding: str = ON_CARD,
-        experts: str = ON_CARD,
-        reading: str = "auto",
-    ) -> None:
+    def __init__(self, path: str | Path, card: CardOptions = DEFAULT_CARD, *, device: CudaDevice | None = None) -> None:
         super().__init__(path)
         check_supported(self.config)
-        if reading not in READINGS:
-            raise UnsupportedError(f"reading {reading!r}, expected one of {' '.join(READINGS)}")
-        self.device = device or open_device(0)
-        self.activations, self.draft_type = by_name(activations), draft_type
+        if card.reading not in READINGS:
+            raise UnsupportedError(f"reading {card.reading!r}, expected one of {' '.join(READINGS)}")
+        self.device, self.options, self.activations = device or open_device(0), card, by_name(card.activations)
         timer: Timer | None = None
-        if timed and isinstance(self.device, CudaDevice):  # a substitute for a card is not timed
+        if card.tune and isinstance(self.device, CudaDevice):  # a substitute for a card is not timed
             timer = Timer(self.device, self.device.programs.cache.folder)
-        self.embedding, self.reading, self.arithmetic = embedding, reading, f"{activations} {reading}"
-        self._expert_layers: Sequence[int] = possible_layers(experts, self.config)
+        self.arithmetic = f"{card.activations} {card.reading}"
+        self._expert_layers: Sequence[int] = possible_layers(card.experts, self.config)
         self._cached: int | None = None  # experts of each of these layers that the card caches, once it is settled
         self.footprint = self._footprint()
         self.host_bytes = self.footprint.host_bytes
-        self.machine = CudaMachine(self.device, self.footprint, timer, vram_limit)
+        self.machine = CudaMachine(self.device, self.footprint, timer, card.vram_limit)
 
     def _footprint(self) -> Footprint:
         found = Footprint(
-            self.file, self.config, self.device.card, self.activations, embedding_on_host=self.embedding == ON_HOST,
+            self.file, self.config, self.device.card, self.activations,
+            embedding_on_host=self.options.embedding == ON_HOST,
             host_layers=self._expert_layers[0], cached=self._cached or 0,
         )  # fmt: skip
         self.host_experts = found.host_experts
@@ -112,7 +92,7 @@ class CudaTarget(Target):
             raise not_on_a_card(draft.capabilities)
         return CardMemoryEstimator(
             self.footprint, draft, machine=self.machine.name, available=self.machine.available_with_context(),
-            draft_type=self.draft_type, expert_layers=self._expert_layers, cached=self._cached,
+            draft_type=self.options.draft_type, expert_layers=self._expert_layers, cached=self._cached,
             host_free=memory.host_memory().free, mtp=own_head(self.file, self.config, draft),
         )  # fmt: skip
 
@@ -124,7 +104,7 @@ class CudaTarget(Target):
         setup = requested_setup(estimator, requested, kv)
         needed = self.machine.breakdown(estimator.components(setup)[:-1])
         fits = longest_context(estimator, setup)
-        pack = not fits and on_card(draft) is not None and not self.draft_type
+        pack = not fits and on_card(draft) is not None and not self.options.draft_type
         if fits:
             remedy = f"a context of {fits:,} positions fits"
         elif pack:
@@ -171,7 +151,7 @@ class CudaTarget(Target):
                 self.config,
                 self.activations,
                 lambda n, of: progress("loading the target", n / of),
-                embedding_on_host=self.embedding == ON_HOST,
+                embedding_on_host=self.options.embedding == ON_HOST,
             )
 
             if self.host_experts.cached:
@@ -181,8 +161,8 @@ class CudaTarget(Target):
         self.machine.recall(target_name(self.model))
 
     def load_draft(self, opened: Draft, dtype: torch.dtype | None = None) -> Draft:
-        self.footprint.add_draft(opened.file, opened.config, self.draft_type)
-        with self._upload("drafter", opened.file, self.draft_type) as upload:
+        self.footprint.add_draft(opened.file, opened.config, self.options.draft_type)
+        with self._upload("drafter", opened.file, self.options.draft_type) as upload:
             model = on_device(opened.config, upload, self.model, self.activations)
         return replace(opened, model=model, capabilities=model.capabilities, weight_bytes=self.footprint.draft_bytes)
 
@@ -197,7 +177,7 @@ class CudaTarget(Target):
     ) -> CudaSession:
         make = functools.partial(
             CudaSession, context=context, kv=kv or F16, rows=rows, nodes=nodes or MAX_NODES,
-            chunks_from=NEVER if self.reading == PASSES else None,
+            chunks_from=NEVER if self.options.reading == PASSES else None,
         )  # fmt: skip
         if draft is None or draft.drafter is not None:
             host = draft.drafter(kv) if draft is not None and draft.drafter is not None else None
