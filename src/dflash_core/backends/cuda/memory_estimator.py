@@ -33,6 +33,7 @@ from dflash_core.fits import (
     PREFILL_ROWS,
     SMALLEST_CONTEXT,
     TARGET,
+    MemoryEstimator,
     Setup,
 )
 from dflash_core.formats.gguf import GGUFFile
@@ -136,8 +137,8 @@ def _by_token(file: WeightFile) -> int:
     return sum(aligned(file.tensors[name].n_bytes) for name in (TOKENS, TABLE) if name in file.tensors)
 
 
-class CardMemoryEstimator:
-    """Implements `fits.MemoryEstimator` for a target on a card and a drafter that was opened for it.
+class CardMemoryEstimator(MemoryEstimator):
+    """Of a target on a card and a drafter that was opened for it.
 
     `available`: bytes of the card for all components together; `cached`: as of Footprint, once it is settled;
     `host_free`: free bytes of main memory, None for enough; `mtp`: the MTP head in the target's own file, where another
