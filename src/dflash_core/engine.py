@@ -14,17 +14,16 @@ import torch
 from dflash_core import fits, fits_notes, memory
 from dflash_core.arch.recommended import recommended
 from dflash_core.backends.base import Session
-from dflash_core.backends.opened import Target
+from dflash_core.backends.opened import DEFAULT_CARD, CardOptions, Target
 from dflash_core.cache_types import AUTO, CacheChoice, checked, named
-from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.draft import Draft
 from dflash_core.drafters.registry import open_draft
-from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.errors import FormatError, MismatchError, OutOfMemoryError, cpu_instead
 from dflash_core.fits import MemoryEstimator, RanOutError, Setup
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
-from dflash_core.loading import DEFAULT_CARD, CardOptions, open_target
+from dflash_core.loading import open_target
 from dflash_core.memory import OTHERS, Component, MemoryBreakdown, weights_detail
 from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.auto import AutoPolicy
@@ -272,10 +271,10 @@ def _space(target: Target, draft: Draft | None) -> str:
     return f"{type(target).__name__} {target.arithmetic} {file} {drafter}"
 
 
-def _saved(folder: Path | None, target: Target, draft: OpenedDraft) -> tuple[SavedValues, ...]:
+def _saved(folder: Path | None, target: Target, draft: Draft) -> tuple[SavedValues, ...]:
     """Where what is learned about each drafter is stored; a drafter may also ship with start values."""
     found = []
-    for one in draft.parts if isinstance(draft, OpenedSeveral) else (draft,):
+    for one in draft.parts or (draft,):
         file = one.files[0].path if one.files else None
         pair = pair_of(target.file.path, file if file is not None else one.capabilities.kind)
         found.append(SavedValues(folder, pair, shipped_beside(file) if file is not None else None))

@@ -6,9 +6,9 @@ Nothing is loaded for this. A `MemoryEstimator` predicts the memory of a setup o
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from dflash_core.cache_types import AUTO, AUTO_PAIRS, DIVERGENCE, EXACT, divergence
 from dflash_core.errors import Code, ContextError, OutOfMemoryError
@@ -66,8 +66,8 @@ class Setup:
     rows: int = PREFILL_ROWS
 
 
-class MemoryEstimator(Protocol):
-    """Predicts the memory of a pair on one machine from headers.
+class MemoryEstimator(ABC):
+    """Predicts the memory of a pair on one machine from headers. What is not abstract is of a machine with one memory.
 
     `available`: bytes that all components together may take. `base`: the default setup, except for the context.
     Possible numbers: `chunk_rows` of prompt rows processed at once and `tree_nodes` of the largest tree, the largest
@@ -76,43 +76,46 @@ class MemoryEstimator(Protocol):
     model was trained for.
     """
 
+    machine: str
+    available: int
+    longest_context: int
+    auto: Sequence[str]
+    chunk_rows: Sequence[int] = (PREFILL_ROWS,)
+    tree_nodes: Sequence[int] = (0,)
+    expert_layers: Sequence[int] = (0,)
+
     @property
-    def machine(self) -> str: ...
-    @property
-    def available(self) -> int: ...
-    @property
+    @abstractmethod
     def base(self) -> Setup: ...
     @property
-    def chunk_rows(self) -> Sequence[int]: ...
-    @property
-    def tree_nodes(self) -> Sequence[int]: ...
-    @property
-    def expert_layers(self) -> Sequence[int]: ...
-    @property
-    def auto(self) -> Sequence[str]: ...
-    @property
+    @abstractmethod
     def kv_types(self) -> Sequence[str]: ...
-    @property
-    def longest_context(self) -> int: ...
 
+    @abstractmethod
     def spare(self, available: int) -> int:
         """Bytes of `available` to leave free when a context or a cache type is chosen automatically."""
 
     def min_spare(self, available: int) -> int:
         """Bytes to leave free where `spare` would leave only a short context."""
+        return self.spare(available)  # a machine that is out of main memory stops answering
 
     def layers_on_host(self, few: int) -> int:
         """How many layers have their experts in main memory where `few` must: all that it has memory for; 0 for 0."""
+        return few
 
     def with_cache(self, setup: Setup, free: int) -> Setup:
         """`setup` with as many experts cached on the card as `free` bytes hold, where others are in main memory."""
+        return setup
 
+    @abstractmethod
     def choices(self, setup: Setup) -> Sequence[Setup]:
         """Other setups that may take less at the same context."""
 
+    @abstractmethod
     def components(self, setup: Setup) -> tuple[Component, ...]:
         """Memory by component, including the share of driver and runtime."""
 
+    @abstractmethod
     def sequence(self, setup: Setup) -> tuple[Component, ...]:
         """The part of `components` that a sequence of full length needs."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,37 +9,16 @@ import torch
 
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.cuda.driver import find_driver
-from dflash_core.backends.opened import Target
-from dflash_core.drafters.base import Draft
+from dflash_core.backends.opened import DEFAULT_CARD, CardOptions, Target
+from dflash_core.drafters.draft import Draft
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import Code, DeviceError, UnsupportedError, cpu_instead
-from dflash_core.fits import ON_CARD, MemoryEstimator
+from dflash_core.fits import MemoryEstimator
 from dflash_core.memory import checked_experts, gib
 from dflash_core.progress import Progress, silent
 
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.meta import PlannedCard
-
-
-@dataclass(frozen=True, slots=True)
-class CardOptions:
-    """How weights are stored and multiplied on a card. `activations`: how inputs of products are rounded, "int8",
-    "mixed" or "f16"; `draft_type`: "q8_0" or "q4_0" converts a drafter's matrices when loaded; `tune`: time several
-    methods of computing at the first load on a card; `vram_limit`: bytes of a smaller card to simulate, 0 for none;
-    `embedding`: where the target's token embedding is stored, on the "card" or on the "host"; `experts`: where routed
-    experts are, "card", "host", "auto", or of how many layers they are on the host; `reading`: "passes" reads prompts
-    with the kernels of decoding, "auto" in the fastest way."""
-
-    activations: str = "int8"
-    draft_type: str = ""
-    tune: bool = True
-    vram_limit: int = 0
-    embedding: str = ON_CARD
-    experts: str = ON_CARD
-    reading: str = "auto"
-
-
-DEFAULT_CARD = CardOptions()
 
 
 @cpu_instead()
@@ -101,11 +79,7 @@ def _on_card(path: str | Path, card: CardOptions, device: Any = None) -> Target:
     """`device`: a substitute for the card, to plan with."""
     from dflash_core.backends.cuda.target import CudaTarget  # takes 0.1 s
 
-    return CudaTarget(
-        path, activations=card.activations, draft_type=card.draft_type, timed=card.tune, device=device,
-        vram_limit=card.vram_limit, embedding=card.embedding, experts=card.experts,
-        reading=card.reading,
-    )  # fmt: skip
+    return CudaTarget(path, card, device=device)
 
 
 def _driver_is_there() -> bool:

@@ -23,7 +23,7 @@ from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.opened import Target
 from dflash_core.conversation import Conversation
-from dflash_core.drafters.base import Draft
+from dflash_core.drafters.draft import Draft
 from dflash_core.events import Event, PrefillEvent
 from dflash_core.models.attention import Attention
 from dflash_core.models.kv_cache import KVCache

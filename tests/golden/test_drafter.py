@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from dflash_core import Knobs, load_draft
-from dflash_core.backends.cpu.dflash import CpuDFlash
+from dflash_core.backends.cpu.dflash import load
 from dflash_core.config import DraftConfig
+from dflash_core.drafters.draft import Draft
 from dflash_core.formats.weights import WeightFile
-from dflash_core.models.dflash import DFlash
 from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Weights
 from support.behind import draft_logits
@@ -27,12 +27,12 @@ def twin(file: WeightFile, config: DraftConfig, features: np.ndarray, noise: np.
     return hidden_rows(config, {name: file.float32(name) for name in file.tensors}, features, noise, window)
 
 
-def variant(sliding: tuple[bool, ...], causal: tuple[bool, ...]) -> CpuDFlash:
+def variant(sliding: tuple[bool, ...], causal: tuple[bool, ...]) -> Draft:
     """The golden drafter's weights under other masks, in float64."""
     loaded = load_draft(golden("tiny-dflash"), target())
     config = replace(loaded.config, sliding_window=WINDOW if any(sliding) else 0, sliding=sliding, causal=causal)
-    model = DFlash(Weights(loaded.file, dtype=torch.float64), config)
-    return CpuDFlash(replace(loaded.opened, config=config), model, target().model, loaded.weight_bytes)
+    model, drafter = load(config, Weights(loaded.file, dtype=torch.float64), target().model)
+    return replace(loaded, config=config, model=model, drafter=drafter)
 
 
 MASKS = [

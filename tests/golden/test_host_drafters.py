@@ -10,7 +10,6 @@ import pytest
 from dflash_core import Engine, Knobs, load_draft
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.drafters.kinds import KINDS, Kind
-from dflash_core.drafters.ngram import NgramDraft
 from dflash_core.engine import load_pair
 from dflash_core.errors import ContextError, KnobError
 from dflash_core.events import StepEvent
@@ -18,7 +17,7 @@ from support import demo_pair
 from support.compare import generated
 from support.golden import golden
 from support.grids import full
-from support.host_drafts import TOY, PrimedDraft, ToyDrafter, spoilt
+from support.host_drafts import TOY, ToyDrafter, primed_draft, spoilt
 from support.shallow import shallow_target as target
 
 IDS = list(range(40, 60))
@@ -71,7 +70,7 @@ def test_text_that_is_there_to_copy_is_accepted(sampled: bool) -> None:
     accepted = Counter[int]()
     for every in (2, 3, 5, 9, 13, 100):
         said = spoilt([*IDS[-3:], *plain(sampled)], every)
-        engine = Engine(target(), PrimedDraft(target(), said=said))
+        engine = Engine(target(), primed_draft(target(), said=said))
         for knobs in (Knobs(drafting="tree 22"), Knobs(drafting="chain 6"), Knobs(drafting="tree 15", p_min=0.7)):
             engine.reset()
             knobs = knobs.replace(**SAMPLED) if sampled else knobs
@@ -129,7 +128,8 @@ def test_what_does_not_apply_is_refused_and_what_it_is_is_said() -> None:
             engine.limits.check(Knobs().replace(**{name: value}), {name})
     engine.limits.check(Knobs(drafting="auto up to 5", p_min=0.3), {"budget", "p_min"})
     assert [one.name for one in engine.memory().components] == ["target", "target KV", "states", "program", "tokenizer"]
-    assert isinstance(engine.draft, NgramDraft)
+    assert engine.draft is not None
+    assert engine.draft.capabilities.kind == "ngram"
 
 
 def test_the_demo_target_copies_its_own_words() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,10 @@ from tools.train_demo.mtp_net import mtp_forward
 from tools.train_demo.shapes import TargetConfig
 
 from dflash_core import Engine, Knobs, load_draft, load_target
-from dflash_core.backends.cpu.chain import CpuMtp, CpuMtpDrafter
-from dflash_core.cache_types import CachePair
+from dflash_core.backends.cpu.chain import CpuMtpDrafter
 from dflash_core.demo import demo_dflash2_path, demo_draft, demo_mtp_path, demo_target_path
+from dflash_core.drafters.draft import Draft
 from dflash_core.drafters.mtp import OWN_HEAD
-from dflash_core.drafters.several import SeveralDrafts
 from dflash_core.engine import load_pair
 from dflash_core.errors import ContextError, KnobError, MismatchError, UnsupportedError
 from dflash_core.events import StepEvent
@@ -39,10 +39,8 @@ SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed"
 
 
 @cache
-def head() -> CpuMtp:
-    loaded = load_draft(HEAD, target())
-    assert isinstance(loaded, CpuMtp)
-    return loaded
+def head() -> Draft:
+    return load_draft(HEAD, target())
 
 
 @cache
@@ -84,7 +82,6 @@ def test_a_file_with_its_own_head(name: str) -> None:
 def test_what_a_head_lacks_is_the_targets(own: tuple[str, ...], without: tuple[str, ...], tmp_path: Path) -> None:
     """Against the network that trains the demo pair's head, which shares no code with the decoder's."""
     loaded = load_draft(variant(tmp_path / "head.gguf", own=own, without=without), target())
-    assert isinstance(loaded, CpuMtp)
     file, of = loaded.file, target()
     names = {name.removeprefix("blk.4."): torch.from_numpy(file.float32(name)) for name in file.tensors}
     names.setdefault("nextn.shared_head_norm.weight", torch.from_numpy(of.file.float32("output_norm.weight")))
@@ -146,29 +143,19 @@ def test_a_turn_is_drafted_again_as_it_was() -> None:
 # ---- The text is the target's ----------------------------------------------------------------------------------------
 
 
-class PlantedHead(CpuMtp):
-    """A head that knows the answer, down to a random depth and at random ranks; its cache is kept as usual."""
+class _Planted(CpuMtpDrafter):
+    """It knows the answer, down to a random depth and at random ranks; its cache is kept as usual."""
 
     def __init__(self, answer: Sequence[int], seed: int) -> None:
-        real = head()
-        self.__dict__.update(real.__dict__)
-        self.answer, self.seed = list(answer), seed
-
-    def drafter(self, kv: CachePair | None = None) -> CpuMtpDrafter:
-        return _Planted(self)
-
-
-class _Planted(CpuMtpDrafter):
-    def __init__(self, planted: PlantedHead) -> None:
-        super().__init__(planted.model)
-        self.planted, self.chance = planted, np.random.default_rng(planted.seed)
+        super().__init__(head().model)
+        self.answer, self.chance = list(answer), np.random.default_rng(seed)
 
     def propose(self, root: int, knobs: Knobs, at: int | None = None) -> Candidates:
         real = super().propose(root, knobs, at)
         tokens, log_probs = real.tokens.copy(), real.log_probs.copy()
         begin = len(self._tokens) + 1 - len(IDS)
         right = len(tokens) if self.chance.random() < 0.5 else int(self.chance.integers(0, len(tokens) + 1))
-        for depth, token in enumerate(self.planted.answer[begin : begin + right]):
+        for depth, token in enumerate(self.answer[begin : begin + right]):
             others = [other for other in tokens[depth].tolist() if other != token]
             rank = min(int(self.chance.choice([0] * 12 + [1, 2])), tokens.shape[1] - 1)
             tokens[depth] = [*others[:rank], token, *others[rank:]][: tokens.shape[1]]
@@ -180,7 +167,7 @@ class _Planted(CpuMtpDrafter):
 def test_every_setting_gives_plain_decodings_tokens(sampled: bool, seeds: int) -> None:
     accepted = Counter[int]()
     for seed in range(seeds):
-        engine = Engine(target(), PlantedHead(plain(sampled), seed))
+        engine = Engine(target(), replace(head(), drafter=lambda kv, seed=seed: _Planted(plain(sampled), seed)))
         for knobs in (
             Knobs(drafting="tree 22"), Knobs(drafting="chain 8", mtp_depth=8), Knobs(drafting="tree 6", mtp_depth=2),
             Knobs(drafting="tree 40", mtp_depth=8, tree_width=3, chain_seed=True),
@@ -260,8 +247,7 @@ def test_candidates_that_are_no_numbers_are_left_out() -> None:
     for name, beside in ((str(HEAD), None), (f"{golden('tiny-dflash')}+{HEAD}", "dflash")):
         for wanted in (knobs, knobs.replace(draft="mtp"), knobs.replace(mode="auto")):
             engine = load_pair(golden("tiny-F16.gguf"), name)
-            loaded = engine.draft.parts[1] if isinstance(engine.draft, SeveralDrafts) else engine.draft
-            assert isinstance(loaded, CpuMtp)
+            loaded = engine.draft.parts[1] if engine.draft.parts else engine.draft
             loaded.model.norm[:] = float("nan")
             events = list(engine.generate(IDS, wanted))
             assert [token for event in events for token in event.tokens] == plain

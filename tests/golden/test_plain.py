@@ -8,9 +8,8 @@ from dflash_core.conversation import Conversation
 from dflash_core.engine import Engine
 from dflash_core.events import PrefillEvent
 from dflash_core.knobs import Knobs
-from dflash_core.lab.experiment import PLAIN_REPEATS, PLAIN_TOKENS, last_prompts, plain_design
-from dflash_core.lab.laboratory import Laboratory
-from dflash_core.lab.plain import of_result
+from dflash_core.lab.experiment import PLAIN_REPEATS, PLAIN_TOKENS, Laboratory, last_prompts, plain_design
+from dflash_core.lab.results import plain_of_result
 from support import demo_pair
 
 
@@ -31,7 +30,7 @@ def test_the_speed_is_that_of_steps_without_drafts(engine: Engine, whole: bool) 
     for progress in run:
         if not whole and not progress.doing.startswith("warming"):
             run.cancel()
-    speed = of_result(run.result, "timed separately")
+    speed = plain_of_result(run.result, "timed separately")
     assert engine.session.length == length
     if not whole:
         assert speed is None

@@ -19,7 +19,7 @@ from dflash_core.backends.cpu.session import CpuSession
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.opened import Target
 from dflash_core.cache_types import F16, CachePair
-from dflash_core.drafters.base import Draft
+from dflash_core.drafters.draft import Draft
 from dflash_core.events import PrefillEvent
 from dflash_core.models.attention import Attention
 from dflash_core.models.cache_rows import CODECS, hadamard

@@ -9,7 +9,7 @@ import pytest
 
 from dflash_core import Engine, Knobs
 from dflash_core.backends.opened import Target
-from dflash_core.drafters.base import Draft
+from dflash_core.drafters.draft import Draft
 from dflash_core.errors import ContextError
 from support import demo_pair
 from support.compare import generated

@@ -10,9 +10,9 @@ import pytest
 from gguf.quants import dequantize
 
 from dflash_core import Engine, Knobs, load_draft, load_target
-from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.config import DraftConfig
 from dflash_core.demo import demo_target_path, smollm2_draft_path
+from dflash_core.drafters.draft import Draft
 from dflash_core.engine import load_pair
 from dflash_core.errors import MismatchError
 from dflash_core.events import StepEvent
@@ -59,7 +59,7 @@ def its_weights() -> Arrays:
     return {one.name: np.asarray(dequantize(one.data, one.tensor_type), np.float64) for one in reader.tensors}
 
 
-def agree(draft: CpuDFlash, embedding: np.ndarray, head: np.ndarray, features: np.ndarray, anchor: int) -> None:
+def agree(draft: Draft, embedding: np.ndarray, head: np.ndarray, features: np.ndarray, anchor: int) -> None:
     """The drafter's scores and its selector's path are the twin's."""
     config: DraftConfig = draft.config
     w = its_weights()
@@ -85,7 +85,6 @@ def test_the_twin_agrees_behind_made_up_ends() -> None:
 
 def test_the_twin_agrees_behind_its_target() -> None:
     target, draft = engine().target, engine().draft
-    assert isinstance(draft, CpuDFlash)
     ids = prompt(QUESTIONS[0])
     features = np.asarray(target.hidden(ids[:-1], layers=draft.config.target_layers)).swapaxes(0, 1)
     ends = target.model.token_embd.rows(range(target.config.vocab_size)).numpy()

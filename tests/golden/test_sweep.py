@@ -17,9 +17,8 @@ from dflash_core.bench.prompts import Task
 from dflash_core.conversation import Conversation
 from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.errors import DFlashError, NumericsError
-from dflash_core.lab.experiment import ENDED_AT_ONCE, Case, Design, Experiment
+from dflash_core.lab.experiment import ENDED_AT_ONCE, Answerer, Case, Design, Experiment, Laboratory
 from dflash_core.lab.grid import Arm, parse_axes, settings
-from dflash_core.lab.laboratory import Answerer, Laboratory
 from dflash_core.lab.results import ExperimentProgress
 from dflash_core.lab.schedule import interleave
 from dflash_core.lab.table import rows

@@ -13,7 +13,7 @@ from dflash_core import Engine, Knobs
 from dflash_core.conversation import Conversation
 from dflash_core.errors import ContextError, DFlashError
 from dflash_core.events import StageTimes, StepEvent
-from dflash_core.lab.laboratory import Laboratory
+from dflash_core.lab.experiment import Laboratory
 from dflash_core.lab.whatif import MIN_STEPS, StepTimes, curve, estimate
 from dflash_core.record import TurnRecord
 from support import demo_pair

@@ -3,6 +3,7 @@ built from these scores, and the text is plain decoding's."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from dflash_core.arch.spec import EMBEDDING
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.launch import Launch
 from dflash_core.backends.cuda.step_graphs import TREE_THREADS
-from dflash_core.backends.cuda.target import CudaDraft
 from dflash_core.errors import UnsupportedError
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
@@ -123,7 +123,7 @@ def same_logits(found: np.ndarray, expected: np.ndarray) -> None:
 def test_the_greedy_path(tmp_path: Path, device_name: str, kind: str, changes: dict[str, Any]) -> None:
     pair = block_pair(device_named(device_name), tmp_path, kind, **changes)
     draft, reference = pair.draft, pair.target
-    ours = CudaDraft(draft.opened, pair.device_draft, 0)
+    ours = replace(draft, model=pair.device_draft, drafter=None, capabilities=pair.device_draft.capabilities)
     features = reference.hidden(list(prompt()[:30]), draft.config.target_layers)
     same_logits(draft_logits(ours, features, 7, pair.device_target), draft_logits(draft, features, 7))
     assert chosen_path(ours, features, 7, pair.device_target) == chosen_path(draft, features, 7)

@@ -15,7 +15,7 @@ from dflash_core.arch.kinds import Attention, Experts
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.layers.attention import AttentionLayers
 from dflash_core.backends.cuda.layers.split_attention import HEAD_DIMS
-from dflash_core.backends.cuda.supported import check_supported
+from dflash_core.backends.cuda.target import check_supported
 from dflash_core.config import target_config
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.gguf import open_gguf

@@ -7,20 +7,21 @@ from functools import cache
 
 import pytest
 
-from dflash_core import Engine, Knobs, load_draft
+from dflash_core import Engine, Knobs
 from dflash_core.backends.cuda import target as cuda_target
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.opened import CardOptions
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.draft import Draft
 from dflash_core.drafters.kinds import KINDS, Kind
 from dflash_core.drafters.ngram import CAPABILITIES
 from dflash_core.engine import load_pair
 from dflash_core.errors import UnsupportedError
 from dflash_core.events import StepEvent
-from dflash_core.loading import CardOptions
 from dflash_core.policy.auto import AutoPolicy
 from support import engines
 from support.emulated_device import EmulatedCard
-from support.host_drafts import TOY, PrimedDraft, ToyDrafter, spoilt
+from support.host_drafts import TOY, ToyDrafter, primed_draft, spoilt
 from support.shallow import shallow
 
 TARGET = shallow("tiny-F16.gguf")
@@ -94,7 +95,7 @@ def test_copies_are_accepted_in_any_length() -> None:
         said = spoilt([*IDS[-3:], *plain(False)], every)
         base = engine("ngram").target
         found, steps = answer(
-            Engine(base, PrimedDraft(base, said=said), context_length=CONTEXT), Knobs(drafting="tree 15")
+            Engine(base, primed_draft(base, said=said), context_length=CONTEXT), Knobs(drafting="tree 15")
         )
         assert tuple(found) == plain(False)
         accepted.update(step.accepted_depth for step in steps)
@@ -167,9 +168,5 @@ def test_captured_layers_on_the_host_are_refused_by_name() -> None:
     class Reader(ToyDrafter):
         capabilities = Capabilities("reader", 4, captured_layers=(1,))
 
-    class Draft(type(load_draft("toy", base))):  # type: ignore[misc]
-        def drafter(self, kv: object = None) -> Reader:
-            return Reader()
-
     with pytest.raises(UnsupportedError, match="the reader drafter reads captured layers on the host"):
-        Engine(base, Draft(base), context_length=CONTEXT)
+        Engine(base, Draft(base, Reader.capabilities, drafter=lambda kv: Reader()), context_length=CONTEXT)

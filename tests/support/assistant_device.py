@@ -10,7 +10,6 @@ import numpy as np
 
 from dflash_core import load_draft
 from dflash_core.backends.base import Session
-from dflash_core.backends.cpu.chain import CpuAssistant
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
 from dflash_core.backends.cuda.session import CudaSession
@@ -18,6 +17,7 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import Target
 from dflash_core.cache_types import F16, CachePair
+from dflash_core.drafters.draft import Draft
 from support.device_pairs import CONTEXT, device_named
 from support.golden import other_targets, target
 
@@ -25,11 +25,10 @@ ASSISTANTS = {"gemma4-e-assistant-F16": "gemma4-e-F16", "gemma4-moe-assistant-F1
 PRESENT = [path.stem for path in other_targets("gemma4-*-assistant-*.gguf")]
 
 
-def loaded(name: str) -> tuple[Target, CpuAssistant, Any]:
+def loaded(name: str) -> tuple[Target, Draft, Any]:
     """The target of an assistant, the assistant with the golden file's number of cells, and what it should give."""
     of = target(f"{ASSISTANTS[name]}.gguf")
     draft, expected = load_draft(other_targets(f"{name}.gguf")[0], of), np.load(other_targets(f"{name}.npz")[0])
-    assert isinstance(draft, CpuAssistant)
     if draft.model.centroids is not None:
         draft.model.centroids.used = int(expected["centroid_top_k"])
     return of, draft, expected
@@ -40,7 +39,7 @@ class AssistantPair:
     """One pair on the CPU and on the device."""
 
     target: Target
-    draft: CpuAssistant
+    draft: Draft
     device_target: DeviceTarget
     device_draft: OnDevice
     expected: Any

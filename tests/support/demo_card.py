@@ -8,9 +8,9 @@ from tools.train_demo.bench_prompts import held_questions
 
 from dflash_core import Engine, load_draft, load_target
 from dflash_core.backends.cuda.target import CudaTarget
-from dflash_core.backends.opened import Target
+from dflash_core.backends.opened import CardOptions, Target
 from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.drafters.base import Draft
+from dflash_core.drafters.draft import Draft
 from dflash_core.messages import Message
 from dflash_core.progress import silent
 from dflash_core.prompting import build_prompt
@@ -33,7 +33,7 @@ def reference_draft() -> Draft:
 @cache
 def target(half: bool) -> CudaTarget:
     """The target on the card, its activations f16 or int8."""
-    found = CudaTarget(demo_target_path(), activations="f16" if half else "mixed")
+    found = CudaTarget(demo_target_path(), CardOptions("f16" if half else "mixed"))
     found.load(progress=silent)
     return found
 

@@ -6,11 +6,10 @@ from dataclasses import replace
 from functools import cache
 
 from dflash_core import Engine, load_draft, load_target
-from dflash_core.backends.cpu.dflash import CpuDFlash
+from dflash_core.backends.cpu.dflash import load
 from dflash_core.backends.opened import Target
 from dflash_core.demo import demo_draft_path, demo_target_path
-from dflash_core.drafters.base import Draft
-from dflash_core.models.dflash import DFlash
+from dflash_core.drafters.draft import Draft
 from dflash_core.models.matrix import Weights
 from dflash_core.snapshots.store import SnapshotStore
 
@@ -28,11 +27,10 @@ def draft(sliding: bool = False) -> Draft:
     loaded = load_draft(demo_draft_path(), target())
     if not sliding:
         return loaded
-    assert isinstance(loaded, CpuDFlash)
     first = (True, False, False)
     config = replace(loaded.config, sliding_window=WINDOW, sliding=first, causal=first)
-    model = DFlash(Weights(loaded.file), config)
-    return CpuDFlash(replace(loaded.opened, config=config), model, target().model, loaded.weight_bytes)
+    model, drafter = load(config, Weights(loaded.file), target().model)
+    return replace(loaded, config=config, model=model, drafter=drafter)
 
 
 def new_engine(context_length: int | None = None, states: SnapshotStore | None = None) -> Engine:

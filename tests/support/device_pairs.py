@@ -20,7 +20,7 @@ from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import Target
-from dflash_core.drafters.base import Draft
+from dflash_core.drafters.draft import Draft
 from dflash_core.events import StepDrafts
 from support.emulated_device import EmulatedDevice
 from support.golden import golden

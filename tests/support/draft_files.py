@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +14,11 @@ import torch
 
 from dflash_core import loading
 from dflash_core.arch.draft_heads import Convolution, Heads, Markov, Selector
-from dflash_core.backends.cpu.dflash import CpuDFlash
+from dflash_core.backends.cpu.dflash import CpuDFlashDrafter
 from dflash_core.backends.opened import Target
 from dflash_core.config import DraftConfig
-from dflash_core.drafters.base import Draft, OpenedModel
 from dflash_core.drafters.dflash import capabilities, open_drafter
+from dflash_core.drafters.draft import Draft
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.matrix import DenseMatrix, Weights
 from support.formats import write_gguf, write_safetensors
@@ -200,7 +201,7 @@ def write_drafter(
     return path
 
 
-def behind_ends(path: Path, embedding: np.ndarray, head: np.ndarray, *, double: bool = False) -> CpuDFlash:
+def behind_ends(path: Path, embedding: np.ndarray, head: np.ndarray, *, double: bool = False) -> Draft:
     """A drafter's file, loaded with what it takes from a target: embedding and head (vocab, hidden)."""
     config, file = open_drafter(path)
     dtype = torch.float64 if double else torch.float32
@@ -209,8 +210,9 @@ def behind_ends(path: Path, embedding: np.ndarray, head: np.ndarray, *, double: 
         output=DenseMatrix(torch.from_numpy(head).to(dtype)), spec=SimpleNamespace(vocab_size=len(embedding)),
     )  # fmt: skip
     target: Any = SimpleNamespace(model=model, config=model.spec)
-    opened = OpenedModel(target, config, file, capabilities(config))
-    return CpuDFlash(opened, DFlash(Weights(file, dtype=dtype), config), target.model, 0)
+    net = DFlash(Weights(file, dtype=dtype), config)
+    drafter = partial(CpuDFlashDrafter, net, target.model)
+    return Draft(target, capabilities(config), config, (file,), model=net, drafter=drafter)
 
 
 def config_for(target: Target, kind: str, **changes: Any) -> DraftConfig:

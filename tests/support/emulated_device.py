@@ -107,6 +107,8 @@ def packed(argument: Argument) -> bytes:
     """An argument as a kernel takes it."""
     if isinstance(argument, bytes):
         return argument
+    if isinstance(argument, int):
+        return np.int32(argument).tobytes()
     if isinstance(argument, np.generic):
         return argument.tobytes()
     address = argument.data_ptr() if isinstance(argument, Tensor) else argument.address

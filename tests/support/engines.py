@@ -6,7 +6,7 @@
         kernel(grid=2, block=32, args=[out, engine.array(x), np.float32(2)])
         check(out.numpy())
 
-Arrays are passed by address; scalars as numpy scalars, so that their size is always known.
+Arrays are passed by address; scalars as ints of 32 bits or numpy scalars, so that their size is always known.
 """
 
 from __future__ import annotations
@@ -131,6 +131,8 @@ def _bytes(arg: Any) -> bytes:
         return int(arg.address).to_bytes(8, "little")
     if isinstance(arg, bytes):  # a struct passed by value
         return arg
+    if isinstance(arg, int):
+        return np.int32(arg).tobytes()
     if isinstance(arg, np.generic):
         return arg.tobytes()
     raise TypeError(f"a kernel argument is an array, a numpy scalar or a struct's bytes, not {type(arg).__name__}")

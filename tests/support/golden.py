@@ -10,7 +10,7 @@ import numpy as np
 
 from dflash_core import load_draft, load_target
 from dflash_core.backends.opened import Target
-from dflash_core.drafters.base import Draft
+from dflash_core.drafters.draft import Draft
 from support.packed import unpacked
 
 TESTS = Path(__file__).parents[1]

@@ -6,7 +6,6 @@ The toy shows what a new kind needs: its own file, and a row in the table that n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ import numpy as np
 
 from dflash_core import Knobs
 from dflash_core.backends.opened import Target
-from dflash_core.cache_types import CachePair
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.drafters.ngram import NgramDraft, NgramDrafter
+from dflash_core.drafters.draft import Draft
+from dflash_core.drafters.ngram import NgramDrafter
 from dflash_core.tree import Candidates
 
 TOY = "support.host_drafts:open_toy"
@@ -62,18 +61,9 @@ class ToyDrafter:
         self.ids += tokens
 
 
-@dataclass(frozen=True)
-class ToyDraft(NgramDraft):
+def open_toy(path: str | Path, target: Target) -> Draft:
     """The toy drafter for any target; it needs no file."""
-
-    capabilities: Capabilities = ToyDrafter.capabilities
-
-    def drafter(self, kv: CachePair | None = None) -> Any:
-        return ToyDrafter()
-
-
-def open_toy(path: str | Path, target: Target) -> ToyDraft:
-    return ToyDraft(target)
+    return Draft(target, ToyDrafter.capabilities, drafter=lambda kv=None: ToyDrafter())
 
 
 class PrimedText(NgramDrafter):
@@ -89,14 +79,9 @@ class PrimedText(NgramDrafter):
         self.observe(self.said, None)
 
 
-@dataclass(frozen=True)
-class PrimedDraft(NgramDraft):
+def primed_draft(target: Target, said: Sequence[int]) -> Draft:
     """The text drafter over a conversation that already contains `said`."""
-
-    said: Sequence[int] = ()
-
-    def drafter(self, kv: CachePair | None = None) -> NgramDrafter:
-        return PrimedText(self.said)
+    return Draft(target, NgramDrafter.capabilities, drafter=lambda kv=None: PrimedText(said))
 
 
 def spoilt(said: Sequence[int], every: int) -> list[int]:

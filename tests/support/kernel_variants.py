@@ -46,8 +46,9 @@ from dflash_core.cache_types import F16, CachePair
 from dflash_core.config import target_config
 from dflash_core.demo import demo_dflash2_path, demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.drafters.assistant import open_assistant
-from dflash_core.drafters.base import DraftModel, TargetHeader
+from dflash_core.drafters.base import DraftModel
 from dflash_core.drafters.dflash import open_drafter
+from dflash_core.drafters.draft import TargetHeader
 from dflash_core.drafters.mtp import find_head
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.gguf import open_gguf

@@ -10,21 +10,20 @@ import torch
 
 from dflash_core import load_draft
 from dflash_core.backends.base import PREFILL_CHUNK, Logits
-from dflash_core.backends.cpu.chain import CpuMtp
 from dflash_core.backends.cuda.drafters.mtp import Mtp
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.opened import Target
+from dflash_core.drafters.draft import Draft
 
 
 def mtp_logits(target: Target, ids: Sequence[int]) -> Logits:
     """Of the head in a target's file, (n - 1, vocab): row p is from token p + 1 and the hidden state of position p."""
     head = load_draft("mtp", target)
-    assert isinstance(head, CpuMtp)
     return teacher_forced(head, ids, target.hidden(ids, [target.config.block_count - 1]))
 
 
 @torch.inference_mode()
-def teacher_forced(head: CpuMtp, tokens: Sequence[int], outputs: Logits) -> Logits:
+def teacher_forced(head: Draft, tokens: Sequence[int], outputs: Logits) -> Logits:
     """Logits (n - 1, vocab) of n tokens with the outputs (n, hidden) of the target's last layer."""
     model, parts = head.model, []
     cache, hidden = model.new_state(), model.hidden(torch.from_numpy(outputs).to(model.enorm.dtype))

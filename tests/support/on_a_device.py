@@ -10,7 +10,7 @@ import torch
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.cuda.supported import check_supported
+from dflash_core.backends.cuda.target import check_supported
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
 from dflash_core.backends.opened import Target

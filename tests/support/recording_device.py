@@ -114,6 +114,8 @@ class RecordingDevice:
     def _argument(self, arg: Argument, met: dict[int, int]) -> str:
         if isinstance(arg, bytes):
             return self._table(arg)
+        if isinstance(arg, int):
+            return f"int32 {int(arg)}"
         if isinstance(arg, np.generic):
             return f"{arg.dtype.name} {arg.item()!r}"
         tensor = arg if isinstance(arg, Tensor) else getattr(arg, "tensor", None)

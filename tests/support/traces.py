@@ -15,7 +15,8 @@ from dflash_core.draft_quality import first_rejection, rejected
 from dflash_core.errors import DFlashError
 from dflash_core.events import StepTree
 from dflash_core.knobs import Knobs
-from dflash_core.lab import plain, whatif
+from dflash_core.lab import whatif
+from dflash_core.lab.results import plain_of_turn
 from dflash_core.lab.whatif import StepTimes
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Loaded, Turns, encode, lines
@@ -55,7 +56,7 @@ def look_at(trace: Trace) -> None:
     session.count("text")
     json.dumps(summary(trace), allow_nan=False)
     for record in map(reported, trace.turns):
-        speed = plain.of_turn(record)
+        speed = plain_of_turn(record)
         if speed is not None:
             measurements.when(speed.taken, datetime.now(UTC))
         meter = Meter.of(record)

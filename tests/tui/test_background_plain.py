@@ -11,8 +11,7 @@ from textual.pilot import Pilot
 
 from dflash_core.engine import Engine
 from dflash_core.lab import experiment as lab_experiment
-from dflash_core.lab.experiment import Design
-from dflash_core.lab.laboratory import Laboratory
+from dflash_core.lab.experiment import Design, Laboratory
 from dflash_core.lab.results import ExperimentProgress, Result
 from dflash_tui.app import DFlashApp
 from dflash_tui.chat import background_plain

@@ -18,7 +18,7 @@ from textual.geometry import Size
 from dflash_core.events import Piece, PrefillEvent, StepDrafts
 from dflash_core.knobs import Knobs
 from dflash_core.lab import experiment as lab_experiment
-from dflash_core.lab.plain import PlainSpeed, of_turn
+from dflash_core.lab.results import PlainSpeed, plain_of_turn
 from dflash_core.record import TurnRecord
 from dflash_core.turn_stats import FoundRow, TurnTotals
 from dflash_tui.app import DFlashApp
@@ -269,12 +269,12 @@ def test_a_changed_turn_says_so() -> None:
 def test_a_turn_of_plain_decoding_is_a_measurement() -> None:
     plain = step_of(tree_of(), bonus=5)
     object.__setattr__(plain, "mode", "plain")
-    speed = of_turn(turn_of([plain] * 20))
+    speed = plain_of_turn(turn_of([plain] * 20))
     assert speed is not None
     assert (speed.steps, speed.positions, speed.taken) == (20, 3, "2026-01-01T12:00:00.000+00:00")
     assert speed.tokens_per_second == pytest.approx(1000 / 14)
-    assert of_turn(turn_of([plain] * 5)) is None, "too few steps to tell"
-    assert of_turn(turn_of([plain] * 20 + [step_of()])) is None, "not plain to the end"
+    assert plain_of_turn(turn_of([plain] * 5)) is None, "too few steps to tell"
+    assert plain_of_turn(turn_of([plain] * 20 + [step_of()])) is None, "not plain to the end"
 
 
 def test_parts_are_told_apart_by_their_text() -> None:

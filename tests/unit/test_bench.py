@@ -21,8 +21,8 @@ from dflash_core.bench import family_models, synthetic_models
 from dflash_core.bench.statistics import summary
 from dflash_core.config import target_config
 from dflash_core.drafters import assistant
-from dflash_core.drafters.base import TargetHeader
 from dflash_core.drafters.dflash import open_drafter
+from dflash_core.drafters.draft import TargetHeader
 from dflash_core.drafters.mtp import find_head
 from dflash_core.errors import DeviceError, DFlashError, KernelError, KnobError
 from dflash_core.events import STAGES

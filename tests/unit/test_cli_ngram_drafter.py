@@ -11,8 +11,8 @@ import pytest
 
 from dflash_core.config import unused_heads
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.draft import several
 from dflash_core.drafters.registry import missing, parts
-from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.knobs import Knobs
 from dflash_core.limits import Limits
 from dflash_tui.application.settings.config import load_config, remember
@@ -107,8 +107,8 @@ def test_a_head_that_drafts_among_others_is_not_called_unused(beside: str) -> No
     config: Any = SimpleNamespace(nextn_predict_layers=1)
     said = {"dflash": ("a note", unused_heads(config)), beside: ()}
     drafts: Any = [
-        SimpleNamespace(capabilities=Capabilities(kind, 4), notes=notes, config=None, files=())
+        SimpleNamespace(capabilities=Capabilities(kind, 4), notes=notes, config=None, files=(), weight_bytes=0)
         for kind, notes in said.items()
     ]
     target: Any = SimpleNamespace(config=config)
-    assert OpenedSeveral(target, drafts).notes == said["dflash"][: 1 if beside == "mtp" else 2]
+    assert several(target, drafts).notes == said["dflash"][: 1 if beside == "mtp" else 2]

@@ -109,9 +109,10 @@ class Somewhere:
     address = 0x1234
 
 
-def test_a_launch_passes_what_was_bound() -> None:
+@pytest.mark.parametrize(("scalar", "kind"), [(np.float32(1.5), ctypes.c_float), (-3, ctypes.c_int32)])
+def test_a_launch_passes_what_was_bound(scalar: Any, kind: Any) -> None:
     runtime, api = opened()
-    launch = a_kernel(runtime).bind((3, 2), 128, [Somewhere(), np.float32(1.5)])
+    launch = a_kernel(runtime).bind((3, 2), 128, [Somewhere(), scalar])
     launch()
     [(config, function, pointers, extra)] = api.called("cuLaunchKernelEx")
     assert (config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX) == (3, 2, 1, 128)
@@ -120,7 +121,7 @@ def test_a_launch_passes_what_was_bound() -> None:
     assert config.attrs[0].value.programmaticStreamSerializationAllowed == 1
     first, second = (ctypes.c_void_p * 2).from_address(pointers)
     assert ctypes.c_uint64.from_address(first).value == 0x1234
-    assert ctypes.c_float.from_address(second).value == 1.5
+    assert kind.from_address(second).value == scalar
 
 
 @pytest.mark.parametrize(("capability", "overlaps"), [((8, 9), False), ((9, 0), True)])

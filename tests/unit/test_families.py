@@ -18,7 +18,7 @@ from dflash_core.arch.kinds import Attention, Experts, SwiGLU
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import read_target, unusual
 from dflash_core.drafters import assistant
-from dflash_core.drafters.base import TargetHeader
+from dflash_core.drafters.draft import TargetHeader
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import Code, DFlashError, FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import open_gguf

@@ -19,8 +19,9 @@ from dflash_core.backends.cpu.machine import CpuMachine
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.memory_estimator import SPARE, CardMemoryEstimator, Footprint
 from dflash_core.backends.cuda.meta import KNOWN, card_of, context_bytes
+from dflash_core.backends.opened import CardOptions
 from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
-from dflash_core.drafters.base import Draft, OpenedDraft
+from dflash_core.drafters.draft import Draft
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import KnobError, MismatchError, OutOfMemoryError
 from dflash_core.fits import (
@@ -38,7 +39,7 @@ from dflash_core.fits import (
 )
 from dflash_core.fits import requested_setup as fitting
 from dflash_core.formats import gguf as gguf_file
-from dflash_core.loading import CardOptions, load_target
+from dflash_core.loading import load_target
 from dflash_core.memory import parse_bytes
 from dflash_tui.application import fits as words
 from dflash_tui.cli.command_line import main
@@ -89,7 +90,7 @@ def test_the_weights_of_all_drafters_count() -> None:
     paths = [str(demo_draft_path()), str(demo_mtp_path()), "text"]
     opened = load_target(demo_target_path())
 
-    def needed(draft: OpenedDraft | Draft) -> int:
+    def needed(draft: Draft) -> int:
         parts = opened.estimator(draft).components(Setup(512, "f32"))
         return sum(one.bytes for one in parts if one.name == "drafter")
 

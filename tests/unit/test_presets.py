@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_core.arch.recommended import NOTHING
-from dflash_core.drafters import mtp, ngram, several
+from dflash_core.drafters import draft, mtp, ngram
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import KnobError
 from dflash_core.knobs import SPECS, Knobs, Spec, Value
@@ -70,7 +70,7 @@ def test_the_presets_of_the_program_are_legal_and_differ() -> None:
 
 
 DFLASH, HEAD = Capabilities("dflash", 16), Capabilities("mtp", 4, knobs=mtp.FOLLOWED)
-KINDS = (DFLASH, HEAD, ngram.CAPABILITIES, several.together((DFLASH, ngram.CAPABILITIES)))
+KINDS = (DFLASH, HEAD, ngram.CAPABILITIES, draft.together((DFLASH, ngram.CAPABILITIES)))
 
 
 @pytest.mark.parametrize("drafter", KINDS, ids=[kind.kind for kind in KINDS])

@@ -14,8 +14,8 @@ import pytest
 from tools.bench.replay import GivenCosts
 
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.draft import together
 from dflash_core.drafters.ngram import CAPABILITIES as NGRAM
-from dflash_core.drafters.several import together
 from dflash_core.events import StageTimes, StepEvent, StepTree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.arm import Arm, PairState

@@ -15,11 +15,12 @@ import torch
 
 from dflash_core import nvrtc
 from dflash_core.backends.cuda.target import open_device
+from dflash_core.backends.opened import CardOptions
 from dflash_core.bench.family_models import MODELS
 from dflash_core.engine import Engine
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
-from dflash_core.loading import CardOptions, load_draft, load_target
+from dflash_core.loading import load_draft, load_target
 from dflash_core.memory import gib
 from dflash_core.nvml import driver_version
 from dflash_core.user_folders import user_folder

@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from dflash_core import Engine, Knobs, load_draft, load_target
-from dflash_core.backends.cpu.dflash import CpuDFlash
 from dflash_core.demo import demo_draft, demo_target_path
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.events import StepEvent
@@ -210,10 +209,7 @@ def _answers(pair: Pair, options: argparse.Namespace) -> list[Answered]:
     """The recorded answers: read from the file if it exists, else recorded and written to it."""
     asked = f"{options.kinds}, {options.texts} and {options.others} texts, part {options.part}"
     if options.records and options.records.exists():
-        selectors = {
-            kind: draft.model.selector if isinstance(draft, CpuDFlash) and draft.model else None
-            for kind, draft in pair.drafts.items()
-        }
+        selectors = {kind: getattr(draft.model, "selector", None) for kind, draft in pair.drafts.items()}
         return load(options.records, asked, selectors)
     copies = {name: set(numbers) for name, numbers in _facts()["near_copies"].items()}
     held, near = held_questions(), copies.get("held", set())

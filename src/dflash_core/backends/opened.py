@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +18,9 @@ from dflash_core.backends.base import PREFILL_CHUNK, Logits, Machine, Session
 from dflash_core.cache_types import AUTO, CachePair
 from dflash_core.config import read_target
 from dflash_core.drafters import registry
-from dflash_core.drafters.base import Draft, OpenedDraft, OpenedModel
+from dflash_core.drafters.draft import Draft
 from dflash_core.errors import MismatchError
-from dflash_core.fits import PREFILL_ROWS, MemoryEstimator
+from dflash_core.fits import ON_CARD, PREFILL_ROWS, MemoryEstimator
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.ids import check_ids
 
@@ -29,6 +30,27 @@ if TYPE_CHECKING:
     from dflash_core.progress import Progress
     from dflash_core.text.template import ChatTemplate
     from dflash_core.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class CardOptions:
+    """How weights are stored and multiplied on a card. `activations`: how inputs of products are rounded, "int8",
+    "mixed" or "f16"; `draft_type`: "q8_0" or "q4_0" converts a drafter's matrices when loaded; `tune`: time several
+    methods of computing at the first load on a card; `vram_limit`: bytes of a smaller card to simulate, 0 for none;
+    `embedding`: where the target's token embedding is stored, on the "card" or on the "host"; `experts`: where routed
+    experts are, "card", "host", "auto", or of how many layers they are on the host; `reading`: "passes" reads prompts
+    with the kernels of decoding, "auto" in the fastest way."""
+
+    activations: str = "int8"
+    draft_type: str = ""
+    tune: bool = True
+    vram_limit: int = 0
+    embedding: str = ON_CARD
+    experts: str = ON_CARD
+    reading: str = "auto"
+
+
+DEFAULT_CARD = CardOptions()
 
 
 class Target(ABC):
@@ -81,11 +103,11 @@ class Target(ABC):
         """The memory that the weights take, in the form they have there."""
 
     @abstractmethod
-    def estimator(self, draft: OpenedDraft | Draft | None) -> MemoryEstimator:
+    def estimator(self, draft: Draft | None) -> MemoryEstimator:
         """Predicts the memory that this target and `draft` would take here, loaded in one way or another."""
 
     @abstractmethod
-    def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+    def check_memory(self, draft: Draft | None, context: int | None, kv: str = AUTO) -> None:
         """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions, with
         keys and values stored as `kv` says. Raises OutOfMemoryError."""
 
@@ -116,7 +138,7 @@ class Target(ABC):
         """Predicted seconds of one pass of `rows` rows; None on machines where no step is slow."""
 
     @abstractmethod
-    def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> Draft: ...
+    def load_draft(self, opened: Draft, dtype: torch.dtype | None = None) -> Draft: ...
 
     def logits(self, ids: Sequence[int], kv: str | CachePair | None = None) -> Logits:
         """Next-token logits at every position, (n, vocab) float32. `kv`: types of keys and values meanwhile, a name

@@ -4,58 +4,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.cpu.machine import CpuMachine, HostMemoryEstimator
 from dflash_core.backends.cuda.activations import activations
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, Footprint
 from dflash_core.backends.cuda.meta import PlannedCard
+from dflash_core.backends.opened import DEFAULT_CARD, CardOptions
 from dflash_core.bench.synthetic_models import Model, draft_types, target_types
-from dflash_core.config import DraftConfig, MtpConfig
+from dflash_core.drafters.base import DraftModel
+from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.draft import Draft, TargetHeader
 from dflash_core.expert_places import possible_layers
 from dflash_core.fits import ON_HOST, MemoryEstimator
+from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.quants import BY_NAME, LIST_TYPES
 from dflash_core.formats.weights import TensorInfo
-from dflash_core.loading import DEFAULT_CARD, CardOptions, planned_card
+from dflash_core.loading import planned_card
 
 
-@dataclass(frozen=True, slots=True)
-class ShapeHeader:
-    """The part of a WeightFile that plans need: the shapes and types of tensors."""
-
-    path: Path
-    tensors: Mapping[str, TensorInfo]
-
-
-@dataclass(frozen=True, slots=True)
-class ShapedDraft:
-    """The part of an OpenedDraft that plans need."""
-
-    files: tuple[ShapeHeader, ...]
-    config: DraftConfig | AssistantConfig | MtpConfig
-
-
-def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> ShapeHeader:
-    """A file of these tensors."""
+def header(name: str, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> GGUFFile:
+    """A file of these tensors, as far as plans need it: it has no values."""
     kinds, tensors = {**BY_NAME, **LIST_TYPES}, {}
     for tensor, shape in shapes.items():
         elements, kind = math.prod(shape), kinds[types[tensor]]
         nbytes = elements // kind.block * kind.size
         tensors[tensor] = TensorInfo(tensor, tuple(shape), types[tensor], nbytes, elements, 0, 0)
-    return ShapeHeader(Path(name), tensors)
+    return GGUFFile(Path(name), tensors, (), 3, {})
 
 
-def headers(model: Model, draft: str) -> tuple[ModelSpec, Any, Any]:
+def headers(model: Model, draft: str) -> tuple[ModelSpec, GGUFFile, Draft | None]:
     """The target's spec, its file, and its drafter, whose matrices are of the type `draft`; None for ""."""
     spec = model.target()
-    config = model.drafter()
+    config, file = model.drafter(), header(model.name, spec.tensors(), target_types(spec, model))
+    if not draft:
+        return spec, file, None
     types = {name: kind if kind == "F32" else draft for name, kind in draft_types(config).items()}
-    drafter = ShapedDraft((header("draft", config.tensors(), types),), config) if draft else None
-    return spec, header(model.name, spec.tensors(), target_types(spec, model)), drafter
+    return spec, file, drafter_of(spec, file, config, header("draft", config.tensors(), types))
+
+
+def drafter_of(spec: ModelSpec, target: GGUFFile, config: DraftModel, file: GGUFFile) -> Draft:
+    """A drafter in `file`, as far as plans need it."""
+    return Draft(TargetHeader(target, spec), Capabilities(config.kind, 1), config, (file,))
 
 
 def estimator_of_shapes(
@@ -72,7 +64,7 @@ def estimator_of_shapes(
 
 
 def card_estimator(
-    spec: ModelSpec, target: Any, drafter: Any, found: PlannedCard, card: CardOptions = DEFAULT_CARD
+    spec: ModelSpec, target: GGUFFile, drafter: Draft | None, found: PlannedCard, card: CardOptions = DEFAULT_CARD
 ) -> CardMemoryEstimator:
     on_host = card.embedding == ON_HOST
     footprint = Footprint(target, spec, found.layout, activations(card.activations), embedding_on_host=on_host)

@@ -11,8 +11,8 @@ from dflash_core.arch.folders.opening import is_assistant, open_model
 from dflash_core.arch.kinds import Attention, SwiGLU
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import ASSISTANT_ARCHITECTURE, refuse_misfit
-from dflash_core.drafters.base import DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
+from dflash_core.drafters.draft import Draft, DraftTarget
 from dflash_core.errors import FormatError
 from dflash_core.formats.gguf import GGUFFile, architecture_of
 from dflash_core.formats.metadata import Settings, check_unread
@@ -37,12 +37,12 @@ def holds_assistant(path: Path) -> bool:
     return path.suffix == ".gguf" and architecture_of(path) == ASSISTANT_ARCHITECTURE
 
 
-def open_assistant(path: str | Path, target: DraftTarget) -> OpenedModel[AssistantConfig]:
+def open_assistant(path: str | Path, target: DraftTarget) -> Draft:
     """Read an assistant's header. Raises FormatError, UnsupportedError, MismatchError."""
     return opened(open_model(path).settled(), target)
 
 
-def opened(file: GGUFFile, target: DraftTarget) -> OpenedModel[AssistantConfig]:
+def opened(file: GGUFFile, target: DraftTarget) -> Draft:
     """Like `open_assistant`, of an open file."""
     keys = Settings(str(file.path), file.metadata, ASSISTANT_ARCHITECTURE + ".")
     found = (file.tensors.get(name) for name in ("token_embd.weight", "masked_embd_centroids.weight"))
@@ -50,7 +50,7 @@ def opened(file: GGUFFile, target: DraftTarget) -> OpenedModel[AssistantConfig]:
     config = assistant_config(keys, vocab, cells, target.config)
     config = replace(config, name=keys.text("general.name", default=file.path.stem), notes=check_unread(keys, HARMLESS))
     check_tensors(str(file.path), file.tensors, config.tensors())
-    return OpenedModel(target, config, file, capabilities(config), config.notes)
+    return Draft(target, capabilities(config), config, (file,), config.notes)
 
 
 def assistant_config(keys: Settings, vocab: int, cells: int, target: ModelSpec) -> AssistantConfig:

@@ -19,10 +19,10 @@ from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.rope import gguf_scaling, json_scaling
 from dflash_core.arch.spec import EMBEDDING
 from dflash_core.config import DraftConfig, Flavour, check_pair, draft_tokens, mask_token, paired
-from dflash_core.drafters.base import DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
 from dflash_core.drafters.dflash_heads import GGUF_HARMLESS, check_json, read_heads, table_vocabulary
 from dflash_core.drafters.dflash_names import EXPECTED_HEADS, check_families, check_heads, renamed
+from dflash_core.drafters.draft import Draft, DraftTarget
 from dflash_core.drafters.kinds import KINDS
 from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.files import folder_name
@@ -281,7 +281,7 @@ def capabilities(config: DraftConfig, *, on_device: bool = False) -> Capabilitie
     return Capabilities(config.kind, 1 + config.depths, on_device, tuple(config.target_layers), knobs)
 
 
-def open_dflash(path: str | Path, target: DraftTarget) -> OpenedModel[DraftConfig]:
+def open_dflash(path: str | Path, target: DraftTarget) -> Draft:
     """Read a header, and the token list if there is one. Raises FormatError, UnsupportedError, MismatchError."""
     config, file = open_drafter(path)
     mask = mask_token(target.file)
@@ -289,4 +289,4 @@ def open_dflash(path: str | Path, target: DraftTarget) -> OpenedModel[DraftConfi
     if config.heads.draft_vocab:
         draft_tokens(config, file)  # checked here: backends use each as a token of the target
     config = paired(target.config, config, mask)
-    return OpenedModel(target, config, file, capabilities(config), notes)
+    return Draft(target, capabilities(config), config, (file,), notes)

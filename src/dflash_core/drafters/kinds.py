@@ -13,7 +13,7 @@ class Kind:
     """A kind of drafter. Functions are given as "module:function" and imported on first use.
 
     `title`: what users call it; `summary`: what it does, in a line. `opener`: reads config and header, see
-    `drafters.base.DraftOpener`. `loaders`: by machine, what makes a drafter of its weights, see `Loader` in
+    `drafters.draft.DraftOpener`. `loaders`: by machine, what makes a drafter of its weights, see `Loader` in
     `backends.cpu.target` and `backends.cuda.drafters.base`; none for a drafter without weights, which proposes on the
     host of any machine. `recognises`: whether a file (Path) is of this kind. `inside`: whether a target's own file
     (GGUFFile, ModelSpec) has such a drafter. `by_name`: its name may be given in place of a file. `depth_knob`: the
@@ -41,7 +41,7 @@ _LOAD_BLOCK = {
 _KINDS = (
     Kind(
         "mtp", "an MTP head", "the MTP head in the target's own file", "dflash_core.drafters.mtp:open_mtp",
-        {CPU: "dflash_core.backends.cpu.chain:CpuMtp", CARD: "dflash_core.backends.cuda.drafters.mtp:DeviceMtp"},
+        {CPU: "dflash_core.backends.cpu.chain:load_mtp", CARD: "dflash_core.backends.cuda.drafters.mtp:DeviceMtp"},
         recognises="dflash_core.drafters.mtp:holds_mtp", inside="dflash_core.drafters.mtp:has_head", by_name=True,
         depth_knob="mtp_depth",
     ),
@@ -52,7 +52,7 @@ _KINDS = (
     Kind(
         "assistant", "a Gemma assistant", "a small model that reads the target's keys and values",
         "dflash_core.drafters.assistant:open_assistant",
-        {CPU: "dflash_core.backends.cpu.chain:CpuAssistant",
+        {CPU: "dflash_core.backends.cpu.chain:load_assistant",
          CARD: "dflash_core.backends.cuda.drafters.assistant:DeviceAssistant"},
         recognises="dflash_core.drafters.assistant:holds_assistant", depth_knob="mtp_depth",
     ),

@@ -12,8 +12,8 @@ from dflash_core.arch.reading import apart, layers_of
 from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.config import MtpConfig, refuse_misfit
-from dflash_core.drafters.base import DraftTarget, OpenedModel
 from dflash_core.drafters.capabilities import BLOCK_KNOBS, ON_DEVICE, Capabilities
+from dflash_core.drafters.draft import Draft, DraftTarget
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.gguf import GGUFFile, architecture_of, open_gguf
 from dflash_core.formats.metadata import Settings
@@ -31,14 +31,14 @@ def capabilities(config: MtpConfig, *, on_device: bool = False) -> Capabilities:
     return Capabilities(KIND, 1 + MAX_MTP_DEPTH, on_device, (config.index - 1,), knobs)
 
 
-def open_mtp(path: str | Path, target: DraftTarget) -> OpenedModel[MtpConfig]:
+def open_mtp(path: str | Path, target: DraftTarget) -> Draft:
     """Read the header of the head in the target's own file (`path` is the kind's name), or in another.
 
     Raises FormatError, UnsupportedError, MismatchError.
     """
     config, file = find_head(path, target.file, target.config)
     own = str(path) == KIND
-    return OpenedModel(target, config, file, capabilities(config), (OWN_HEAD,) if own else ())
+    return Draft(target, capabilities(config), config, (file,), (OWN_HEAD,) if own else ())
 
 
 def find_head(path: str | Path, own: GGUFFile, target: ModelSpec) -> tuple[MtpConfig, WeightFile]:

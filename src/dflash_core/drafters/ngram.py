@@ -7,24 +7,18 @@ what followed the latest place of the last three, two or one tokens, then what f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dflash_core.drafters.base import DraftModel, DraftTarget
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.draft import Draft, DraftTarget
 from dflash_core.drafters.ngram_table import HIT_RATES, NgramTable, copied
 from dflash_core.knobs import Knobs
 from dflash_core.tree import NO_CANDIDATES, Candidates
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
-
-    from dflash_core.cache_types import CachePair
-    from dflash_core.formats.weights import WeightFile
-    from dflash_core.progress import Progress
 
 KIND = "ngram"
 BLOCK = 32
@@ -79,24 +73,6 @@ class NgramDrafter:
         self._length = length
 
 
-@dataclass(frozen=True, slots=True)
-class NgramDraft:
-    """Implements `drafters.base.Draft`, `HostDraft` and `OpenedDraft`: there is nothing to load."""
-
-    target: DraftTarget
-    notes: tuple[str, ...] = ()
-    capabilities: Capabilities = CAPABILITIES
-    config: DraftModel | None = None
-    files: tuple[WeightFile, ...] = ()
-    weight_bytes: int = 0
-
-    def load(self, *, dtype: torch.dtype | None = None, progress: Progress | None = None) -> NgramDraft:
-        return self
-
-    def drafter(self, kv: CachePair | None = None) -> NgramDrafter:
-        return NgramDrafter()
-
-
-def open_ngram(path: str, target: DraftTarget) -> NgramDraft:
+def open_ngram(path: str, target: DraftTarget) -> Draft:
     """The n-gram drafter of any target; it needs no file."""
-    return NgramDraft(target)
+    return Draft(target, CAPABILITIES, drafter=lambda kv=None: NgramDrafter())

@@ -11,11 +11,11 @@ from dflash_core.errors import Code, UnsupportedError
 
 if TYPE_CHECKING:
     from dflash_core.arch.spec import ModelSpec
-    from dflash_core.drafters.base import DraftOpener, DraftTarget, OpenedDraft
+    from dflash_core.drafters.draft import Draft, DraftOpener, DraftTarget
     from dflash_core.formats.gguf import GGUFFile
 
 HERE = Path()
-_SEVERAL = "dflash_core.drafters.several:open_several"
+_SEVERAL = "dflash_core.drafters.draft:several"
 
 
 def _code(name: str) -> Any:
@@ -79,7 +79,7 @@ def loader(kind: str, machine: str) -> Any:
     return _code(loaders[machine])
 
 
-def open_draft(source: str | Path, target: DraftTarget) -> OpenedDraft:
+def open_draft(source: str | Path, target: DraftTarget) -> Draft:
     """Open a drafter by the name of its kind, or by its file or folder, and read no more than its header; several that
     are joined by "+" are opened together.
 
@@ -87,7 +87,7 @@ def open_draft(source: str | Path, target: DraftTarget) -> OpenedDraft:
     """
     first, *more = parts(source)
     if more:
-        together: OpenedDraft = _code(_SEVERAL)(target, [open_draft(part, target) for part in (first, *more)])
+        together: Draft = _code(_SEVERAL)(target, [open_draft(part, target) for part in (first, *more)])
         return together
     opener: DraftOpener = _code(kind_of(first).opener)
     return opener(first, target)

@@ -153,18 +153,26 @@ class WeightFile:
         if step != 1:
             raise ValueError(f"rows {rows} of a stored tensor, expected consecutive ones")
         found = max(end - begin, 0)
-        shard = self.shards[info.shard]
         if not info.interleaved or count == 1:
-            return shard.read(info.offset + begin * width, found * width, out).reshape(found, width)
+            return self._stored(info, width, begin, found, out)
         # Whole heads are read, since their rows change places.
         head = info.interleaved
         first, last = begin // head * head, -(-end // head) * head
-        stored = shard.read(info.offset + first * width, max(last - first, 0) * width).reshape(-1, width)
-        data = in_halves(stored, head)[begin - first : begin - first + found]
-        if out is None:
-            return data
-        out.reshape(found, width)[:] = data
-        return out
+        stored = self._stored(info, width, first, max(last - first, 0))
+        return given(in_halves(stored, head)[begin - first : begin - first + found], out)
+
+    def _stored(self, info: TensorInfo, width: int, first: int, count: int, out: Bytes | None = None) -> Bytes:
+        """Rows of `width` bytes, as the file has them."""
+        shard = self.shards[info.shard]
+        return shard.read(info.offset + first * width, count * width, out).reshape(count, width)
+
+
+def given(data: Bytes, out: Bytes | None) -> Bytes:
+    """`data`, copied into `out` where there is one."""
+    if out is None:
+        return data
+    out.reshape(data.shape)[:] = data
+    return out
 
 
 def in_halves(rows: Rows, head: int) -> Rows:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dflash_core.answer import Answer
 from dflash_core.bench.prompts import Task
@@ -25,8 +25,10 @@ from dflash_core.lab.grid import Arm
 from dflash_core.lab.results import Excluded, ExperimentProgress, Result, Trial
 from dflash_core.lab.schedule import Schedule, Slot
 from dflash_core.lab.table import ranked
+from dflash_core.lab.whatif import ExactReplay, drafted_by
+from dflash_core.limits import Limits
 from dflash_core.messages import Message
-from dflash_core.record import Start
+from dflash_core.record import Start, TurnRecord
 from dflash_core.runner import Runner
 from dflash_core.text.prompt import Prompt
 from dflash_core.text.template import ChatTemplate
@@ -257,3 +259,38 @@ class Experiment:
         means = {setting: sum(times) / len(times) for setting, times in self._seconds.items()}
         rest = sum(means.get(slot.setting, mean) for slot in waiting) + self._schedule.ahead() * mean
         return max(min(rest, self._design.limit_s - (time.monotonic() - self._began)), 0.0)
+
+
+class Laboratory:
+    """Experiments with one engine. One at a time, and none while an answer is written.
+
+    `about` are facts of machine and models that go into exports, as (name, value).
+    """
+
+    def __init__(
+        self, engine: Runner, tokenizer: Tokenizer, template: ChatTemplate, about: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self._engine, self._tokenizer, self._template = engine, tokenizer, template
+        self._about = tuple(about)
+
+    @property
+    def limits(self) -> Limits:
+        return replace(self._engine.limits, reasoning=self._template.reasoning)
+
+    def experiment(self, design: Design, others: Sequence[Runner] = ()) -> Experiment:
+        """Arms on prompts. `others`: further engines of the same target, for arms whose `model` is 1 and more."""
+        engines = (self._engine, *others)
+        return Experiment([Answerer(one, self._tokenizer, self._template) for one in engines], design, self._about)
+
+    def replay(
+        self, record: TurnRecord, budgets: Sequence[int], drafter: str = "", p_min: float | None = None
+    ) -> ExactReplay:
+        """The turn as other budgets would have drafted it, by the named one of several drafters.
+
+        Raises DFlashError for a turn without a step.
+        """
+        answer = [token for event in record.events for token in event.tokens]
+        engine, ids, knobs = self._engine, record.start.prompt_ids, drafted_by(record.knobs, drafter)
+        if p_min is not None:
+            knobs = replace(knobs, p_min=p_min)
+        return ExactReplay(engine.propose, ids, answer, knobs, budgets, engine.limits.context_length, engine.stop_ids)

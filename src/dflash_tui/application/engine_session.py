@@ -15,8 +15,7 @@ from dflash_core.conversation import Conversation, Models
 from dflash_core.drafters.capabilities import DRAFT_KNOBS
 from dflash_core.engine import Engine, load_pair
 from dflash_core.knobs import SPEC, Knobs
-from dflash_core.lab.experiment import Design, Experiment
-from dflash_core.lab.laboratory import Laboratory
+from dflash_core.lab.experiment import Design, Experiment, Laboratory
 from dflash_core.lab.whatif import ExactReplay
 from dflash_core.limits import Limits
 from dflash_core.memory import parse_bytes

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dflash_core.backends.opened import CardOptions
 from dflash_core.bench.family_models import MODELS
 from dflash_core.bench.shapes import estimator_of_shapes, headers
 from dflash_core.fits import MemoryEstimator
-from dflash_core.loading import CardOptions, estimator_of, planned_card
+from dflash_core.loading import estimator_of, planned_card
 from dflash_tui.application.session import LoadRequest
 
 

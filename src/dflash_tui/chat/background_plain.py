@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dflash_core.errors import DFlashError
-from dflash_core.lab.plain import of_result
+from dflash_core.lab.results import plain_of_result
 from dflash_tui.application.background import Experiment
 from dflash_tui.application.log import LOG
 from dflash_tui.chat.controller import Controller
@@ -103,5 +103,5 @@ class BackgroundPlain(Controller):
         self._experiment = None
         if experiment.error is not None:
             LOG.warning("plain decoding was not measured: %s", experiment.error)
-        elif (speed := of_result(run.result, "timed separately")) is not None and run.result.complete:
+        elif (speed := plain_of_result(run.result, "timed separately")) is not None and run.result.complete:
             self._gauges.took_plain_speed(speed)

@@ -12,7 +12,7 @@ from dflash_tui.widgets.panels import drawn
 from dflash_tui.widgets.strip import Status, StatusStrip, TitleRow
 
 if TYPE_CHECKING:
-    from dflash_core.lab.plain import PlainSpeed
+    from dflash_core.lab.results import PlainSpeed
     from dflash_core.turn_stats import TurnReport
     from dflash_tui.application.figures.measurements import PlainSpeeds
     from dflash_tui.application.figures.speeds import Verdict
@@ -71,9 +71,9 @@ class Gauges(Controller):
         """Also where another conversation or branch is shown: what the figures are of has changed."""
         record, meter = self.state.turn.record, self.state.turn.meter
         if record is not None and meter is not None and not meter.cold:
-            from dflash_core.lab import plain
+            from dflash_core.lab.results import plain_of_turn
 
-            if (speed := plain.of_turn(record)) is not None:
+            if (speed := plain_of_turn(record)) is not None:
                 self.took_plain_speed(speed)
         self.draw()
         self.context()

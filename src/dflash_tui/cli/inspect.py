@@ -21,16 +21,15 @@ from dflash_core.arch.spec import EMBEDDING, ModelSpec
 from dflash_core.clean import one_line
 from dflash_core.drafters.assistant import KIND as ASSISTANT
 from dflash_core.drafters.assistant import holds_assistant, open_assistant
-from dflash_core.drafters.base import TargetHeader
 from dflash_core.drafters.dflash import open_drafter
+from dflash_core.drafters.draft import TargetHeader
 from dflash_core.drafters.kinds import KINDS
 from dflash_core.drafters.mtp import KIND as MTP
 from dflash_core.drafters.mtp import find_head, has_head, holds_mtp
 from dflash_core.drafters.registry import is_named, parts
 from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
-from dflash_core.formats.groups import types_by_group
-from dflash_core.formats.suspects import suspects
+from dflash_core.formats.groups import suspects, types_by_group
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
 from dflash_tui.application.hub.pairing import drafters

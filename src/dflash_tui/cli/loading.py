@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dflash_core.conversation import Conversation
 from dflash_core.engine import Engine
-from dflash_core.lab.laboratory import Laboratory
+from dflash_core.lab.experiment import Laboratory
 from dflash_core.loading import load_draft
 from dflash_tui.application.engine_session import begin, laboratory, load_engine, with_recommended
 from dflash_tui.application.session import LoadRequest

@@ -25,8 +25,7 @@ from dflash_core.lab.experiment import Case, Design, last_prompts
 from dflash_core.lab.experiment import Experiment as LabExperiment
 from dflash_core.lab.export import ENDINGS, write
 from dflash_core.lab.grid import Arm
-from dflash_core.lab.plain import of_result
-from dflash_core.lab.results import Result, Trial
+from dflash_core.lab.results import Result, Trial, plain_of_result
 from dflash_core.lab.table import best, rows
 from dflash_tui.application.amounts import counted
 from dflash_tui.application.background import Experiment
@@ -156,7 +155,7 @@ class ExperimentScreen(LabScreen):
         if past is not None:
             past.add(self.WHAT, self.finding(result), _rows(result))
         how = "timed separately" if self.WHAT == "plain" else f"among others, /{self.WHAT}"
-        if (plain := of_result(result, how)) is not None:
+        if (plain := plain_of_result(result, how)) is not None:
             self.chat.gauges.took_plain_speed(plain)
         if experiment.error is None and not result.complete:
             self.say(f"cut short after {counted(len(result.trials), 'run')}")

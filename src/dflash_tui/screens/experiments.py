@@ -12,8 +12,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.lab import candidates
 from dflash_core.lab.experiment import Case, Design, plain_design
 from dflash_core.lab.grid import settings
-from dflash_core.lab.plain import of_result
-from dflash_core.lab.results import Result
+from dflash_core.lab.results import Result, plain_of_result
 from dflash_core.text.prompt import Prompt
 from dflash_tui.application.amounts import counted, short, speed
 from dflash_tui.application.figures.measurements import What, when
@@ -132,7 +131,7 @@ class PlainScreen(ExperimentScreen):
         return replace(design, cases=cases, repeats=options.repeats or design.repeats)
 
     def finding(self, result: Result) -> str:
-        it = of_result(result, "timed separately")
+        it = plain_of_result(result, "timed separately")
         if it is None:
             return "too few steps so far" if self.running else "stopped early: too few steps; r measures again"
         text = (

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from textual.content import Content
 
 from dflash_core.events import STAGES
-from dflash_core.lab.plain import PlainSpeed
+from dflash_core.lab.results import PlainSpeed
 from dflash_core.record import TurnRecord
 from dflash_core.turn_stats import FoundRow, TurnReport, TurnStats
 from dflash_tui.application.amounts import counted, rates, seconds, short, speed

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from dflash_core.arch.assistant import AssistantConfig
 from dflash_core.backends.base import PREFILL_CHUNK, Logits
-from dflash_core.cache_types import CachePair
 from dflash_core.config import MtpConfig
 from dflash_core.drafters import assistant, mtp
-from dflash_core.drafters.base import LoadedModel, OpenedModel
 from dflash_core.drafters.capabilities import Capabilities
+from dflash_core.drafters.draft import Loaded
 from dflash_core.drafters.draw_noise import likeliest, ranked
 from dflash_core.knobs import Knobs
 from dflash_core.models.assistant import Assistant
@@ -169,27 +168,12 @@ class CpuAssistantDrafter(ChainDrafter[Assistant]):
         return lambda token, hidden, depth: self._model.forward(token, hidden, length, self._states)
 
 
-class CpuMtp(LoadedModel[MtpConfig]):
-    """A loaded MTP head: implements `drafters.base.Draft` and `HostDraft`."""
-
-    def __init__(self, opened: OpenedModel[MtpConfig], weights: Weights, target: TargetModel, nbytes: int) -> None:
-        super().__init__(opened, nbytes)
-        self.model = Mtp(weights, opened.config, target)
-
-    def drafter(self, kv: CachePair | None = None) -> CpuMtpDrafter:
-        """Its keys and values are floats whatever `kv` says."""
-        return CpuMtpDrafter(self.model)
+def load_mtp(config: MtpConfig, weights: Weights, target: TargetModel) -> Loaded:
+    """Keys and values are floats whatever the others are."""
+    model = Mtp(weights, config, target)
+    return model, lambda kv=None: CpuMtpDrafter(model)
 
 
-class CpuAssistant(LoadedModel[AssistantConfig]):
-    """A loaded assistant: implements `drafters.base.Draft` and `HostDraft`."""
-
-    def __init__(
-        self, opened: OpenedModel[AssistantConfig], weights: Weights, target: TargetModel, nbytes: int
-    ) -> None:
-        super().__init__(opened, nbytes)
-        self.model = Assistant(weights, opened.config, target)
-
-    def drafter(self, kv: CachePair | None = None) -> CpuAssistantDrafter:
-        """It has no keys and values of its own."""
-        return CpuAssistantDrafter(self.model)
+def load_assistant(config: AssistantConfig, weights: Weights, target: TargetModel) -> Loaded:
+    model = Assistant(weights, config, target)
+    return model, lambda kv=None: CpuAssistantDrafter(model)

@@ -11,8 +11,8 @@ from torch import Tensor
 from dflash_core.backends.base import Logits
 from dflash_core.cache_types import CachePair
 from dflash_core.config import DraftConfig
-from dflash_core.drafters.base import LoadedModel, OpenedModel
 from dflash_core.drafters.dflash import capabilities
+from dflash_core.drafters.draft import Loaded
 from dflash_core.drafters.draw_noise import draw_noise, ranked, reranked
 from dflash_core.knobs import Knobs
 from dflash_core.models.dflash import DFlash
@@ -101,18 +101,6 @@ class CpuDFlashDrafter:
             self._cached = self._length
 
 
-class CpuDFlash(LoadedModel[DraftConfig]):
-    """A loaded DFlash drafter: implements `drafters.base.Draft` and `HostDraft`."""
-
-    def __init__(
-        self, opened: OpenedModel[DraftConfig], model: DFlash, target_model: TargetModel, weight_bytes: int
-    ) -> None:
-        super().__init__(opened, weight_bytes)
-        self.model, self._target_model = model, target_model
-
-    def drafter(self, kv: CachePair | None = None) -> CpuDFlashDrafter:
-        return CpuDFlashDrafter(self.model, self._target_model, kv)
-
-
-def load(opened: OpenedModel[DraftConfig], weights: Weights, target: TargetModel, weight_bytes: int) -> CpuDFlash:
-    return CpuDFlash(opened, DFlash(weights, opened.config), target, weight_bytes)
+def load(config: DraftConfig, weights: Weights, target: TargetModel) -> Loaded:
+    model = DFlash(weights, config)
+    return model, lambda kv=None: CpuDFlashDrafter(model, target, kv)

@@ -10,9 +10,9 @@ from dflash_core.arch.spec import ModelSpec
 from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, Session
 from dflash_core.cache_types import AUTO_RECENT, EXACT, F16, named
 from dflash_core.config import target_weights
-from dflash_core.drafters.base import Draft, OpenedDraft
 from dflash_core.drafters.capabilities import Capabilities
-from dflash_core.fits import KV_TYPES, PREFILL_ROWS, Setup, sequence_bytes, total
+from dflash_core.drafters.draft import Draft
+from dflash_core.fits import KV_TYPES, MemoryEstimator, Setup, sequence_bytes, total
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.weights import TensorInfo
 from dflash_core.knobs import MAX_WIDTH
@@ -73,23 +73,20 @@ def stays_packed(dense: int, free: int) -> bool:
     return dense > DENSE_SHARE * free
 
 
-class HostMemoryEstimator:
-    """Implements `fits.MemoryEstimator` for a target and a drafter that was opened for it. `memory_bytes`: the
-    total that they may use, 0 for all that this machine has. `packed`: how a loaded target keeps its weights; None for
-    what a load would choose."""
+class HostMemoryEstimator(MemoryEstimator):
+    """Of a target on the CPU and a drafter that was opened for it. `memory_bytes`: the total that they may use, 0 for
+    all that this machine has. `packed`: how a loaded target keeps its weights; None for what a load would choose."""
 
     auto = tuple(str(pair) for pair in (EXACT, *AUTO_RECENT))
     kv_types = tuple(dict.fromkeys((auto[0], *KV_TYPES)))
-    base = Setup(0, auto[-1], nodes=0)
-    expert_layers = (0,)  # the CPU has one memory
-    chunk_rows, tree_nodes = (PREFILL_ROWS,), (0,)  # rows of a prompt and nodes of a tree need little memory
+    base = Setup(0, auto[-1], nodes=0)  # nodes of a tree need little memory
 
     def __init__(
         self,
         machine: CpuMachine,
         file: GGUFFile,
         spec: ModelSpec,
-        draft: OpenedDraft | Draft | None,
+        draft: Draft | None,
         memory_bytes: int = 0,
         packed: bool | None = None,
     ) -> None:
@@ -105,15 +102,6 @@ class HostMemoryEstimator:
         """Half of the memory that the weights leave."""
         left = available - total(self, self.base) + sequence_bytes(self, self.base)
         return max(left - left // 2, 0)
-
-    def min_spare(self, available: int) -> int:
-        return self.spare(available)  # a machine that is out of memory stops answering
-
-    def layers_on_host(self, few: int) -> int:
-        return few
-
-    def with_cache(self, setup: Setup, free: int) -> Setup:
-        return setup
 
     def choices(self, setup: Setup) -> Sequence[Setup]:
         options = [replace(setup, kv=kind) for kind in self.kv_types if kind != setup.kv]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, CachePair
 from dflash_core.config import target_weights
 from dflash_core.drafters import registry
-from dflash_core.drafters.base import Draft, HostDraft, OpenedDraft, OpenedModel
+from dflash_core.drafters.draft import Draft, Loaded
 from dflash_core.drafters.kinds import CPU
 from dflash_core.errors import NumericsError
 from dflash_core.fits import PREFILL_ROWS
@@ -55,9 +56,8 @@ def time_step(model: TargetModel, rows: int) -> float:
     return total + min(seconds[layer] / weights[layer] for layer in seconds) * spec.vocab_size * hidden
 
 
-Loader = Callable[[OpenedModel[Any], Weights, TargetModel, int], Draft]
-"""Makes a drafter of its opened file, its weights (these take so many bytes) and the target's model; see `loaders` in
-drafters/kinds.py."""
+Loader = Callable[[Any, Weights, TargetModel], Loaded]
+"""Makes a drafter of its config, its weights and the target's model; see `loaders` in drafters/kinds.py."""
 
 
 class CpuTarget(Target):
@@ -82,10 +82,10 @@ class CpuTarget(Target):
     def weight_bytes(self) -> int:
         return stored_bytes(target_weights(self.file, self.config), self.packed)
 
-    def estimator(self, draft: OpenedDraft | Draft | None) -> HostMemoryEstimator:
+    def estimator(self, draft: Draft | None) -> HostMemoryEstimator:
         return HostMemoryEstimator(self.machine, self.file, self.config, draft, self._memory_bytes, self._packed)
 
-    def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+    def check_memory(self, draft: Draft | None, context: int | None, kv: str = AUTO) -> None:
         """Nothing: weights stay packed where floats would not fit."""
 
     def load(self, *, packed: bool | None = None, dtype: torch.dtype = torch.float32, progress: Progress) -> None:
@@ -97,12 +97,14 @@ class CpuTarget(Target):
         weights = Weights(self.file, dtype=dtype, packed=self.packed)
         self.model = TargetModel(weights, self.config, lambda done, total: progress("loading the target", done / total))
 
-    def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> Draft:
+    def load_draft(self, opened: Draft, dtype: torch.dtype | None = None) -> Draft:
         load: Loader = registry.loader(opened.config.kind, CPU)
         nbytes = stored_bytes(opened.file.tensors.values(), self.packed)
         if not self.packed:
             _check_fits("drafter", opened.file, nbytes)
-        return load(opened, Weights(opened.file, dtype=dtype or torch.float32, packed=self.packed), self.model, nbytes)
+        weights = Weights(opened.file, dtype=dtype or torch.float32, packed=self.packed)
+        model, drafter = load(opened.config, weights, self.model)
+        return replace(opened, model=model, drafter=drafter, weight_bytes=nbytes)
 
     def session(
         self,
@@ -113,8 +115,8 @@ class CpuTarget(Target):
         rows: int = PREFILL_ROWS,
         nodes: int = 0,
     ) -> CpuSession:
-        assert draft is None or isinstance(draft, HostDraft), "a drafter of another backend"
-        return CpuSession(self.model, draft.drafter(kv and kv.past) if draft else None, captured, kv)
+        assert draft is None or draft.drafter is not None, "a drafter of another backend"
+        return CpuSession(self.model, draft.drafter(kv and kv.past) if draft and draft.drafter else None, captured, kv)
 
     def step_seconds(self, rows: int) -> float:
         try:

@@ -134,7 +134,7 @@ class DeviceNgrams:
     @property
     def inputs(self) -> tuple[Argument, ...]:
         """More arguments of tree_build, before the address for the bits of nodes copied from the text."""
-        return self._text, np.int32(len(self._text))
+        return self._text, len(self._text)
 
     def launch(self, changes: int) -> Launch:
         """The launch that applies the list of changes at the address `changes`."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,9 +84,9 @@ class KVCache:
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes + (self.newest.nbytes if self.newest else 0)
 
-    def layer(self, place: int, head: int = 0) -> tuple[Tensor, Tensor, np.int32]:
+    def layer(self, place: int, head: int = 0) -> tuple[Tensor, Tensor, int]:
         """One layer's cache from kv head `head` on, as arguments of kernels."""
-        return self.k[place, head:], self.v[place, head:], np.int32(self.slots)
+        return self.k[place, head:], self.v[place, head:], self.slots
 
     def recent(self, place: int) -> Sequence[Argument]:
         """The same of its halves, for kernels with RECENT_PARAMETER."""
@@ -103,8 +102,8 @@ class KVCache:
             parts = [(self._streams[:half], chunks[0]), (self._streams[half:], chunks[1])]
         launches = []
         for streams, count in parts:
-            args: list[Argument] = [state.pointer, streams, np.int32(count), stamps]
-            args += [np.int32(self.slots)] if self.ring else []
+            args: list[Argument] = [state.pointer, streams, count, stamps]
+            args += [self.slots] if self.ring else []
             launches.append(Launch("accept.cu", "kv_commit", self._ring, len(streams), count, args))
         return launches + (self.newest.commit(state, stamps) if self.newest else [])
 

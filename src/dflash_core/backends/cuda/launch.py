@@ -28,7 +28,8 @@ class HasAddress(Protocol):
     def address(self) -> int: ...
 
 
-Argument = Tensor | HasAddress | np.generic | bytes
+Argument = Tensor | HasAddress | np.generic | int | bytes
+"""An `int` is one of 32 bits."""
 Inputs = tuple[dict[str, object], Sequence[Argument]]
 """More defines and more arguments of a kernel."""
 NO_INPUTS: Inputs = ({}, ())

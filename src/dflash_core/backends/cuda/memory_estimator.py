@@ -19,7 +19,8 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import ALIGNMENT, PACKED, Upload, aligned, stored_type
 from dflash_core.cache_types import AUTO_PAIRS, CachePair
 from dflash_core.config import MtpConfig
-from dflash_core.drafters.base import Draft, DraftModel, OpenedDraft
+from dflash_core.drafters.base import DraftModel
+from dflash_core.drafters.draft import Draft
 from dflash_core.drafters.mtp import KIND as MTP
 from dflash_core.drafters.mtp import find_head, has_head
 from dflash_core.errors import UnsupportedError
@@ -32,6 +33,7 @@ from dflash_core.fits import (
     PREFILL_ROWS,
     SMALLEST_CONTEXT,
     TARGET,
+    MemoryEstimator,
     Setup,
 )
 from dflash_core.formats.gguf import GGUFFile
@@ -135,8 +137,8 @@ def _by_token(file: WeightFile) -> int:
     return sum(aligned(file.tensors[name].n_bytes) for name in (TOKENS, TABLE) if name in file.tensors)
 
 
-class CardMemoryEstimator:
-    """Implements `fits.MemoryEstimator` for a target on a card and a drafter that was opened for it.
+class CardMemoryEstimator(MemoryEstimator):
+    """Of a target on a card and a drafter that was opened for it.
 
     `available`: bytes of the card for all components together; `cached`: as of Footprint, once it is settled;
     `host_free`: free bytes of main memory, None for enough; `mtp`: the MTP head in the target's own file, where another
@@ -147,7 +149,7 @@ class CardMemoryEstimator:
     def __init__(
         self,
         footprint: Footprint,
-        draft: OpenedDraft | Draft | None,
+        draft: Draft | None,
         *,
         machine: str,
         available: int,
@@ -264,9 +266,7 @@ class CardMemoryEstimator:
         return any(stored_type(one, kind) != one for one in types)
 
 
-def own_head(
-    file: GGUFFile, spec: ModelSpec, draft: OpenedDraft | Draft | None
-) -> tuple[WeightFile, DraftModel] | None:
+def own_head(file: GGUFFile, spec: ModelSpec, draft: Draft | None) -> tuple[WeightFile, DraftModel] | None:
     """The MTP head in a target's file, if `draft` is another drafter."""
     if on_card(draft) is None or not has_head(file, spec) or isinstance(draft.config if draft else None, MtpConfig):
         return None
@@ -274,7 +274,7 @@ def own_head(
     return head, config
 
 
-def on_card(draft: OpenedDraft | Draft | None) -> tuple[WeightFile, DraftModel] | None:
+def on_card(draft: Draft | None) -> tuple[WeightFile, DraftModel] | None:
     """The part of a drafter that is on the card; None for one that runs on the host."""
     if draft is None or not draft.files or draft.config is None:
         return None

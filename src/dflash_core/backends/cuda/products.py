@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,8 +99,8 @@ class Products:
         return Launch(
             "dequant.cu", "dequant", {f"WITH_{form.name}": 1, "WARPS": warps},
             (tiles // warps, blocks_of(len(rows))), WARP * warps,
-            [At(matrix.tiles, first * form.bytes), np.int32(form.number), np.int32(rows.stop), np.int32(block),
-             np.int32(groups_of(matrix.columns)), out, np.int32(tiles * GROUP)],
+            [At(matrix.tiles, first * form.bytes), form.number, rows.stop, block, groups_of(matrix.columns), out,
+             tiles * GROUP],
         )  # fmt: skip
 
     def multiply(self, x: Tensor, parts: Sequence[Part], out: Tensor, *, scale: float = 1.0, add: bool = False) -> None:

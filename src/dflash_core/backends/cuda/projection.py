@@ -6,7 +6,6 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
 from dflash_core.backends.cuda.activations import INT8, Rounding
@@ -104,13 +103,13 @@ class Projection(AnyProjection):
         """`kernel` over `rows` rows of activations, in as few launches as shared memory allows. `more`: more defines,
         and arguments after the first block of eight rows."""
         return [
-            self.launch(file, kernel, count, [*args, np.int32(first // 8), *more[1]], more[0])
+            self.launch(file, kernel, count, [*args, first // 8, *more[1]], more[0])
             for first, count in _passes(self.plan, rows)
         ]
 
     def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:
         """The product of `rows` rows of activations into `out`."""
-        return self.launches_of("matmul.cu", "matmul", rows, [*self.act_args(acts), out, np.int32(rows)])
+        return self.launches_of("matmul.cu", "matmul", rows, [*self.act_args(acts), out, rows])
 
     @property
     def _table(self) -> bytes:

@@ -298,6 +298,8 @@ def pack(kernel: str, arg: Any) -> bytes:
     """The bytes of one argument. Raises KernelError for a value without a definite size, such as a Python float."""
     if isinstance(arg, bytes):
         return arg
+    if isinstance(arg, int):
+        return np.int32(arg).tobytes()
     if isinstance(arg, np.generic):
         return arg.tobytes()
     if hasattr(arg, "data_ptr"):
@@ -306,7 +308,7 @@ def pack(kernel: str, arg: Any) -> bytes:
         return int(arg.data_ptr()).to_bytes(8, "little")
     if hasattr(arg, "address"):
         return int(arg.address).to_bytes(8, "little")
-    raise KernelError(f"{kernel} got a {type(arg).__name__}; expected a tensor, an address or a numpy scalar")
+    raise KernelError(f"{kernel} got a {type(arg).__name__}; expected a tensor, an address, an int or a numpy scalar")
 
 
 def describe(sizes: Sequence[int]) -> str:

@@ -192,7 +192,7 @@ class Steps:
         blocks = 1
         if kind.text:
             assert session.memory.text is not None, "the session holds no text for trees to copy from"
-            own = np.uint64(self.copied.address), np.int32(STEP_SLOTS)
+            own = np.uint64(self.copied.address), STEP_SLOTS
             blocks, defines, inputs = BLOCKS, DEFINES, (*session.memory.text.inputs, *own)
         return [
             Launch("tree.cu", "step_begin", {}, 1, WARP, [session.stamps]),
@@ -217,7 +217,7 @@ class Steps:
     def _accept(self) -> Launch:
         session, trace = self.session, self.trace
         args: list[Argument] = [
-            session.state.pointer, np.uint64(self.ring.address), np.int32(STEP_SLOTS), np.uint64(self.cancel.address),
-            NULL if trace is None else trace, np.int32(0 if trace is None else len(trace)), session.stamps,
+            session.state.pointer, np.uint64(self.ring.address), STEP_SLOTS, np.uint64(self.cancel.address),
+            NULL if trace is None else trace, 0 if trace is None else len(trace), session.stamps,
         ]  # fmt: skip
         return Launch("accept.cu", "accept", {}, 1, MAX_NODES, args)

@@ -7,31 +7,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from dflash_core import memory
-from dflash_core.backends.cuda.activations import DEFAULT
+from dflash_core.arch.kinds import Attention, Experts
+from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.backends.cuda.activations import activations as by_name
 from dflash_core.backends.cuda.device import CudaDevice
-from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
+from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, Footprint, on_card, own_head
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.state import MAX_NODES
-from dflash_core.backends.cuda.supported import check_supported
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import NEVER, PASSES, READINGS, Timer, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
-from dflash_core.backends.opened import Target
+from dflash_core.backends.opened import DEFAULT_CARD, CardOptions, Target
 from dflash_core.cache_types import AUTO, F16, CachePair
-from dflash_core.drafters.base import Draft, DraftModel, HostDraft, LoadedModel, OpenedDraft, OpenedModel
-from dflash_core.drafters.several import OpenedSeveral, not_on_a_card
-from dflash_core.errors import OutOfMemoryError, Shortage, UnsupportedError
+from dflash_core.drafters.draft import Draft, not_on_a_card
+from dflash_core.errors import OutOfMemoryError, Shortage, UnsupportedError, cpu_only
 from dflash_core.expert_places import possible_layers, tensors_on_host
 from dflash_core.fits import (
-    ON_CARD,
     ON_HOST,
     PREFILL_ROWS,
     SMALLEST_CONTEXT,
@@ -45,15 +42,6 @@ from dflash_core.memory import gib
 from dflash_core.progress import Progress
 
 
-class CudaDraft(LoadedModel[DraftModel]):
-    """Implements `drafters.base.Draft`: a drafter that proposes inside the step."""
-
-    def __init__(self, opened: OpenedModel[DraftModel], model: OnDevice, weight_bytes: int) -> None:
-        super().__init__(opened, weight_bytes)
-        self.model = model
-        self.capabilities = model.capabilities
-
-
 @functools.cache
 def open_device(index: int) -> CudaDevice:
     """A visible card; it is opened once per process. Raises DeviceError or UnsupportedError."""
@@ -61,53 +49,35 @@ def open_device(index: int) -> CudaDevice:
 
 
 class CudaTarget(Target):
-    """Implements `backends.opened.Target` on one card.
+    """Implements `backends.opened.Target` on one card. `device`: the first card if it is already open, or a substitute.
 
-    `activations`: how inputs of products are rounded, a name of activations.CHOICES. `draft_type`: "q8_0" or "q4_0"
-    requantises a drafter's larger matrices when it is loaded. `timed`: at a first load, time
-    passes and chunks of prompts. `device`: the first card if it is already open, or a substitute.
-    `vram_limit`: memory size of a smaller card to imitate, in bytes. `embedding`: "host" keeps the token embedding in
-    host memory. `experts`: where routed experts are, as of memory.checked_experts; "auto" keeps those of as few
-    layers in host memory as the context of `check_memory` needs. `reading`: "passes" reads every prompt with the
-    kernels of decoding; "auto" with the fastest kernels.
+    Experts whose place is "auto" are in host memory in as few layers as the context of `check_memory` needs.
     """
 
     model: DeviceTarget
     machine: CudaMachine
     packed = False
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        activations: str = DEFAULT.name,
-        draft_type: str = "",
-        timed: bool = True,
-        device: CudaDevice | None = None,
-        vram_limit: int = 0,
-        embedding: str = ON_CARD,
-        experts: str = ON_CARD,
-        reading: str = "auto",
-    ) -> None:
+    def __init__(self, path: str | Path, card: CardOptions = DEFAULT_CARD, *, device: CudaDevice | None = None) -> None:
         super().__init__(path)
         check_supported(self.config)
-        if reading not in READINGS:
-            raise UnsupportedError(f"reading {reading!r}, expected one of {' '.join(READINGS)}")
-        self.device = device or open_device(0)
-        self.activations, self.draft_type = by_name(activations), draft_type
+        if card.reading not in READINGS:
+            raise UnsupportedError(f"reading {card.reading!r}, expected one of {' '.join(READINGS)}")
+        self.device, self.options, self.activations = device or open_device(0), card, by_name(card.activations)
         timer: Timer | None = None
-        if timed and isinstance(self.device, CudaDevice):  # a substitute for a card is not timed
+        if card.tune and isinstance(self.device, CudaDevice):  # a substitute for a card is not timed
             timer = Timer(self.device, self.device.programs.cache.folder)
-        self.embedding, self.reading, self.arithmetic = embedding, reading, f"{activations} {reading}"
-        self._expert_layers: Sequence[int] = possible_layers(experts, self.config)
+        self.arithmetic = f"{card.activations} {card.reading}"
+        self._expert_layers: Sequence[int] = possible_layers(card.experts, self.config)
         self._cached: int | None = None  # experts of each of these layers that the card caches, once it is settled
         self.footprint = self._footprint()
         self.host_bytes = self.footprint.host_bytes
-        self.machine = CudaMachine(self.device, self.footprint, timer, vram_limit)
+        self.machine = CudaMachine(self.device, self.footprint, timer, card.vram_limit)
 
     def _footprint(self) -> Footprint:
         found = Footprint(
-            self.file, self.config, self.device.card, self.activations, embedding_on_host=self.embedding == ON_HOST,
+            self.file, self.config, self.device.card, self.activations,
+            embedding_on_host=self.options.embedding == ON_HOST,
             host_layers=self._expert_layers[0], cached=self._cached or 0,
         )  # fmt: skip
         self.host_experts = found.host_experts
@@ -117,16 +87,16 @@ class CudaTarget(Target):
     def weight_bytes(self) -> int:
         return self.footprint.target_bytes
 
-    def estimator(self, draft: OpenedDraft | Draft | None) -> CardMemoryEstimator:
-        if isinstance(draft, OpenedSeveral):
+    def estimator(self, draft: Draft | None) -> CardMemoryEstimator:
+        if draft is not None and draft.parts:
             raise not_on_a_card(draft.capabilities)
         return CardMemoryEstimator(
             self.footprint, draft, machine=self.machine.name, available=self.machine.available_with_context(),
-            draft_type=self.draft_type, expert_layers=self._expert_layers, cached=self._cached,
+            draft_type=self.options.draft_type, expert_layers=self._expert_layers, cached=self._cached,
             host_free=memory.host_memory().free, mtp=own_head(self.file, self.config, draft),
         )  # fmt: skip
 
-    def check_memory(self, draft: OpenedDraft | None, context: int | None, kv: str = AUTO) -> None:
+    def check_memory(self, draft: Draft | None, context: int | None, kv: str = AUTO) -> None:
         kv = kv if kv == AUTO else str(CachePair.parse(kv))
         self._place_experts(draft, context, kv)
         estimator = self.estimator(draft)
@@ -134,7 +104,7 @@ class CudaTarget(Target):
         setup = requested_setup(estimator, requested, kv)
         needed = self.machine.breakdown(estimator.components(setup)[:-1])
         fits = longest_context(estimator, setup)
-        pack = not fits and on_card(draft) is not None and not self.draft_type
+        pack = not fits and on_card(draft) is not None and not self.options.draft_type
         if fits:
             remedy = f"a context of {fits:,} positions fits"
         elif pack:
@@ -153,7 +123,7 @@ class CudaTarget(Target):
             Shortage(needed.predicted, needed.free, fits, pack, on_card=True),
         )
 
-    def _place_experts(self, draft: OpenedDraft | None, context: int | None, kv: str) -> None:
+    def _place_experts(self, draft: Draft | None, context: int | None, kv: str) -> None:
         """Choose how many layers have their experts in main memory, if there is a choice, and how many experts the card
         caches."""
         free = memory.host_memory().free
@@ -181,7 +151,7 @@ class CudaTarget(Target):
                 self.config,
                 self.activations,
                 lambda n, of: progress("loading the target", n / of),
-                embedding_on_host=self.embedding == ON_HOST,
+                embedding_on_host=self.options.embedding == ON_HOST,
             )
 
             if self.host_experts.cached:
@@ -190,11 +160,11 @@ class CudaTarget(Target):
             self.notes = (*self.notes, f"{self.host_experts}: the card reads them over the bus")
         self.machine.recall(target_name(self.model))
 
-    def load_draft(self, opened: OpenedModel[Any], dtype: torch.dtype | None = None) -> CudaDraft:
-        self.footprint.add_draft(opened.file, opened.config, self.draft_type)
-        with self._upload("drafter", opened.file, self.draft_type) as upload:
+    def load_draft(self, opened: Draft, dtype: torch.dtype | None = None) -> Draft:
+        self.footprint.add_draft(opened.file, opened.config, self.options.draft_type)
+        with self._upload("drafter", opened.file, self.options.draft_type) as upload:
             model = on_device(opened.config, upload, self.model, self.activations)
-        return CudaDraft(opened, model, self.footprint.draft_bytes)
+        return replace(opened, model=model, capabilities=model.capabilities, weight_bytes=self.footprint.draft_bytes)
 
     def session(
         self,
@@ -207,12 +177,12 @@ class CudaTarget(Target):
     ) -> CudaSession:
         make = functools.partial(
             CudaSession, context=context, kv=kv or F16, rows=rows, nodes=nodes or MAX_NODES,
-            chunks_from=NEVER if self.reading == PASSES else None,
+            chunks_from=NEVER if self.options.reading == PASSES else None,
         )  # fmt: skip
-        if isinstance(draft, CudaDraft):
-            return make(self.model, draft.model)
-        assert draft is None or isinstance(draft, HostDraft), "this drafter was loaded by another backend"
-        return make(self.model, None, captured, host_drafter=draft.drafter(kv) if draft else None)
+        if draft is None or draft.drafter is not None:
+            host = draft.drafter(kv) if draft is not None and draft.drafter is not None else None
+            return make(self.model, None, captured, host_drafter=host)
+        return make(self.model, draft.model)
 
     def step_seconds(self, rows: int) -> None:
         """None: steps on a card are too fast to need an announcement."""
@@ -233,3 +203,24 @@ class CudaTarget(Target):
             self.machine.weight_bytes[component] = torch.cuda.memory_allocated() - before
         finally:
             upload.close()
+
+
+def check_supported(spec: ModelSpec) -> None:
+    """Raises UnsupportedError for a target that a card cannot run. Its layers' options are data of `arch/`."""
+    missing = dict.fromkeys(name for layer in spec.layers for name in _missing(layer))  # each once, in order
+    if missing:
+        raise cpu_only(f"{spec.name} needs what no kernel does yet on a card: {', '.join(missing)}")
+
+
+def _missing(layer: LayerSpec) -> Iterator[str]:
+    mixer, ffn = layer.mixer, layer.ffn
+    if isinstance(mixer, Attention) and mixer.gate == "sigmoid" and "attn_q" in mixer.biases:
+        yield "biases of gated queries"
+    if not isinstance(ffn, Experts):
+        return
+    if ffn.router_scale and ffn.shared and ffn.shared_gate:
+        yield "a gated shared expert beside a router that reads other rows than the experts"
+    if ffn.biases and ffn.shared:
+        yield "biases of experts beside a shared one"
+    if ffn.choice_bias and ffn.router == "softmax":
+        yield "a bias for the choice of experts by softmax"

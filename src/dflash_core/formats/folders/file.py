@@ -11,7 +11,7 @@ from dflash_core.formats.folders.parts import Part
 from dflash_core.formats.gguf import GGUFFile, MetaValue
 from dflash_core.formats.quants import BY_NAME, Bytes
 from dflash_core.formats.safetensors import SafetensorsFile
-from dflash_core.formats.weights import TensorInfo
+from dflash_core.formats.weights import TensorInfo, given
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,17 +33,10 @@ class FolderFile(GGUFFile):
         tensors = {name: replace(info, type=parts[name].type) for name, info in self.tensors.items() if name in parts}
         return replace(self, tensors=tensors, parts=parts)
 
-    def _rows(self, info: TensorInfo, count: int, rows: slice | None, out: Bytes | None = None) -> Bytes:
+    def _stored(self, info: TensorInfo, width: int, first: int, count: int, out: Bytes | None = None) -> Bytes:
         part = self.parts[info.name]
-        begin, end, step = (rows or slice(None)).indices(count)
-        if step != 1:
-            raise ValueError(f"rows {rows} of a stored tensor, expected consecutive ones")
-        each, found = part.shape[0] // count, max(end - begin, 0)
-        data = part.read(begin * each, (begin + found) * each).reshape(found, -1)
-        if out is None:
-            return data
-        out.reshape(data.shape)[:] = data
-        return out
+        each = part.shape[0] * width // info.n_bytes  # of its rows, in one of these
+        return given(part.read(first * each, (first + count) * each).reshape(count, width), out)
 
 
 def folder_file(

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from dflash_core.knobs import Knobs
-from dflash_core.lab.plain import PlainSpeed
+from dflash_core.lab.results import PlainSpeed
 from dflash_tui.application.json_store import JsonFile
 
 MAX_MEASUREMENTS = 50  # measurements of a pair; older ones are dropped

@@ -11,7 +11,7 @@ from dflash_core.arch.folders.opening import open_model
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.clean import one_line
 from dflash_core.config import generation, target_config
-from dflash_core.drafters.base import TargetHeader
+from dflash_core.drafters.draft import TargetHeader
 from dflash_core.drafters.kinds import KINDS
 from dflash_core.drafters.registry import open_draft, own_kind
 from dflash_core.errors import DFlashError

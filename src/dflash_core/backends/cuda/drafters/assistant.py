@@ -142,13 +142,12 @@ class CellHead(AssistantHead):
 
     def launches(self, head: Head, buffers: PassBuffers, depth: int) -> list[Launch]:
         cells, threads = {"CELLS": self.config.cells, "USED": self.used, "EACH": self.each}, WARP * CELL_WARPS
-        vocab, found = np.int32(self.tokens), (self.logits, self.maxima, self.sums)
         return [
             *self.centroids.launches(buffers.acts, buffers.wide, 1),
             Launch(
                 "cells.cu", "choose_cells", {**cells, "SPLIT_K": self.centroids.split_k, "ORDER": self._order},
                 ceil_div(self.config.cells, CELL_WARPS), threads,
-                [buffers.wide, np.int32(self.centroids.width), self.order, self.ids],
+                [buffers.wide, self.centroids.width, self.order, self.ids],
             ),
             Launch(
                 "cells.cu", "cell_logits", {**cells, "FORMAT": self.type, "WIDTH": self.config.embedding_length},
@@ -157,7 +156,7 @@ class CellHead(AssistantHead):
             ),
             Launch(
                 "candidates.cu", "candidates", {"TARGETS": "i32"}, 1, CANDIDATE_THREADS,
-                [head.state.pointer, *found, vocab, vocab, np.int32(depth), self.ids],
+                [head.state.pointer, self.logits, self.maxima, self.sums, self.tokens, self.tokens, depth, self.ids],
             ),
         ]  # fmt: skip
 
@@ -185,24 +184,23 @@ class ReadingBranch(Branch):
         heads, weights = layers.heads, layers.weights[0]
         split = SplitLaunch.of(heads, splits.order, 1, layers.device.card.shared_bytes)
         defines = {**split.defines, **layers.defines, **self.kv.defines, "SPLIT_K": self.inputs.split_k}
-        one, kv_heads, cache = np.int32(1), np.int32(heads.kv_heads), self.kv.layer(self.place)
+        cache = self.kv.layer(self.place)
         yield from self.inputs.launches(buffers.acts, buffers.wide, 1)
         yield Launch(
             "mtp.cu", "mtp_prepare", defines, (ceil_div(heads.heads, PREPARE_WARPS), 1), WARP * PREPARE_WARPS,
-            [state.pointer, np.int32(-1), np.int32(0), buffers.wide, one, kv_heads, weights.q_norm, weights.k_norm,
-             layers.frequencies, np.float32(layers.spec.eps), layers.query_scale, splits.q, *cache],
+            [state.pointer, -1, 0, buffers.wide, 1, heads.kv_heads, weights.q_norm, weights.k_norm, layers.frequencies,
+             np.float32(layers.spec.eps), layers.query_scale, splits.q, *cache],
         )  # fmt: skip
         # Without its own position, which a window counts too.
         window = max(layers.spec.window - 1, 0)
         yield Launch(
             "mtp.cu", "mtp_split", defines, split.grid, split.block,
-            [state.pointer, np.int32(0), np.int32(0), np.int32(window), one, splits.q, *cache, splits.out,
-             splits.stats],
+            [state.pointer, 0, 0, window, 1, splits.q, *cache, splits.out, splits.stats],
             split.shared,
         )  # fmt: skip
         yield Launch(
             "mtp.cu", "mtp_combine", defines, ceil_div(heads.heads * heads.head_dim, GROUP), COMBINE_THREADS,
-            [splits.out, splits.stats, np.int32(splits.order.parts), buffers.wide, one, kv_heads,
+            [splits.out, splits.stats, splits.order.parts, buffers.wide, 1, heads.kv_heads,
              *self.out.act_args(buffers.acts)],
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, 1)
@@ -251,8 +249,8 @@ class Assistant(ChainDrafter):
             {"FORMAT": self.embedding.type, "WIDTH": width, "SCALE": spec.embedding_scale, "SPLIT_K": split_k,
              **pre.forms},
             1, WARP * join_warps(width),
-            [self.state.pointer, np.int32(depth), self.embedding.blocks, state, np.int32(slots),
-             draft.target.output_norm, np.float32(spec.rms_eps), *pre.act_args(buffers.acts)],
+            [self.state.pointer, depth, self.embedding.blocks, state, slots, draft.target.output_norm,
+             np.float32(spec.rms_eps), *pre.act_args(buffers.acts)],
         )  # fmt: skip
         yield from pre.launches(buffers.acts, buffers.narrow, 1)
         before = Added(pre.split_k, buffers.narrow, fresh=True)

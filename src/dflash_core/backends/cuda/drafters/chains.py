@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,8 +68,7 @@ class ChainDrafter(DeviceDrafter):
         grid = (ceil_div(ceil_div(features.width, 4), COPY_THREADS), width)
         return [
             Launch("features.cu", "keep_hidden", {}, grid, COPY_THREADS,
-                   [self.state.pointer, features.rows, hidden, self.tokens, np.int32(features.width),
-                    np.int32(len(hidden))])
+                   [self.state.pointer, features.rows, hidden, self.tokens, features.width, len(hidden)])
         ]  # fmt: skip
 
     # ---- Driven from the host ------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class DFlash(DeviceDrafter):
         draft, buffers, fused, fc = self.draft, self.buffers, self.fused, self.draft.fc
         yield Launch(
             "draft.cu", "draft_gather", self._defines(fc, 0), (groups_of(fc.columns), rows), WARP,
-            [self.state.pointer, np.int32(row0), self.pending_rows, np.int32(fc.columns), *fc.act_args(buffers.acts)],
+            [self.state.pointer, row0, self.pending_rows, fc.columns, *fc.act_args(buffers.acts)],
         )  # fmt: skip
         yield from fc.launches(buffers.acts, buffers.narrow, rows)
         scope = replace(self.scope, rows=rows, count=self.all_rows)
@@ -150,9 +150,9 @@ class DFlash(DeviceDrafter):
                 "draft.cu", "draft_update",
                 {**self._split(first).defines, "SPLIT_K": split_k, **self.kv[first].defines, **some},
                 (ceil_div(count * 2 * heads.kv_heads, PREPARE_WARPS), rows), WARP * PREPARE_WARPS,
-                [self.state.pointer, np.int32(row0), At(projected, (first - part.first) * width), np.int32(rows),
-                 np.int32(count), np.int32(heads.kv_heads), draft.k_norms[first], draft.frequencies,
-                 np.float32(draft.config.rms_eps), At(self.table, first * self.table.shape[1])],
+                [self.state.pointer, row0, At(projected, (first - part.first) * width), rows, count, heads.kv_heads,
+                 draft.k_norms[first], draft.frequencies, np.float32(draft.config.rms_eps),
+                 At(self.table, first * self.table.shape[1])],
             )  # fmt: skip
 
     def block_launches(self, head: Projection) -> Iterator[Launch]:
@@ -196,25 +196,23 @@ class DFlash(DeviceDrafter):
         draft, config, buffers, kv = self.draft, self.draft.config, self.buffers, self.kv[index]
         mixer, heads, splits = layer.mixer, draft.heads, self.splits[kv.kv]
         split, defines = self._split(index), self._defines(mixer.inputs, index)
-        block, kv_heads = np.int32(self.rows), np.int32(heads.kv_heads)
-        cache, tasks = kv.layer(0), heads.heads + 2 * heads.kv_heads
+        block, cache, tasks = self.rows, kv.layer(0), heads.heads + 2 * heads.kv_heads
         yield from mixer.inputs.launches(buffers.acts, buffers.wide, self.rows)
         yield Launch(
-            "draft.cu", "draft_prepare", defines, (ceil_div(tasks, PREPARE_WARPS), self.rows), WARP * PREPARE_WARPS,
-            [self.state.pointer, block, buffers.wide, block, kv_heads, mixer.q_norm, mixer.k_norm,
+            "draft.cu", "draft_prepare", defines, (ceil_div(tasks, PREPARE_WARPS), block), WARP * PREPARE_WARPS,
+            [self.state.pointer, block, buffers.wide, block, heads.kv_heads, mixer.q_norm, mixer.k_norm,
              draft.frequencies, np.float32(config.rms_eps), np.float32(heads.query_scale), splits.q, *cache],
         )  # fmt: skip
         yield Launch(
             "draft.cu", "draft_split", defines, split.grid, split.block,
-            [self.state.pointer, block, block, np.int32(layer.window), np.int32(layer.causal), splits.q, *cache,
-             splits.out, splits.stats],
+            [self.state.pointer, block, block, layer.window, layer.causal, splits.q, *cache, splits.out, splits.stats],
             split.shared,
         )  # fmt: skip
         gates = [buffers.wide] if config.heads.gated else []
         yield Launch(
             "draft.cu", "draft_combine", defines, (ceil_div(heads.heads * heads.head_dim, GROUP), self.rows),
             COMBINE_THREADS,
-            [block, splits.out, splits.stats, np.int32(splits.order.parts), block, kv_heads,
+            [block, splits.out, splits.stats, splits.order.parts, block, heads.kv_heads,
              *mixer.out.act_args(buffers.acts), *gates],
         )  # fmt: skip
         yield from mixer.out.launches(buffers.acts, buffers.narrow, self.rows)
@@ -271,12 +269,12 @@ class DFlash(DeviceDrafter):
             return [
                 Launch("features.cu", "keep_normed", {}, (taps, width), COPY_THREADS,
                        [self.state.pointer, features.rows, norms, np.float32(self.draft.config.rms_eps), pending,
-                        np.int32(hidden), np.int32(len(pending))])
+                        hidden, len(pending)])
             ]  # fmt: skip
         quads = ceil_div(features.width, 4)
         return [
             Launch("features.cu", "keep_features", {}, (ceil_div(quads, COPY_THREADS), width), COPY_THREADS,
-                   [self.state.pointer, features.rows, pending, np.int32(features.width), np.int32(len(pending))])
+                   [self.state.pointer, features.rows, pending, features.width, len(pending)])
         ]  # fmt: skip
 
     # ---- Driven from the host ------------------------------------------------------------------------------------

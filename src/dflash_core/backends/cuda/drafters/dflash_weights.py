@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -218,7 +217,7 @@ class DeviceConvolution:
         yield Launch(
             "conv.cu", "conv_before", {**self._defines(self.proj.split_k), **reader.forms},
             (ceil_div(self.hidden, GROUP), rows), WARP,
-            [scratch.normed, buffers.wide, np.int32(rows), np.int32(self.proj.width), self.base, scratch.later,
+            [scratch.normed, buffers.wide, rows, self.proj.width, self.base, scratch.later,
              *reader.act_args(buffers.acts)],
         )  # fmt: skip
 
@@ -227,7 +226,7 @@ class DeviceConvolution:
         other: Tensor | At = At(self.base, self.base[0].numel())
         return Launch(
             "conv.cu", "conv_after", self._defines(output.split_k), (ceil_div(self.hidden, GROUP), rows), WARP,
-            [buffers.h, buffers.narrow, np.int32(rows), other, scratch.later],
+            [buffers.h, buffers.narrow, rows, other, scratch.later],
         )  # fmt: skip
 
 

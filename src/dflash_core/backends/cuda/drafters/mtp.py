@@ -121,15 +121,15 @@ class Mtp(ChainDrafter):
     def _enter(self, rows: int, first: int, depth: int) -> Iterator[Launch]:
         """Keys and values of a pass's pairs, and the queries of the pair that drafts."""
         draft, buffers, eps = self.draft, self.buffers, self.draft.config.rms_eps
-        eh_proj, mixer, heads, place = draft.eh_proj, draft.mixer, draft.heads, [np.int32(first), np.int32(depth)]
+        eh_proj, mixer, heads, place = draft.eh_proj, draft.mixer, draft.heads, [first, depth]
         # After depth 0 the hidden state is the head's own, in the first row of the residual stream.
         hidden, norm = (buffers.h, self.norm) if depth else (self.hidden, self.output_norm)
         slots = 1 if depth else len(self.hidden)
         yield Launch(
             "mtp_join.cu", "mtp_join", {"FORMAT": self.embedding.type, "WIDTH": draft.width, **eh_proj.forms},
             rows, WARP * join_warps(draft.width),
-            [self.state.pointer, *place, self.embedding.blocks, self.tokens, hidden, np.int32(slots), draft.enorm,
-             norm, draft.hnorm, np.float32(eps), *eh_proj.act_args(buffers.acts)],
+            [self.state.pointer, *place, self.embedding.blocks, self.tokens, hidden, slots, draft.enorm, norm,
+             draft.hnorm, np.float32(eps), *eh_proj.act_args(buffers.acts)],
         )  # fmt: skip
         yield from eh_proj.launches(buffers.acts, buffers.narrow, rows)
         scope = replace(self.scope, rows=rows, count=self.all_rows)
@@ -139,25 +139,25 @@ class Mtp(ChainDrafter):
         yield Launch(
             "mtp.cu", "mtp_prepare", self._defines, (ceil_div(heads.heads + 2 * heads.kv_heads, PREPARE_WARPS), rows),
             WARP * PREPARE_WARPS,
-            [self.state.pointer, *place, buffers.wide, np.int32(rows), np.int32(heads.kv_heads), mixer.q_norm,
-             mixer.k_norm, draft.frequencies, np.float32(draft.spec.eps), np.float32(heads.query_scale),
-             self.splits.q, *self.kv.layer(0)],
+            [self.state.pointer, *place, buffers.wide, rows, heads.kv_heads, mixer.q_norm, mixer.k_norm,
+             draft.frequencies, np.float32(draft.spec.eps), np.float32(heads.query_scale), self.splits.q,
+             *self.kv.layer(0)],
         )  # fmt: skip
 
     def _draft(self, head: Projection, rows: int, depth: int) -> Iterator[Launch]:
         """From a pass's pairs to the activations of `head` for the pair that drafts."""
         draft, buffers, splits, split = self.draft, self.buffers, self.splits, self._split
-        mixer, heads, count = draft.mixer, draft.heads, np.int32(rows)
+        mixer, heads = draft.mixer, draft.heads
         yield from self._enter(rows, -1, depth)
         yield Launch(
             "mtp.cu", "mtp_split", self._defines, split.grid, split.block,
-            [self.state.pointer, np.int32(depth + 1), np.int32(FIRST_PAIR), np.int32(0), count, splits.q,
-             *self.kv.layer(0), splits.out, splits.stats],
+            [self.state.pointer, depth + 1, FIRST_PAIR, 0, rows, splits.q, *self.kv.layer(0), splits.out,
+             splits.stats],
             split.shared,
         )  # fmt: skip
         yield Launch(
             "mtp.cu", "mtp_combine", self._defines, ceil_div(heads.heads * heads.head_dim, GROUP), COMBINE_THREADS,
-            [splits.out, splits.stats, np.int32(splits.order.parts), buffers.wide, count, np.int32(heads.kv_heads),
+            [splits.out, splits.stats, splits.order.parts, buffers.wide, rows, heads.kv_heads,
              *mixer.out.act_args(buffers.acts)],
         )  # fmt: skip
         yield from mixer.out.launches(buffers.acts, buffers.narrow, 1)
@@ -211,9 +211,8 @@ class MtpChunk(ChunkDrafter):
             Launch(
                 "draft.cu", "draft_update", {**drafter._split.defines, "SPLIT_K": 1, **drafter.kv.defines},
                 (ceil_div(2 * heads.kv_heads, PREPARE_WARPS), chunk.rows), WARP * PREPARE_WARPS,
-                [drafter.state.pointer, np.int32(0), self._context, np.int32(chunk.rows), np.int32(1),
-                 np.int32(heads.kv_heads), draft.mixer.k_norm, draft.frequencies,
-                 np.float32(draft.spec.eps), At(drafter.table, 0)],
+                [drafter.state.pointer, 0, self._context, chunk.rows, 1, heads.kv_heads, draft.mixer.k_norm,
+                 draft.frequencies, np.float32(draft.spec.eps), At(drafter.table, 0)],
             )
         )  # fmt: skip
 

@@ -122,8 +122,8 @@ class SelectorTable(PairTable):
             "pairs.cu", "pair_scores",
             {"ABOVE": above, "BELOW": below, "RANK": self.selector.spec.rank, "SPLIT_K": self.projection.split_k},
             (depths, PAIR_CANDIDATES), PAIR_THREADS,
-            [state, self.ids, self.log_probs, self.hidden, np.int32(self.rows), np.int32(self.projection.width),
-             np.int32(skip), predecessors, successors, self.pairings],
+            [state, self.ids, self.log_probs, self.hidden, self.rows, self.projection.width, skip, predecessors,
+             successors, self.pairings],
         )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ class MarkovTable(PairTable):
             "markov.cu", "markov_bias", self._defines,
             ceil_div(blocks_of(head.vocab), BIAS_WARPS), WARP * BIAS_WARPS,
             [state, At(head.rows, row * head.stride), markov.above[1], markov.below[1], markov.scale, self.path,
-             np.int32(head.vocab), np.int32(position), self.biased, self.maxima],
+             head.vocab, position, self.biased, self.maxima],
         )  # fmt: skip
         found = [self.ids, self.log_probs, *more, self.biased, self.maxima, self.slots, self.path]
         inputs = {"PAIRS": PAIR_CANDIDATES, **defines, "MARKOV": 1}, found

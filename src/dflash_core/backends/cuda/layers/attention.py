@@ -231,9 +231,9 @@ class AttentionBranch(Branch):
     def launches(self, scope: Pass) -> Iterator[Launch]:
         weights, splits, heads, buffers = self.weights, self.splits, self.layers.heads, scope.buffers
         split = SplitLaunch.of(heads, splits.order, scope.rows, self.layers.device.card.shared_bytes)
-        rows, node0, kv_heads = np.int32(scope.rows), np.int32(scope.node0), np.int32(heads.kv_heads)
+        rows, node0, kv_heads = scope.rows, scope.node0, heads.kv_heads
         defines = {**split.defines, "SPLIT_K": self.inputs.split_k, **self._defines}
-        cache, count, recent = self.kv.layer(self.place), np.int32(splits.order.splits), self.kv.recent(self.place)
+        cache, count, recent = self.kv.layer(self.place), splits.order.splits, self.kv.recent(self.place)
         norms: list[Argument] = [weights.q_norm, weights.k_norm, self.layers.frequencies]
         norms += [np.float32(self.layers.spec.eps), self.layers.query_scale]
         window = scope.window if self.layers.window is None else self.layers.window
@@ -315,7 +315,7 @@ class AttentionBranch(Branch):
             one[together.start :] if isinstance(one, Tensor) else one for one in (*kv.layer(place), *kv.recent(place))
         ]
         args: list[Argument] = [
-            chunk.count, projected, np.int32(chunk.rows), np.int32(count), self.weights.q_norm,
+            chunk.count, projected, chunk.rows, count, self.weights.q_norm,
             self.weights.k_norm, self.layers.frequencies, np.float32(spec.eps), np.float32(1), queries,
             *caches, *bias,
         ]  # fmt: skip

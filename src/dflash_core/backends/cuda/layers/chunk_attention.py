@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use_flash_attention
@@ -72,8 +71,7 @@ class UnpackedRows(VisibleRows):
 
 def unpack_args(view: View, place: int, rows: Tensor, halves: Tensor) -> list[Argument]:
     """Arguments of kernels that copy a fill of `rows` (kv heads, slots, row) to `halves`."""
-    heads, slots = (np.int32(size) for size in rows.shape[:2])
-    return [At(view.counts, 4 * place), rows, heads, slots, halves]
+    return [At(view.counts, 4 * place), rows, *rows.shape[:2], halves]
 
 
 def visible_rows(

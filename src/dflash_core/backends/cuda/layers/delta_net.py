@@ -143,7 +143,7 @@ class DeltaMemory(MixerMemory):
         return [
             Launch(
                 "gdn_flush.cu", "gdn_flush", launch.state_defines, launch.flush_grid(len(self.s)), launch.warps * WARP,
-                [state.pointer, self.s, self.k, self.u, self.decay, self.conv, self.inputs, np.int32(self.capacity)],
+                [state.pointer, self.s, self.k, self.u, self.decay, self.conv, self.inputs, self.capacity],
             )
         ]  # fmt: skip
 
@@ -202,16 +202,16 @@ class DeltaBranch(Branch):
         memory = self.memory
         return Launch(
             "gdn_order.cu", "gdn_order", memory.layers.shape.defines, 1, MAX_NODES,
-            [scope.state.pointer, np.int32(scope.node0), np.int32(scope.rows), memory.order],
+            [scope.state.pointer, scope.node0, scope.rows, memory.order],
         )  # fmt: skip
 
     def mix(self, scope: Pass) -> Iterator[Launch]:
         """From the partials of `inputs`, in buffers.wide, to the activations of `out`."""
         memory, weights, buffers, place = self.memory, self.weights, scope.buffers, self.place
         launch = memory.layers.launch(scope.rows, later=scope.node0 > 0)
-        partials, rows, node0 = buffers.wide, np.int32(scope.rows), np.int32(scope.node0)
-        width, capacity = np.int32(self.inputs.width), np.int32(memory.capacity)
-        _, gate_at, alpha_at, beta_at = (np.int32(offset) for offset in self.inputs.offsets)
+        partials, rows, node0 = buffers.wide, scope.rows, scope.node0
+        width, capacity = self.inputs.width, memory.capacity
+        _, gate_at, alpha_at, beta_at = self.inputs.offsets
         split, state = {"SPLIT_K": self.inputs.split_k}, scope.state.pointer
         k, decay, conv, inputs = memory.k[place], memory.decay[place], memory.conv[place], memory.inputs[place]
         projected: list[Argument] = [
@@ -265,7 +265,7 @@ class DeltaBranch(Branch):
         gate_parts, out_parts = products.parts(gate), products.parts(self.out.matrices[0])
         rate_parts = [products.part([alpha, beta_matrix], range(alpha.rows), range(alpha.columns))]
         chunks = -(-chunk.rows // PASS_ROWS)
-        rows = np.int32(chunks * PASS_ROWS)
+        rows = chunks * PASS_ROWS
         # Of each group of q, k and v: the channels, their product, its output, and the kernel that prepares it.
         turns = []
         for heads in launch.turns:
@@ -273,8 +273,8 @@ class DeltaBranch(Branch):
             made = mixed.view(-1)[: 4 * chunk.rows * len(channels)].view(torch.float32).view(chunk.rows, -1)
             prepare = Launch(
                 "gdn_chunks.cu", "gdn_rows", launch.defines, (len(heads), chunks), 256,
-                [count, np.int32(heads.start), made, gate_rows, weights.conv1d, weights.a, weights.dt, conv, q, k, v,
-                 decay, beta, rows],
+                [count, heads.start, made, gate_rows, weights.conv1d, weights.a, weights.dt, conv, q, k, v, decay, beta,
+                 rows],
             )  # fmt: skip
             turns.append((channels, products.parts(qkv, rows=channels), made, ops.add(prepare)))
         solve = ops.add(Launch(

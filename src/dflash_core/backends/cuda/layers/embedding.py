@@ -50,7 +50,7 @@ class Embedding:
         return Launch(
             "embed.cu", "embed", {"FORMAT": self.type, "WIDTH": self.width, **scaled},
             (ceil_div(self.width, EMBED_THREADS), rows), EMBED_THREADS,
-            [h, self.blocks, tokens, np.int32(mask_token), count, np.int32(node0)],
+            [h, self.blocks, tokens, mask_token, count, node0],
         )  # fmt: skip
 
 
@@ -91,8 +91,8 @@ class PerLayerInputs:
         yield Launch(
             "per_layer.cu", "per_layer_given", self.defines(projection.split_k),
             (ceil_div(self.layers, GIVEN_WARPS), rows), WARP * GIVEN_WARPS,
-            [buffers.wide, np.int32(rows), np.int32(projection.width), self.table, scope.state.at("token"), self.norm,
-             np.float32(self.eps), scope.given, scope.count, np.int32(scope.node0)],
+            [buffers.wide, rows, projection.width, self.table, scope.state.at("token"), self.norm, np.float32(self.eps),
+             scope.given, scope.count, scope.node0],
         )  # fmt: skip
 
 
@@ -116,8 +116,8 @@ class PerLayerInput(FeedForward):
         yield Launch(
             "per_layer.cu", "per_layer_gate", {**self.given.defines(self.inputs.split_k), **self.out.forms},
             (groups_of(self.width), rows), WARP,
-            [buffers.wide, np.int32(rows), np.int32(self.inputs.width), scope.given, np.int32(self.index),
-             *self.out.act_args(buffers.acts), scope.count, np.int32(scope.node0)],
+            [buffers.wide, rows, self.inputs.width, scope.given, self.index, *self.out.act_args(buffers.acts),
+             scope.count, scope.node0],
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, rows)
 
@@ -131,7 +131,7 @@ class PerLayerInput(FeedForward):
         of_token = products.parts(given.projection.matrices[0], rows=own)
         gates, down = (products.parts(one.matrices[0]) for one in (self.inputs, self.out))
         args: list[Argument] = [
-            chunk.count, projected, given.table, chunk.tokens, given.norm, np.float32(given.eps), np.int32(self.index),
+            chunk.count, projected, given.table, chunk.tokens, given.norm, np.float32(given.eps), self.index,
             gate,
         ]  # fmt: skip
         grid = ceil_div(chunk.rows, GIVEN_WARPS)

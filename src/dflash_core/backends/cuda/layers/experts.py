@@ -107,9 +107,8 @@ class ExpertProjection(AnyProjection):
         return Launch(
             "experts_rows.cu", "experts_rows", {**self.plan.formats, **biased},
             self.plan.multiprocessors, CHUNK_THREADS,
-            [self._table, work, x, np.int32(x.shape[1]), pointer(order), out, np.int32(out.shape[1]),
-             np.int32(blocks.start), np.int32(len(blocks)), np.float32(scale),
-             *([*bias, np.float32(factor)] if bias else [])],
+            [self._table, work, x, x.shape[1], pointer(order), out, out.shape[1], blocks.start, len(blocks),
+             np.float32(scale), *([*bias, np.float32(factor)] if bias else [])],
             CHUNK_SHARED,
         )  # fmt: skip
 
@@ -226,12 +225,12 @@ class Experts(FeedForward):
     def launches(self, scope: Pass) -> Iterator[Launch]:
         buffers, rows, spec = scope.buffers, scope.rows, self.spec
         x, scores, work, weights = buffers.inside.carve(*self.pass_buffers)
-        count: list[Argument] = [np.int32(rows), scope.count, np.int32(scope.node0)]
+        count: list[Argument] = [rows, scope.count, scope.node0]
         yield self._score(x, scores, rows, count, ROUTER_WARPS)
-        scale, inner = np.float32(spec.scale), np.int32(self.inputs.width)
+        scale, inner = np.float32(spec.scale), self.inputs.width
         choice, chosen_by = self._choice
-        into: list[Argument] = [*self.inputs.act_args(buffers.acts), buffers.wide, np.int32(rows)]
-        down: list[Argument] = [buffers.wide, inner, buffers.narrow, np.int32(rows)]
+        into: list[Argument] = [*self.inputs.act_args(buffers.acts), buffers.wide, rows]
+        down: list[Argument] = [buffers.wide, inner, buffers.narrow, rows]
         if rows == 1:  # both products route a single row themselves
             own: list[Argument] = [scores, scale, *count[1:]]
             chooses = {"CHOOSES": 1, **choice}
@@ -303,7 +302,7 @@ class Experts(FeedForward):
         assert normed is not None
         choice, chosen_by = self._choice
         defines = {"WIDTH": self.hidden, **choice}
-        score = self._score(normed, scores, rows, [np.int32(rows), count, np.int32(0)], CHUNK_ROUTER_WARPS)
+        score = self._score(normed, scores, rows, [rows, count, 0], CHUNK_ROUTER_WARPS)
         choose = Launch(
             "experts_sort.cu", "choose", defines, ceil_div(rows, CHOOSE_WARPS), CHOOSE_WARPS * WARP,
             [count, scores, np.float32(spec.scale), chosen, weights, *chosen_by],
@@ -314,8 +313,7 @@ class Experts(FeedForward):
         swiglu = Launch(
             "experts_rows.cu", "pairs_swiglu", {**product.defines, **self.activation},
             (ceil_div(self.inputs.width // 2, 8 * CHUNK_THREADS), rows * self.ranks), CHUNK_THREADS,
-            [count, inner, np.int32(self.inputs.width), np.int32(spec.used), np.int32(self.ranks),
-             np.int32(spec.width), np.int32(spec.shared)],
+            [count, inner, self.inputs.width, spec.used, self.ranks, spec.width, spec.shared],
         )  # fmt: skip
         launches = [score, choose, sort, product, swiglu]
         for begin in range(0, self.hidden, OUT_PART):
@@ -326,7 +324,7 @@ class Experts(FeedForward):
             launches.append(
                 Launch(
                     "experts_sort.cu", "combine", defines, (ceil_div(part, 8 * COMBINE_THREADS), rows), COMBINE_THREADS,
-                    [count, own, places, weights, np.float32(1 / HEADROOM), chunk.out, np.int32(begin), np.int32(part)],
+                    [count, own, places, weights, np.float32(1 / HEADROOM), chunk.out, begin, part],
                 )
             )  # fmt: skip
         bound = [ops.add(launch) for launch in launches]

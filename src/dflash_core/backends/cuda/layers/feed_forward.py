@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 
 from dflash_core.arch import kinds
@@ -64,16 +63,15 @@ class SwiGLU(FeedForward):
         yield from self.inputs.launches(buffers.acts, buffers.wide, rows)
         sizes = {"WIDTH": self.width, "SPLIT_K": self.inputs.split_k, "UP_AT": self.inputs.offsets[1]}
         defines: dict[str, object] = {**sizes, **self.activation}
-        width = np.int32(self.inputs.width)
         if self.out.makes_own(rows):
-            args = (buffers.wide, width, buffers.narrow)
+            args = (buffers.wide, self.inputs.width, buffers.narrow)
             yield self.out.launch("swiglu_matmul.cu", "swiglu_matmul", 1, args, defines)
             return
         warps, per_sm = swiglu_blocks(rows)
         yield Launch(
             "swiglu.cu", "swiglu", {**defines, **self.out.forms}, (ceil_div(groups_of(self.width), warps), rows),
             WARP * warps,
-            [buffers.wide, np.int32(rows), width, *self.out.act_args(buffers.acts), scope.count, np.int32(scope.node0)],
+            [buffers.wide, rows, self.inputs.width, *self.out.act_args(buffers.acts), scope.count, scope.node0],
             per_sm=per_sm,
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, rows)

@@ -54,7 +54,7 @@ class Reported:
     @property
     def args(self) -> list[Argument]:
         """The memory as kernels get it."""
-        return [np.uint64(self.memory.address), *map(np.int32, self.memory.array.shape)]
+        return [np.uint64(self.memory.address), *self.memory.array.shape]
 
 
 class Draws:
@@ -89,14 +89,11 @@ class Draws:
         `reported`: the launches follow that of `log_probs_launch`.
         """
         assert maxima.shape[1] == ceil_div(self.vocab, ROWS), "expected one maximum per block of 16 tokens"
-        vocab, first, grid = np.int32(self.vocab), np.int32(node0), (self.parts, rows)
-        shape = [vocab, np.int32(logits.shape[1]), first]
+        grid, shape = (self.parts, rows), [self.vocab, logits.shape[1], node0]
         front = [
             Launch("draw_parts.cu", "draw_scan", {}, grid, PART_THREADS, [state, logits, *shape, self.tokens]),
-            Launch(
-                "draw_front.cu", "draw_front", {}, rows, FRONT_THREADS,
-                [state, vocab, first, self.tokens, self.fronts],
-            ),
+            Launch("draw_front.cu", "draw_front", {}, rows, FRONT_THREADS,
+                   [state, self.vocab, node0, self.tokens, self.fronts]),
             Launch(
                 "draw_parts.cu", "draw_weights", {}, grid, PART_THREADS,
                 [state, logits, *shape, self.tokens, self.fronts, self.before],
@@ -110,7 +107,7 @@ class Draws:
             *([] if listed else front),
             Launch(
                 "sample.cu", "sample", {"THREADS": SAMPLE_THREADS, **defines}, rows, SAMPLE_THREADS,
-                [state, logits, *shape, self.tokens, self.fronts, self.before, np.int32(self.parts), *more],
+                [state, logits, *shape, self.tokens, self.fronts, self.before, self.parts, *more],
             ),
         ]  # fmt: skip
 
@@ -119,10 +116,10 @@ class Draws:
     ) -> Launch:
         """The softmax of each row, for what `sample` reports, and the likeliest tokens. `logits` and `maxima` as in
         `launches`, before any mask; `sums` like `maxima`, unscaled."""
-        sizes = [np.int32(value) for value in (self.vocab, logits.shape[1], node0)]
         return Launch(
             "log_probs.cu", "log_probs", {}, rows, LIST_THREADS,
-            [state, logits, *sizes, maxima, sums, np.int32(reported.top), self.totals, *reported.args],
+            [state, logits, self.vocab, logits.shape[1], node0, maxima, sums, reported.top, self.totals,
+             *reported.args],
         )  # fmt: skip
 
 
@@ -166,10 +163,10 @@ class Head:
 
     def argmax_launches(self, acts: Acts, rows: int, node0: int) -> list[Launch]:
         """Greedy sampling: the best token after each node becomes its draw."""
-        args, sizes = [*self.full.act_args(acts), self.best], (np.int32(self.full.plan.grid), np.int32(node0))
+        args, parts = [*self.full.act_args(acts), self.best], self.full.plan.grid
         return [
             *self.full.launches_of("head.cu", "head_argmax", rows, args, self._allowed),
-            Launch("tree.cu", "merge_draws", {}, rows, WARP, [self.state.pointer, self.best, *sizes]),
+            Launch("tree.cu", "merge_draws", {}, rows, WARP, [self.state.pointer, self.best, parts, node0]),
         ]
 
     def sample_launches(
@@ -195,10 +192,10 @@ class Head:
 
     def mask_launch(self, masks: PinnedMemory, rows: int, node0: int) -> Launch:
         """Rule out, of the logits of nodes from `node0` on, what the node's row of `masks` does not allow."""
-        sizes = [np.int32(value) for value in (ceil_div(self.vocab, 32), self.vocab, self.stride, node0)]
         return Launch(
             "mask.cu", "mask_logits", {}, (ceil_div(self.maxima.shape[1], MASK_THREADS), rows), MASK_THREADS,
-            [self.state.pointer, self.rows, self.maxima, np.uint64(masks.address), *sizes],
+            [self.state.pointer, self.rows, self.maxima, np.uint64(masks.address), ceil_div(self.vocab, 32), self.vocab,
+             self.stride, node0],
         )  # fmt: skip
 
     def candidate_launches(
@@ -226,7 +223,7 @@ class Head:
         live = [At(x, row * x.shape[1]) for x in (self.rows, self.maxima, self.sums)]
         return Launch(
             "candidates.cu", "candidates", defines, count, CANDIDATE_THREADS,
-            [self.state.pointer, *live, np.int32(self.vocab), np.int32(self.stride), np.int32(position), *more],
+            [self.state.pointer, *live, self.vocab, self.stride, position, *more],
         )  # fmt: skip
 
     def _logits_launches(self, acts: Acts, rows: int, sums: dict[str, object]) -> list[Launch]:

@@ -68,8 +68,8 @@ def norm_launch(
         defines["FRESH"] = 1
     forms = (At(acts.q8, 0), At(acts.f16, 0)) if both else reader.act_args(acts)
     args = [
-        h, added.partials if added else NULL, np.int32(rows), pointer(weight), np.float32(scope.eps), *forms,
-        captured if captured is not None else NULL, np.int32(captured_width), scope.count, np.int32(scope.node0),
+        h, added.partials if added else NULL, rows, pointer(weight), np.float32(scope.eps), *forms,
+        captured if captured is not None else NULL, captured_width, scope.count, scope.node0,
     ]  # fmt: skip
     if weight is None:
         defines["UNNORMED"] = 1
