@@ -21,10 +21,10 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.registry import open_draft
 from dflash_core.drafters.several import OpenedSeveral
 from dflash_core.errors import FormatError, MismatchError, OutOfMemoryError, cpu_instead
-from dflash_core.fits import MemoryEstimator, RanOutError, Setup
+from dflash_core.fits import DEFAULT_CARD, CardOptions, MemoryEstimator, RanOutError, Setup
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
-from dflash_core.loading import DEFAULT_CARD, CardOptions, open_target
+from dflash_core.loading import open_target
 from dflash_core.memory import OTHERS, Component, MemoryBreakdown, weights_detail
 from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.auto import AutoPolicy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,33 +13,12 @@ from dflash_core.backends.opened import Target
 from dflash_core.drafters.base import Draft
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import Code, DeviceError, UnsupportedError, cpu_instead
-from dflash_core.fits import ON_CARD, MemoryEstimator
+from dflash_core.fits import DEFAULT_CARD, CardOptions, MemoryEstimator
 from dflash_core.memory import checked_experts, gib
 from dflash_core.progress import Progress, silent
 
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.meta import PlannedCard
-
-
-@dataclass(frozen=True, slots=True)
-class CardOptions:
-    """How weights are stored and multiplied on a card. `activations`: how inputs of products are rounded, "int8",
-    "mixed" or "f16"; `draft_type`: "q8_0" or "q4_0" converts a drafter's matrices when loaded; `tune`: time several
-    methods of computing at the first load on a card; `vram_limit`: bytes of a smaller card to simulate, 0 for none;
-    `embedding`: where the target's token embedding is stored, on the "card" or on the "host"; `experts`: where routed
-    experts are, "card", "host", "auto", or of how many layers they are on the host; `reading`: "passes" reads prompts
-    with the kernels of decoding, "auto" in the fastest way."""
-
-    activations: str = "int8"
-    draft_type: str = ""
-    tune: bool = True
-    vram_limit: int = 0
-    embedding: str = ON_CARD
-    experts: str = ON_CARD
-    reading: str = "auto"
-
-
-DEFAULT_CARD = CardOptions()
 
 
 @cpu_instead()

@@ -16,7 +16,7 @@ from dflash_core.drafters.ngram import CAPABILITIES
 from dflash_core.engine import load_pair
 from dflash_core.errors import UnsupportedError
 from dflash_core.events import StepEvent
-from dflash_core.loading import CardOptions
+from dflash_core.fits import CardOptions
 from dflash_core.policy.auto import AutoPolicy
 from support import engines
 from support.emulated_device import EmulatedCard

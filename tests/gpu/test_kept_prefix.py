@@ -22,7 +22,7 @@ from dflash_core.demo import demo_target_path
 from dflash_core.engine import Engine, load_pair
 from dflash_core.errors import UnsupportedError
 from dflash_core.events import PrefillEvent
-from dflash_core.loading import CardOptions
+from dflash_core.fits import CardOptions
 from dflash_core.snapshots.store import SnapshotStore
 from support import engines
 from support.device_pairs import device_named

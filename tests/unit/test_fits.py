@@ -26,6 +26,7 @@ from dflash_core.errors import KnobError, MismatchError, OutOfMemoryError
 from dflash_core.fits import (
     CONTEXT_STEP,
     SMALLEST_CONTEXT,
+    CardOptions,
     MemoryPlan,
     Setup,
     longest,
@@ -38,7 +39,7 @@ from dflash_core.fits import (
 )
 from dflash_core.fits import requested_setup as fitting
 from dflash_core.formats import gguf as gguf_file
-from dflash_core.loading import CardOptions, load_target
+from dflash_core.loading import load_target
 from dflash_core.memory import parse_bytes
 from dflash_tui.application import fits as words
 from dflash_tui.cli.command_line import main

@@ -16,8 +16,8 @@ from dflash_core.backends.cuda.target import CudaTarget
 from dflash_core.drafters.registry import open_draft
 from dflash_core.engine import load_pair
 from dflash_core.errors import OutOfMemoryError
-from dflash_core.fits import requested_setup
-from dflash_core.loading import CardOptions, load_target
+from dflash_core.fits import CardOptions, requested_setup
+from dflash_core.loading import load_target
 from support.golden import golden
 from support.made_up_card import MadeUpCard
 

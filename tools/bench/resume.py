@@ -19,8 +19,8 @@ from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.bench.family_models import MODELS
 from dflash_core.engine import Engine, load_pair
 from dflash_core.events import PrefillEvent
+from dflash_core.fits import CardOptions
 from dflash_core.knobs import Knobs
-from dflash_core.loading import CardOptions
 from tools.bench.synthetic import synthetic_pair
 from tools.bench.tool import run_tool
 

@@ -17,10 +17,10 @@ from dflash_core.backends.cuda.meta import PlannedCard
 from dflash_core.bench.synthetic_models import Model, draft_types, target_types
 from dflash_core.config import DraftConfig, MtpConfig
 from dflash_core.expert_places import possible_layers
-from dflash_core.fits import ON_HOST, MemoryEstimator
+from dflash_core.fits import DEFAULT_CARD, ON_HOST, CardOptions, MemoryEstimator
 from dflash_core.formats.quants import BY_NAME, LIST_TYPES
 from dflash_core.formats.weights import TensorInfo
-from dflash_core.loading import DEFAULT_CARD, CardOptions, planned_card
+from dflash_core.loading import planned_card
 
 
 @dataclass(frozen=True, slots=True)
