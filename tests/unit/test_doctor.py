@@ -140,6 +140,7 @@ WRONG: list[tuple[str, Computer, str, str, str, str]] = [
     ("compiler crash", stage(LAPTOP, "compiler", error="signal 11"), "CUDA compiler", "problem", "11", "again"),
     ("card, no driver", replace(LAPTOP, nvidia_card=True), "driver", "problem", "though", "--gpus all"),
     ("old driver", stage(WORKSTATION, "driver", error="it is for CUDA 12.2"), "driver", "problem", "12.2", "580"),
+    ("hidden", stage(WORKSTATION, "driver", error="it hides all; unset it"), "driver", "problem", "unset", "else"),
     ("driver broken", stage(WORKSTATION, "driver", error="cuInit: 999"), "driver", "problem", "999", "restart"),
     ("refuses, no NVML", refusing(LAPTOP, nvidia_card=True), "driver", "problem", "unknown; no device", "restart"),
     ("refuses, WSL", refusing(env(LAPTOP, WSL_DISTRO_NAME="a")), "driver", "problem", "no device", "restart"),

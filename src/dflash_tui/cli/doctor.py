@@ -171,7 +171,8 @@ def check_driver(machine: Computer) -> Iterator[Finding]:
         version = f"{management['driver']}, for CUDA up to {'.'.join(map(str, management['cuda']))}"
     # A machine without a card may have the library of a driver.
     sure: Verdict = "problem" if machine.has_driver or machine.nvidia_card or wsl else "note"
-    again = f"install driver {DRIVER} or later, or restart the machine; else decode with --device cpu"
+    # What was refused says what to do first.
+    again = f"else restart the machine, or install driver {DRIVER} or later, or decode with --device cpu"
     missing = f"install driver {DRIVER} or later; in a container, start it with the GPU (--gpus all)"
     if machine.system != "darwin":
         yield judged(
