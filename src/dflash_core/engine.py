@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -196,14 +196,20 @@ def load_pair(
     context_length: int | None = None,
     card: CardOptions = DEFAULT_CARD,
     knobs: Knobs | None = None,
+    chosen: Collection[str] | None = None,
+    refuse: bool = True,
     learned: Path | None = None,
     kv: str = AUTO,
     states: SnapshotStore | None = None,
 ) -> Engine:
     """Load a target and, if given, its drafter. Raises what `load_target`, `load_draft` and `Engine` raise, and
-    TemplateError; what the headers can refuse is refused before any weight is read, and so are `knobs` that the device
-    could not follow (KnobError). `learned`: the folder where what is learned of pairs is stored; `states`: where states
-    of conversations are stored, also those of an engine before this one. `kv`: as of `Engine`."""
+    TemplateError; what the headers can refuse is refused before any weight is read.
+
+    `knobs`: the settings of the first answer, whose steps are prepared; those that the device could not follow are
+    refused (KnobError) if `refuse`. `chosen`: names of its sampling settings that the user chose; the others will be as
+    recommended for the model. None: all are as `knobs` say. `learned`: the folder where what is learned of pairs is
+    stored; `states`: where states of conversations are stored, also those of an engine before this one. `kv`: as of
+    `Engine`."""
     say, kv = progress or silent, checked(kv)
     fits.check_context(context_length)
     if "OMP_NUM_THREADS" not in os.environ:
@@ -211,8 +217,9 @@ def load_pair(
         # with two threads on two busy cores a step took ten times as long.
         torch.set_num_threads(max(1, CORES - 1))
     opened = open_target(target, device, progress=say, card=card)
-    if knobs is not None:
-        check_tree_width(knobs, opened.machine.tree_width)
+    first = knobs or Knobs()
+    if refuse:
+        check_tree_width(first, opened.machine.tree_width)
     opened.template  # noqa: B018 - built here for its refusals, tokenizer included
     named = opened.own_draft if draft is None else draft
     opened_draft = open_draft(named, opened) if named is not None else None
@@ -222,7 +229,9 @@ def load_pair(
         drafter = opened_draft.load(progress=say) if opened_draft else None
         saved = _saved(learned, opened, opened_draft) if opened_draft is not None else ()
         engine = Engine(opened, drafter, context_length=context_length, saved=saved, kv=kv, states=states)
-        engine.session.prepare(say)
+        if chosen is not None:
+            first = engine.limits.recommended.applied(first, chosen)
+        engine.session.prepare(say, first)
         engine.machine.learn(engine.session, say)
         memory.give_back()
         say("ready", 1.0)

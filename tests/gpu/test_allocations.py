@@ -14,6 +14,7 @@ from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
 from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda.layers import chunk_attention
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.cache_types import CachePair
 from dflash_core.drafters.ngram import NgramDrafter
@@ -82,14 +83,14 @@ def test_turns_take_no_more_than_was_there(
         multiply(*args, **options)
         held.counting = True
 
-    def lower_right(rows: int, end: int) -> torch.Tensor:
+    def lower_right(rows: int, end: int, device: torch.device) -> torch.Tensor:
         held.counting = False  # on a card it takes no memory
         mask = torch.full((rows, end), -torch.inf, dtype=torch.float16).triu_(1 + end - rows)
         held.counting = True
         return mask
 
     monkeypatch.setattr(EmulatedDevice, "multiply", by_the_library)
-    monkeypatch.setattr("torch.nn.attention.bias.causal_lower_right", lower_right)
+    monkeypatch.setattr(chunk_attention, "_lower_right", lower_right)
     make({"context": 8}, tmp_path)  # loads the weights beforehand
     more = 2 * CachePair.parse(kv).recent - 200 if "+" in kv else 0
     context = CONTEXT + more

@@ -174,7 +174,7 @@ def test_a_chunk_that_finds_no_room_is_halved(
     """The library runs out of memory for more than 100 rows, in the last attention layer: nothing of that chunk
     stays."""
     ours, reference = pair(device_name, "tiny-Q4_K_M.gguf").sessions()
-    whole, tried = attention.scaled_dot_product_attention, list[int]()
+    whole, tried = attention.causal_attention, list[int]()
 
     def short(q: torch.Tensor, *rest: Any, **more: Any) -> Any:
         tried.append(q.shape[-2])
@@ -187,9 +187,9 @@ def test_a_chunk_that_finds_no_room_is_halved(
         session.restore(None)
         if before:
             session.prefill(ids[:before])
-    monkeypatch.setattr(attention, "scaled_dot_product_attention", short)
+    monkeypatch.setattr(attention, "causal_attention", short)
     found = ours.prefill(ids[before:])
-    monkeypatch.setattr(attention, "scaled_dot_product_attention", whole)
+    monkeypatch.setattr(attention, "causal_attention", whole)
     assert tried[0] == 140
     assert 0 < max(tried[1:]) <= 100
     close(found, reference.prefill(ids[before:]), TOLERANCE)
@@ -199,7 +199,7 @@ def test_a_chunk_that_finds_no_room_is_halved(
         raise torch.OutOfMemoryError("no room")
 
     held = ours.length
-    monkeypatch.setattr(attention, "scaled_dot_product_attention", none)
+    monkeypatch.setattr(attention, "causal_attention", none)
     with pytest.raises(torch.OutOfMemoryError if device_name == "emulated" else OutOfMemoryError):
         ours.prefill([1, 2, 3])
     assert ours.length == held

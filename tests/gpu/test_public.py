@@ -167,7 +167,7 @@ def test_the_weights_are_those_of_the_breakdown(engine: Engine) -> None:
 
 def test_a_cache_that_cannot_be_kept_is_said(card: EmulatedCard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every start is slow then, so the reason must be shown."""
-    monkeypatch.setattr(CudaSession, "prepare", lambda self, progress: None)
+    monkeypatch.setattr(CudaSession, "prepare", lambda self, progress, knobs: None)
     assert not any("kept" in note for note in load_pair(TARGET, DRAFT, "cuda", context_length=CONTEXT).notes)
     card.programs.cache.note = "compiled kernels cannot be saved in /nowhere (read-only); every start compiles them"
     assert card.programs.cache.note in load_pair(TARGET, DRAFT, "cuda", context_length=CONTEXT).notes
@@ -195,7 +195,7 @@ def test_parameters_that_a_card_cannot_follow_are_refused_before_it_loads(
 
 
 def test_the_app_says_what_the_card_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CudaSession, "prepare", lambda self, progress: None)
+    monkeypatch.setattr(CudaSession, "prepare", lambda self, progress, knobs: None)
     request = LoadRequest(TARGET, DRAFT, "cuda", Knobs(tree_width=20), context=CONTEXT)
     session = load_session(request, lambda phase, done: None)
     assert "tree_width is 8 here, not 20: the limit of this card per draft position" in session.notes

@@ -7,8 +7,9 @@ A synthetic pair (--folder, where its files are written if missing) has random w
 The MTP head gets a projection of zeros, the block drafter an output norm of noise. Each round is an answer by plain
 decoding and one by `auto` with nothing learned, the order turned from round to round; the losses are medians over the
 rounds, and the rate of plain decoding belongs to the same rounds. `more_..`: what `auto` took more than plain decoding
-between steps of the device, in steps, and after the last one. On a CPU the processor's time counts. Garbage is
-collected as by the app and the server.
+between steps of the device, in steps, and after the last one. `near_tries_ms`: of the time between steps, that around
+drafts, over as much plain decoding elsewhere. On a CPU the processor's time counts. Garbage is collected as by the app
+and the server.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from tools.bench.tool import run_tool
 QUESTION = "Why is the sky blue?"
 LENGTHS = (256, 2000)
 CONTEXT = 4096
+AROUND = 8  # steps before and after a draft that may wait for the host because of it
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,15 @@ class Timed:
     def idle_ms(self) -> float:
         """Of the device, between steps."""
         return sum(step.stages.host for step in self.steps)
+
+    @property
+    def near_tries_ms(self) -> float:
+        """Of the device between steps around drafts, over what as many other steps wait."""
+        waits = [step.stages.host for step in self.steps]
+        tries = [at for at, step in enumerate(self.steps) if step.drafts.tokens]
+        near = {at for one in tries for at in range(one - AROUND, one + AROUND + 1) if 0 < at < len(waits)}
+        usual = statistics.median(waits)
+        return sum(waits[at] - usual for at in near)
 
     @property
     def step_ms(self) -> float:
@@ -117,6 +128,7 @@ def rounds(
                 "lost": auto.seconds / plain.seconds - 1,
                 "drafts": sum(bool(step.drafts.tokens) for step in auto.steps),
                 "more_idle_ms": auto.idle_ms - plain.idle_ms,
+                "near_tries_ms": auto.near_tries_ms,
                 "more_step_ms": auto.step_ms - plain.step_ms,
                 "more_end_ms": (auto.end - plain.end) * 1e3,
             }

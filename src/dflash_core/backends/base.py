@@ -139,8 +139,8 @@ class Session(Backend, Resumable, Protocol):
     def decoder(self, options: AnswerOptions) -> StepDecoder:
         """What decodes one answer after the prompt that was read last. Raises KnobError."""
 
-    def prepare(self, progress: Progress) -> None:
-        """Prepare what a first answer would have to wait for."""
+    def prepare(self, progress: Progress, knobs: Knobs) -> None:
+        """Prepare what a first answer, with the sampling of `knobs`, would have to wait for."""
 
     @property
     def nbytes(self) -> Mapping[str, int]:

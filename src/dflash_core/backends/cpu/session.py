@@ -107,7 +107,7 @@ class CpuSession:
             self.drafter.observe([self._tokens[node] for node in path], hidden)
         self._features = None
 
-    def prepare(self, progress: Progress) -> None:
+    def prepare(self, progress: Progress, knobs: Knobs) -> None:
         """Nothing: torch is ready as it is."""
 
     def decoder(self, options: AnswerOptions) -> Decoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -94,9 +95,8 @@ class Projection(AnyProjection):
 
     def launch(self, file: str, kernel: str, columns: int, args: Sequence[Argument], defines: Defines) -> Launch:
         """`kernel` over `columns` rows of activations; the launch's struct comes before `args`."""
-        plan = self.plan
-        defines, args = {**plan.defines(columns), **defines}, [self._table, *args]
-        return Launch(file, kernel, defines, plan.grid, plan.warps_at(columns) * WARP, args, plan.shared_bytes(columns))
+        own, threads, shared = _pass(self.plan, columns)
+        return Launch(file, kernel, {**own, **defines}, self.plan.grid, threads, [self._table, *args], shared)
 
     def launches_of(
         self, file: str, kernel: str, rows: int, args: Sequence[Argument], more: Inputs = NO_INPUTS
@@ -105,7 +105,7 @@ class Projection(AnyProjection):
         and arguments after the first block of eight rows."""
         return [
             self.launch(file, kernel, count, [*args, np.int32(first // 8), *more[1]], more[0])
-            for first, count in self.plan.passes(rows)
+            for first, count in _passes(self.plan, rows)
         ]
 
     def launches(self, acts: Acts, out: Tensor, rows: int) -> list[Launch]:
@@ -116,3 +116,13 @@ class Projection(AnyProjection):
     def _table(self) -> bytes:
         """The launch's struct."""
         return self.plan.pack([matrix.address for matrix in self.matrices])
+
+
+# Cached: the same for every layer, and most of the time that it takes to record a graph in the middle of an answer.
+@functools.cache
+def _pass(plan: Plan, columns: int) -> tuple[Defines, int, int]:
+    """Defines, threads of a thread block and bytes of shared memory of a pass over `columns` columns."""
+    return plan.defines(columns), plan.warps_at(columns) * WARP, plan.shared_bytes(columns)
+
+
+_passes = functools.cache(Plan.passes)

@@ -253,20 +253,13 @@ class CudaSession(SequencePasses):
         with self.device.stream():
             return self._logits_of(last)
 
-    def prepare(self, progress: Progress) -> None:
-        """Compile what a first prompt and the default settings need, in one batch: the compiler uses every core. Record
-        the graphs of these steps."""
-        policy = FixedPolicy(self.capabilities)
-        usual = [policy.next(Knobs(drafting=one)) for one in USUAL]
-        longest = self.host_drafter.capabilities.depths if self.host_drafter else MAX_NODES
-        kinds = dict.fromkeys(
-            self._kind(min(one.budget, longest), drafts=one.mode != "plain" and self.drafter is not None)
-            for one in usual
-        )
-        text = self.memory.text
-        if self.drafter is not None:  # the widths that mode auto chooses from
-            kinds |= {replace(self._kind(rows - 1, drafts=True), text=text is not None): None for rows in CHOICES}
+    def prepare(self, progress: Progress, knobs: Knobs) -> None:
+        """Compile what a first prompt and the usual steps need, greedy and sampled ones, in one batch: the compiler
+        uses every core. Record the graphs of these steps with the sampling of `knobs`."""
+        kinds, text = self._usual_kinds(knobs), self.memory.text
         launches = [launch for kind in kinds for launch in self.steps.launches(kind)]
+        for other in (Knobs(), Knobs(temperature=1.0)):
+            launches += [launch for kind in self._usual_kinds(other) for launch in self.steps.draws(kind)]
         if text is not None:
             launches.append(text.launch(0))
         widths = [width for width in CHUNK_WIDTHS if width <= self.pass_rows]
@@ -288,6 +281,20 @@ class CudaSession(SequencePasses):
             if self.chunk_pass is not None:
                 self.chunk_pass.warm_up()
 
+    def _usual_kinds(self, knobs: Knobs) -> Sequence[StepKind]:
+        """Of steps as `knobs` say, of plain ones, and of those that `auto` drafts."""
+        policy = FixedPolicy(self.capabilities)
+        longest = min(self.host_drafter.capabilities.depths if self.host_drafter else MAX_NODES, self.max_drafted)
+        kinds = dict[StepKind, None]()
+        for used in (knobs, *(knobs.replace(drafting=one) for one in USUAL)):
+            step = policy.next(used)
+            drafts = step.mode != "plain" and self.drafter is not None
+            kinds[self._kind(min(step.budget, longest), used, drafts=drafts)] = None
+        if self.drafter is not None:  # the widths that mode auto chooses from
+            copies = self.memory.text is not None
+            kinds |= {replace(self._kind(rows - 1, knobs, drafts=True), text=copies): None for rows in CHOICES}
+        return tuple(kinds)
+
     def read_in_passes(self, below: int, progress: Progress) -> None:
         """From now on run prompts of fewer than `below` tokens in passes of PASS_ROWS rows, if memory permits."""
         if self.memory.capacity < PASS_ROWS:
@@ -296,6 +303,6 @@ class CudaSession(SequencePasses):
         with self.device.stream():
             self.device.bind(self.pass_launches(PASS_ROWS, 0) + self.commit_launches(PASS_ROWS), progress)
 
-    def _kind(self, drafted: int, *, drafts: bool) -> StepKind:
-        passes = self.drafter.passes(Knobs()) if self.drafter else 1
-        return StepKind.holding(drafted, Knobs(), self.head.vocab, drafts=drafts, passes=passes)
+    def _kind(self, drafted: int, knobs: Knobs, *, drafts: bool) -> StepKind:
+        passes = self.drafter.passes(knobs) if self.drafter else 1
+        return StepKind.holding(drafted, knobs, self.head.vocab, drafts=drafts, passes=passes)

@@ -176,6 +176,10 @@ class Steps:
             *session.commit_launches(self.longest(kind)),
         ]
 
+    def draws(self, kind: StepKind) -> list[Launch]:
+        """The launches of a step that draw from what its passes compute."""
+        return [launch for one in enumerate(kind.widths) for launch in self._draws(kind, *one)]
+
     def longest(self, kind: StepKind) -> int:
         """The most positions that a step of a kind commits."""
         return min(kind.nodes, max(self.session.device_block, 1)) if kind.drafts else 1

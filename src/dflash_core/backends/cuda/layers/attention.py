@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention, softplus
+from torch.nn.functional import softplus
 
 from dflash_core.arch import kinds
 from dflash_core.backends.cuda.activations import Activations
@@ -26,6 +26,7 @@ from dflash_core.backends.cuda.layers.attention_weights import (
 from dflash_core.backends.cuda.layers.base import Branch, ChunkRun, MixerLayers, MixerMemory, Pass, SequenceNeeds
 from dflash_core.backends.cuda.layers.chunk_attention import (
     SINK_DIMS,
+    causal_attention,
     visible_rows,
     windowed_attention,
     windowed_results,
@@ -287,9 +288,6 @@ class AttentionBranch(Branch):
 
     def _turn(self, chunk: Chunk, together: range) -> ChunkRun:
         """A chunk's attention for some kv heads, from chunk.x into chunk.out."""
-        # Imported here: it loads torch's compiler, which takes a second that a plan from headers does not need.
-        from torch.nn.attention.bias import causal_lower_right
-
         spec, heads, kv, place, products = self.layers.spec, self.layers.heads, self.kv, self.place, chunk.products
         count, dim, per_head = len(together), heads.head_dim, spec.query_rows // heads.kv_heads
         carved = list(chunk.arena.carve(*self.layers.chunk_buffers(chunk.rows, kv.slots - MAX_NODES, kv.kv)[0]))
@@ -337,8 +335,7 @@ class AttentionBranch(Branch):
                 mixed = windowed_attention(q, k, v, view.window, length, scale, first, view.shown)
             else:
                 k, v = (rows[:, None].expand(-1, heads.group, -1, -1) for rows in (k, v))
-                mask = causal_lower_right(q.shape[2], k.shape[2])
-                mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+                mixed = causal_attention(q, k, v, scale)
             return mixed[..., :dim]
 
         def run(n: int, length: int) -> None:

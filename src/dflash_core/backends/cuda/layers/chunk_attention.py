@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use_flash_attention
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from dflash_core.attention_window import AttentionWindow
@@ -99,6 +100,37 @@ def visible_rows(
         launch = Launch("attention_rows.cu", name, defines, UNPACK_BLOCKS, WARP * PREPARE_WARPS, args)
         own = (None, None) if recent is None else (recent[place, heads], next(borders))
         yield UnpackedRows(chunk, rows, halves, launch, *own)
+
+
+LOWER_RIGHT = 2  # CustomMaskType of the library's memory-efficient kernels
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+    """Queries, keys and values (kv heads, group, n or keys, head_dim) -> like the queries; the last query sees all
+    keys, the one before all but the last. The caller chooses the library's kernels.
+
+    As with `torch.nn.attention.bias.causal_lower_right`, whose module loads torch's compiler: 3 to 4 seconds of a load.
+    """
+    n, seen = q.shape[2], k.shape[2]
+    if n == seen:
+        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+    request = SDPAParams(q, k, v, None, 0.0, False, False)
+    mixed: Tensor
+    if can_use_flash_attention(request):
+        mixed, *_ = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, is_causal=True, scale=scale)
+        return mixed
+    if can_use_efficient_attention(request):
+        rows = (one.transpose(1, 2) for one in (q, k, v))
+        mixed, *_ = torch.ops.aten._efficient_attention_forward(
+            *rows, None, None, None, None, None, 0.0, LOWER_RIGHT, scale=scale
+        )
+        return mixed.transpose(1, 2)
+    return scaled_dot_product_attention(q, k, v, attn_mask=_lower_right(n, seen, q.device), scale=scale)
+
+
+def _lower_right(rows: int, keys: int, device: torch.device) -> Tensor:
+    """The mask of `causal_attention` where the library has no kernel that needs none."""
+    return torch.ones(rows, keys, dtype=torch.bool, device=device).tril(keys - rows)
 
 
 MAX_PAIRS = 4 << 20  # pairs of rows and keys per mask: 8 MiB, and twice 4 MiB while it is built
