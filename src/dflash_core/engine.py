@@ -14,13 +14,13 @@ import torch
 from dflash_core import fits, fits_notes, memory
 from dflash_core.arch.recommended import recommended
 from dflash_core.backends.base import Session
-from dflash_core.backends.opened import DEFAULT_CARD, CardOptions, Target
+from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, CacheChoice, checked, named
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.draft import Draft
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import FormatError, MismatchError, OutOfMemoryError, cpu_instead
-from dflash_core.fits import MemoryEstimator, RanOutError, Setup
+from dflash_core.fits import DEFAULT_CARD, CardOptions, MemoryEstimator, RanOutError, Setup
 from dflash_core.knobs import Knobs, check_tree_width
 from dflash_core.limits import Limits
 from dflash_core.loading import open_target

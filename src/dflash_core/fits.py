@@ -44,6 +44,27 @@ MIN_PREFILL_ROWS = 256  # where memory is short; with fewer, most of the time wo
 
 
 @dataclass(frozen=True, slots=True)
+class CardOptions:
+    """How weights are stored and multiplied on a card. `activations`: how inputs of products are rounded, "int8",
+    "mixed" or "f16"; `draft_type`: "q8_0" or "q4_0" converts a drafter's matrices when loaded; `tune`: time several
+    methods of computing at the first load on a card; `vram_limit`: bytes of a smaller card to simulate, 0 for none;
+    `embedding`: where the target's token embedding is stored, on the "card" or on the "host"; `experts`: where routed
+    experts are, "card", "host", "auto", or of how many layers they are on the host; `reading`: "passes" reads prompts
+    with the kernels of decoding, "auto" in the fastest way."""
+
+    activations: str = "int8"
+    draft_type: str = ""
+    tune: bool = True
+    vram_limit: int = 0
+    embedding: str = ON_CARD
+    experts: str = ON_CARD
+    reading: str = "auto"
+
+
+DEFAULT_CARD = CardOptions()
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """The choices in loading a pair that memory depends on.
 

@@ -9,11 +9,11 @@ import torch
 
 from dflash_core.backends.cpu.target import CpuTarget
 from dflash_core.backends.cuda.driver import find_driver
-from dflash_core.backends.opened import DEFAULT_CARD, CardOptions, Target
+from dflash_core.backends.opened import Target
 from dflash_core.drafters.draft import Draft
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import Code, DeviceError, UnsupportedError, cpu_instead
-from dflash_core.fits import MemoryEstimator
+from dflash_core.fits import DEFAULT_CARD, CardOptions, MemoryEstimator
 from dflash_core.memory import checked_experts, gib
 from dflash_core.progress import Progress, silent
 

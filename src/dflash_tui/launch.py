@@ -42,9 +42,9 @@ def loader(request: LoadRequest) -> Loader:
 
     def load(progress: Progress) -> SessionLike:
         if request.attach:
-            from dflash_tui.application.attach.attaching import attaching
+            from dflash_tui.application.attach.attaching import attach
 
-            return attaching(request)(progress)
+            return attach(request, progress)
         from dflash_tui.application.engine_session import load_session
 
         return load_session(request, progress)

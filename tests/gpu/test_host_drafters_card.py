@@ -10,7 +10,6 @@ import pytest
 from dflash_core import Engine, Knobs
 from dflash_core.backends.cuda import target as cuda_target
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.opened import CardOptions
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.draft import Draft
 from dflash_core.drafters.kinds import KINDS, Kind
@@ -18,6 +17,7 @@ from dflash_core.drafters.ngram import CAPABILITIES
 from dflash_core.engine import load_pair
 from dflash_core.errors import UnsupportedError
 from dflash_core.events import StepEvent
+from dflash_core.fits import CardOptions
 from dflash_core.policy.auto import AutoPolicy
 from support import engines
 from support.emulated_device import EmulatedCard

@@ -21,9 +21,8 @@ from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
-from dflash_core.backends.opened import CardOptions
 from dflash_core.expert_places import tensors_on_host
-from dflash_core.fits import requested_setup, total
+from dflash_core.fits import CardOptions, requested_setup, total
 from dflash_core.loading import open_target
 from dflash_core.runner import Runner
 from support import engines

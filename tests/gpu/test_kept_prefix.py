@@ -18,11 +18,11 @@ from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import NEVER
 from dflash_core.backends.cuda.upload import DeviceUpload
-from dflash_core.backends.opened import CardOptions
 from dflash_core.demo import demo_target_path
 from dflash_core.engine import Engine, load_pair
 from dflash_core.errors import UnsupportedError
 from dflash_core.events import PrefillEvent
+from dflash_core.fits import CardOptions
 from dflash_core.snapshots.store import SnapshotStore
 from support import engines
 from support.device_pairs import device_named

@@ -16,11 +16,10 @@ from dflash_core.backends.cuda.memory_estimator import Footprint
 from dflash_core.backends.cuda.meta import context_bytes, reserved
 from dflash_core.backends.cuda.plan import Card
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.opened import CardOptions
 from dflash_core.drafters.registry import open_draft
 from dflash_core.engine import Engine, load_pair
 from dflash_core.errors import KnobError, OutOfMemoryError, UnsupportedError
-from dflash_core.fits import Setup, plan, total
+from dflash_core.fits import CardOptions, Setup, plan, total
 from dflash_core.lab.grid import parse_axes, settings
 from dflash_core.loading import open_target
 from dflash_tui.application.engine_session import laboratory, load_session

@@ -9,7 +9,7 @@ import pytest
 
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Call, Message
-from dflash_tui.application.attach.attaching import attaching
+from dflash_tui.application.attach.attaching import attach
 from dflash_tui.application.attach.own import attached
 from dflash_tui.application.attach.server import AttachedServer
 from dflash_tui.application.attach.session import StreamedCalls
@@ -81,7 +81,7 @@ def test_a_tool_is_called_through_another_engine() -> None:
     listed = {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "someone"}]}
     it = Recording("", "", "m", {"/v1/models": listed}, "/v1/chat/completions", tuple(pieces()))
     with replaying(it) as there:
-        conversation = attaching(LoadRequest(attach=there.url))(lambda text, share: None).conversation
+        conversation = attach(LoadRequest(attach=there.url)).conversation
         assert conversation.tools_note == ""
         conversation.tools = TOOLS
         turn = conversation.ask("Read a.txt", Knobs())

@@ -8,9 +8,10 @@ from tools.train_demo.bench_prompts import held_questions
 
 from dflash_core import Engine, load_draft, load_target
 from dflash_core.backends.cuda.target import CudaTarget
-from dflash_core.backends.opened import CardOptions, Target
+from dflash_core.backends.opened import Target
 from dflash_core.demo import demo_draft_path, demo_target_path
 from dflash_core.drafters.draft import Draft
+from dflash_core.fits import CardOptions
 from dflash_core.messages import Message
 from dflash_core.progress import silent
 from dflash_core.prompting import build_prompt

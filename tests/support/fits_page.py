@@ -6,11 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dflash_core.backends.cuda.meta import card_of
-from dflash_core.backends.opened import DEFAULT_CARD
 from dflash_core.bench.shapes import card_estimator, headers
 from dflash_core.bench.synthetic_models import SIZE_8B, SIZE_27B, SIZE_35B_A3B, Model
 from dflash_core.cache_types import AUTO, AUTO_PAIRS
-from dflash_core.fits import DESKTOP, ON_HOST, MemoryPlan, Setup, longest_context, plan, requested_setup, total
+from dflash_core.fits import (
+    DEFAULT_CARD,
+    DESKTOP,
+    ON_HOST,
+    MemoryPlan,
+    Setup,
+    longest_context,
+    plan,
+    requested_setup,
+    total,
+)
 from dflash_core.memory import gib
 from dflash_tui.application import fits
 from support.mtp_shapes import mtp_header

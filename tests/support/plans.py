@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dflash_core.backends.opened import DEFAULT_CARD, CardOptions
 from dflash_core.cache_types import AUTO, checked
-from dflash_core.fits import MemoryPlan, plan, requested_setup
+from dflash_core.fits import DEFAULT_CARD, CardOptions, MemoryPlan, plan, requested_setup
 from dflash_core.loading import estimator_of
 
 

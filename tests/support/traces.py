@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -60,12 +61,12 @@ def look_at(trace: Trace) -> None:
         if speed is not None:
             measurements.when(speed.taken, datetime.now(UTC))
         meter = Meter.of(record)
-        shown = [stats.figures(meter, None, None, running=True, plain=speed)]
+        shown = [stats.figures(meter, None, None, running=True)]
         if record.report is not None:
-            shown.append(stats.figures(meter, record.report, record, running=False, plain=speed))
+            shown.append(stats.figures(meter, record.report, record, running=False))
         for one in shown:
             for width in (24, 90):
-                stats.drawn(one, width)
+                stats.drawn(replace(one, plain=speed), width)
         course(record)
         slider.spark([float(len(step.tokens)) for step in record.steps], 40)
         deltas.measured(record)

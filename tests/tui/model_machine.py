@@ -76,7 +76,7 @@ def a_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr(f"dflash_tui.{place}.load_catalogue", lambda: Catalogue(PAIRS, ()))
     monkeypatch.setattr(fetch, "PAUSE_S", 0.01)
     monkeypatch.setattr(fetch, "TIMEOUT_S", 300.0)
-    monkeypatch.setattr(fitting, "card", lambda: None)
+    monkeypatch.setattr(fitting, "cards", lambda: ())
     with serving() as it:
         for name, value in (
             ("ENDPOINT", it.endpoint),

@@ -12,7 +12,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.messages import Message
 from dflash_core.record import End, Start, decode
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.attach.attaching import attaching
+from dflash_tui.application.attach.attaching import attach
 from dflash_tui.application.attach.own import AttachedSession
 from dflash_tui.application.attach.server import AttachedServer, AttachError
 from dflash_tui.application.session import NOT_HERE, LoadRequest
@@ -144,7 +144,7 @@ def test_others_see_no_lines_of_records(server: Running) -> None:
 )
 def test_refusals_are_one_line(server: Running, url: str, key: str, said: str) -> None:
     with pytest.raises(AttachError, match=said) as caught:
-        attaching(LoadRequest(attach=url.format(address=server.address), attach_key=key))(lambda *_: None)
+        attach(LoadRequest(attach=url.format(address=server.address), attach_key=key))
     assert "\n" not in str(caught.value)
 
 

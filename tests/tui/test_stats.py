@@ -47,9 +47,8 @@ def shown(record: TurnRecord, plain: PlainSpeed | None = None, width: int = 60) 
     found = record.report.stats
     rates = (found.tokens_per_second, plain.tokens_per_second if plain else 0.0)
     compared = verdict(*rates, steps=40, tokens=80, running=False, cold=False)
-    return stats.drawn(
-        stats.figures(Meter(), record.report, record, running=False, plain=plain, verdict=compared), width
-    ).plain
+    figured = stats.figures(Meter(), record.report, record, running=False)
+    return stats.drawn(replace(figured, plain=plain, verdict=compared), width).plain
 
 
 def test_the_strip_has_a_mark_where_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +156,8 @@ def test_no_line_is_longer_than_the_panel(width: int) -> None:
     why = "dflash2 does not fit this target: none of its 30 drafts was accepted; drafts are tried again"
     report = replace(record.report, reason=why, stats=replace(record.report.stats, copied=4, copied_accepted=2))
     learned = [FoundRow("by its drafter", 1200, 0.3, 0.2, 0.4)]
-    found = stats.drawn(stats.figures(Meter(), report, record, running=False, plain=PLAIN, learned=learned), width)
+    figured = stats.figures(Meter(), report, record, running=False)
+    found = stats.drawn(replace(figured, plain=PLAIN, learned=learned), width)
     lines = found.plain.splitlines()
     assert max(map(cell_len, lines)) <= width
     assert why in " ".join(" ".join(lines).split())

@@ -14,7 +14,7 @@ from dflash_core.events import PrefillEvent, TextEvent
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Call, Message
 from dflash_core.record import End, Line, Received, Start, pack, unpack
-from dflash_tui.application.attach.attaching import attaching, recognise
+from dflash_tui.application.attach.attaching import attach, recognise
 from dflash_tui.application.attach.engines import ENGINES
 from dflash_tui.application.attach.figures import Figures, added, of_histogram, of_reached, of_steps, parse, report
 from dflash_tui.application.attach.remote import RemoteSession, RemoteTurn
@@ -45,7 +45,7 @@ def server(it: Recording) -> Iterator[Replaying]:
 
 
 def attached(server: Replaying, model: str = "") -> RemoteSession:
-    session = attaching(LoadRequest(attach=server.url, attach_model=model))(lambda *_: None)
+    session = attach(LoadRequest(attach=server.url, attach_model=model))
     assert isinstance(session, RemoteSession)
     return session
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dflash_core.knobs import Knobs
-from dflash_tui.application.attach.attaching import attaching
+from dflash_tui.application.attach.attaching import attach
 from dflash_tui.application.attach.engines import usual_urls
 from dflash_tui.application.attach.local import Local, find, lines
 from dflash_tui.application.attach.server import AttachedServer, AttachError
@@ -27,14 +27,14 @@ KNOBS = Knobs(max_tokens=20)
 def refused(url: str, key: str = "", model: str = "") -> str:
     """The refusal to attach, which is one line."""
     with pytest.raises(AttachError) as caught:
-        attaching(LoadRequest(attach=url, attach_key=key, attach_model=model))(lambda *_: None)
+        attach(LoadRequest(attach=url, attach_key=key, attach_model=model))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def broken(server: Replaying) -> tuple[TurnLike, str]:
     """A turn that fails, and the line that says why."""
-    session = attaching(LoadRequest(attach=server.url))(lambda *_: None)
+    session = attach(LoadRequest(attach=server.url))
     turn = session.conversation.ask("Why?", KNOBS)
     with pytest.raises(AttachError) as caught:
         list(turn)
@@ -54,7 +54,7 @@ def test_keys(it: object) -> None:
     with replaying(it, key="sesame") as server:  # type: ignore[arg-type]
         assert "it needs a key: --attach-key or DFLASH_TUI_API_KEY (Invalid API Key)" in refused(server.url)
         assert "it does not accept the key (Invalid API Key)" in refused(server.url, "other")
-        attaching(LoadRequest(attach=server.url, attach_key="sesame"))(lambda *_: None)
+        attach(LoadRequest(attach=server.url, attach_key="sesame"))
 
 
 @pytest.mark.parametrize("key", ["sesame\r", "sésame"])
@@ -179,7 +179,7 @@ def test_a_stopped_answer_keeps_its_text_and_has_figures() -> None:
 
     with replaying(VLLM) as server:
         server.answers[VLLM.path] = slow
-        session = attaching(LoadRequest(attach=server.url))(lambda *_: None)
+        session = attach(LoadRequest(attach=server.url))
         turn = session.conversation.ask("Why?", KNOBS)
         for piece in turn:
             if piece.text:
@@ -193,7 +193,7 @@ def test_a_stopped_answer_keeps_its_text_and_has_figures() -> None:
 
 def test_a_turn_that_is_stopped_before_it_begins() -> None:
     with replaying(VLLM) as server:
-        session = attaching(LoadRequest(attach=server.url))(lambda *_: None)
+        session = attach(LoadRequest(attach=server.url))
         turn = session.conversation.ask("Why?", KNOBS)
         turn.stop()
         assert list(turn) == []

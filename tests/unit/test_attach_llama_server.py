@@ -13,7 +13,7 @@ import pytest
 
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
-from dflash_tui.application.attach.attaching import attaching
+from dflash_tui.application.attach.attaching import attach
 from dflash_tui.application.attach.remote import RemoteSession
 from dflash_tui.application.attach.server import AttachedServer, AttachError
 from dflash_tui.application.session import LoadRequest
@@ -63,7 +63,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def session(url: str) -> RemoteSession:
-    found = attaching(LoadRequest(attach=url, attach_key=KEY))(lambda *_: None)
+    found = attach(LoadRequest(attach=url, attach_key=KEY))
     assert isinstance(found, RemoteSession)
     return found
 
@@ -80,7 +80,7 @@ def test_it_is_recognised(session: RemoteSession, url: str) -> None:
 @pytest.mark.parametrize("key", ["", "other"])
 def test_a_wrong_key(url: str, key: str) -> None:
     with pytest.raises(AttachError, match="key"):
-        attaching(LoadRequest(attach=url, attach_key=key))(lambda *_: None)
+        attach(LoadRequest(attach=url, attach_key=key))
 
 
 def test_an_answer_with_the_figures_of_its_drafts(session: RemoteSession) -> None:

@@ -20,12 +20,11 @@ from dflash_core.backends.cuda.driver import Driver
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.runtime import Module
 from dflash_core.backends.cuda.target import CudaTarget
-from dflash_core.backends.opened import CardOptions
 from dflash_core.cache_types import AUTO_PAIRS, F16, CachePair
 from dflash_core.drafters.registry import open_draft
 from dflash_core.engine import load_pair
 from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
-from dflash_core.fits import MIN_PREFILL_ROWS, Setup, requested_setup
+from dflash_core.fits import MIN_PREFILL_ROWS, CardOptions, Setup, requested_setup
 from dflash_core.loading import load_target, open_target
 from support.fake_cuda import FakeDriver, R
 from support.golden import golden

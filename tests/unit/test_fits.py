@@ -19,7 +19,6 @@ from dflash_core.backends.cpu.machine import CpuMachine
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.memory_estimator import SPARE, CardMemoryEstimator, Footprint
 from dflash_core.backends.cuda.meta import KNOWN, card_of, context_bytes
-from dflash_core.backends.opened import CardOptions
 from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.drafters.draft import Draft
 from dflash_core.drafters.registry import open_draft
@@ -27,6 +26,7 @@ from dflash_core.errors import KnobError, MismatchError, OutOfMemoryError
 from dflash_core.fits import (
     CONTEXT_STEP,
     SMALLEST_CONTEXT,
+    CardOptions,
     MemoryPlan,
     Setup,
     longest,

@@ -16,12 +16,11 @@ from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, Footprint
 from dflash_core.backends.cuda.meta import card_of
 from dflash_core.backends.cuda.target import CudaTarget
-from dflash_core.backends.opened import CardOptions
 from dflash_core.bench.shapes import card_estimator, headers
 from dflash_core.bench.synthetic_models import SIZE_27B, SIZE_35B_A3B, Model
 from dflash_core.errors import KnobError, OutOfMemoryError, UnsupportedError
 from dflash_core.expert_places import possible_layers, tensors_on_host
-from dflash_core.fits import ON_CARD, plan, requested_setup, total
+from dflash_core.fits import ON_CARD, CardOptions, plan, requested_setup, total
 from dflash_core.memory import HostExperts, MemoryBreakdown, checked_experts
 from dflash_tui.application.fits import options, remedy_words
 from dflash_tui.cli.command_line import main

@@ -519,7 +519,7 @@ def test_ctrl_c_keeps_what_is_here(
 def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from dflash_core.nvml import CardMemory
 
-    monkeypatch.setattr(fitting, "card", lambda: CardMemory("NVIDIA GeForce RTX 3060", 12 << 30, 0))
+    monkeypatch.setattr(fitting, "cards", lambda: (CardMemory("NVIDIA GeForce RTX 3060", 12 << 30, 0),))
     assert fitting.by_size(4 << 30).startswith("fits: about 5.6 GiB of 12.0 GiB")
     assert fitting.by_size(16 << 30).startswith("does not fit: about 17.6 GiB")
 

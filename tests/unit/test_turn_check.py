@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,8 @@ def test_mutated_reports_are_refused_or_shown() -> None:
             figures(found)
             json.dumps(found.to_json(), allow_nan=False)
             for width in (24, 90):
-                stats.drawn(stats.figures(Meter(), found, None, running=False, learned=found.learned), width)
+                shown = stats.figures(Meter(), found, None, running=False)
+                stats.drawn(replace(shown, learned=found.learned), width)
         except Exception as error:
             pytest.fail(f"seed {seed}: {error!r}")
     assert min(seen.values()) > MUTANTS // 20, seen

@@ -13,11 +13,10 @@ from dflash_core.backends.cuda import target
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.meta import context_bytes
 from dflash_core.backends.cuda.target import CudaTarget
-from dflash_core.backends.opened import CardOptions
 from dflash_core.drafters.registry import open_draft
 from dflash_core.engine import load_pair
 from dflash_core.errors import OutOfMemoryError
-from dflash_core.fits import requested_setup
+from dflash_core.fits import CardOptions, requested_setup
 from dflash_core.loading import load_target
 from support.golden import golden
 from support.made_up_card import MadeUpCard

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dflash_core.backends.opened import CardOptions
 from dflash_core.bench.family_models import MODELS
 from dflash_core.cache_types import TYPES
 from dflash_core.engine import Engine
+from dflash_core.fits import CardOptions
 from dflash_core.knobs import Knobs
 from dflash_core.loading import load_draft, load_target
 from tools.bench.step_bench import CONTEXT, MAX_TOKENS, ROOM, StepBench, StepCase

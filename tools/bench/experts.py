@@ -25,11 +25,10 @@ import torch
 from dflash_core.backends.cuda.machine import CudaMachine
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
-from dflash_core.backends.opened import CardOptions
 from dflash_core.bench.synthetic_models import SIZE_35B_A3B
 from dflash_core.engine import Engine, load_pair
 from dflash_core.events import StepEvent
-from dflash_core.fits import plan, requested_setup
+from dflash_core.fits import CardOptions, plan, requested_setup
 from dflash_core.knobs import Knobs
 from dflash_core.loading import estimator_of
 from dflash_core.memory import parse_bytes

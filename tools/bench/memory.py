@@ -15,10 +15,9 @@ from typing import Any
 
 from dflash_core.attention_window import AttentionWindow
 from dflash_core.backends.cuda.machine import CudaMachine
-from dflash_core.backends.opened import CardOptions
 from dflash_core.bench.family_models import MODELS
 from dflash_core.engine import load_pair
-from dflash_core.fits import ON_CARD, ON_HOST, plan, requested_setup
+from dflash_core.fits import ON_CARD, ON_HOST, CardOptions, plan, requested_setup
 from dflash_core.knobs import Knobs
 from dflash_core.loading import estimator_of
 from dflash_core.memory import parse_bytes

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core.backends.cuda.session import CudaSession
-from dflash_core.backends.opened import CardOptions
 from dflash_core.bench.family_models import MODELS
 from dflash_core.engine import Engine, load_pair
 from dflash_core.events import PrefillEvent
+from dflash_core.fits import CardOptions
 from dflash_core.knobs import Knobs
 from tools.bench.synthetic import synthetic_pair
 from tools.bench.tool import run_tool

@@ -15,18 +15,16 @@ import torch
 
 from dflash_core import nvrtc
 from dflash_core.backends.cuda.target import open_device
-from dflash_core.backends.opened import CardOptions
 from dflash_core.bench.family_models import MODELS
 from dflash_core.engine import Engine
 from dflash_core.errors import DFlashError
 from dflash_core.events import STAGES
+from dflash_core.fits import CardOptions
 from dflash_core.loading import load_draft, load_target
 from dflash_core.memory import gib
 from dflash_core.nvml import driver_version
 from dflash_core.user_folders import user_folder
 from dflash_tui import __version__
-from dflash_tui.application.memory_estimate import card_options
-from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.arguments import memory_size, positive
 from dflash_tui.terminal.output import Notes, check_file, write_json_file
 from tools.bench.share import shared
@@ -95,11 +93,8 @@ def _contexts(text: str) -> tuple[int, ...]:
 
 
 def _card(args: argparse.Namespace) -> CardOptions:
-    request = LoadRequest(
-        activations=args.activations, draft_type=args.draft_type, embedding=args.embedding, experts=args.experts,
-        vram_limit=args.vram_limit, tune=not args.no_tune,
-    )  # fmt: skip
-    return card_options(request)
+    tune = not args.no_tune
+    return CardOptions(args.activations, args.draft_type, tune, args.vram_limit, args.embedding, args.experts)
 
 
 def step_lines(report: StepReport, facts: dict[str, str]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from dflash_core.config import read_target
 from dflash_core.drafters import registry
 from dflash_core.drafters.draft import Draft
 from dflash_core.errors import MismatchError
-from dflash_core.fits import ON_CARD, PREFILL_ROWS, MemoryEstimator
+from dflash_core.fits import PREFILL_ROWS, MemoryEstimator
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.ids import check_ids
 
@@ -30,27 +29,6 @@ if TYPE_CHECKING:
     from dflash_core.progress import Progress
     from dflash_core.text.template import ChatTemplate
     from dflash_core.text.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class CardOptions:
-    """How weights are stored and multiplied on a card. `activations`: how inputs of products are rounded, "int8",
-    "mixed" or "f16"; `draft_type`: "q8_0" or "q4_0" converts a drafter's matrices when loaded; `tune`: time several
-    methods of computing at the first load on a card; `vram_limit`: bytes of a smaller card to simulate, 0 for none;
-    `embedding`: where the target's token embedding is stored, on the "card" or on the "host"; `experts`: where routed
-    experts are, "card", "host", "auto", or of how many layers they are on the host; `reading`: "passes" reads prompts
-    with the kernels of decoding, "auto" in the fastest way."""
-
-    activations: str = "int8"
-    draft_type: str = ""
-    tune: bool = True
-    vram_limit: int = 0
-    embedding: str = ON_CARD
-    experts: str = ON_CARD
-    reading: str = "auto"
-
-
-DEFAULT_CARD = CardOptions()
 
 
 class Target(ABC):

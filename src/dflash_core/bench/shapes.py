@@ -12,13 +12,12 @@ from dflash_core.backends.cpu.machine import CpuMachine, HostMemoryEstimator
 from dflash_core.backends.cuda.activations import activations
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator, Footprint
 from dflash_core.backends.cuda.meta import PlannedCard
-from dflash_core.backends.opened import DEFAULT_CARD, CardOptions
 from dflash_core.bench.synthetic_models import Model, draft_types, target_types
 from dflash_core.drafters.base import DraftModel
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.draft import Draft, TargetHeader
 from dflash_core.expert_places import possible_layers
-from dflash_core.fits import ON_HOST, MemoryEstimator
+from dflash_core.fits import DEFAULT_CARD, ON_HOST, CardOptions, MemoryEstimator
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.quants import BY_NAME, LIST_TYPES
 from dflash_core.formats.weights import TensorInfo

@@ -26,7 +26,6 @@ from dflash_core.snapshots.store import SnapshotStore, default_cap
 from dflash_core.user_folders import user_folder
 from dflash_tui import __version__
 from dflash_tui.application.log import LOG
-from dflash_tui.application.memory_estimate import card_options
 from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import LoadRequest
 
@@ -106,7 +105,7 @@ def load_engine(
         request.device,
         progress,
         context_length=request.context or None,
-        card=card_options(request),
+        card=request.card,
         knobs=request.knobs,
         chosen=request.chosen,
         refuse=refuse,

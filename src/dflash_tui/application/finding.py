@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from dflash_tui.application.background import Background
 from dflash_tui.application.hub.fitting import FitCheck, fit_check
@@ -14,33 +13,25 @@ from dflash_tui.application.session import LoadRequest
 Check = Callable[[LoadRequest, int], FitCheck]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Whether `request` fits; the answer is stored under `key`."""
-
-    key: Hashable
-    request: LoadRequest
-
-
 class Finding(Background):
     """`start` it and read `models`, `others`, `fits` whenever `changes` has grown. Entries are only added.
 
-    `ask` sets the list of questions for `fits`, answered in order. `freed`: bytes that the present pair releases.
+    `ask` sets the requests that `fits` is to have, by its keys. `freed`: bytes that the present pair releases.
     """
 
     def __init__(self, where: Callable[[], Sequence[Place]], freed: int, check: Check = fit_check) -> None:
         super().__init__("dflash-models")
         self._where, self._freed, self._check = where, freed, check
-        self._questions: Sequence[Question] = ()
+        self._asked: Mapping[Hashable, LoadRequest] = {}
         self.models: dict[str, Found] = {}
         self.others: list[PassedOver] = []
         self.fits: dict[Hashable, FitCheck] = {}
         self.changes = 0
         self.looked = False  # the search is complete
 
-    def ask(self, questions: Sequence[Question]) -> None:
-        """Answer these next, in their order."""
-        self._questions = questions
+    def ask(self, requests: Mapping[Hashable, LoadRequest]) -> None:
+        """Find out next whether these fit, in their order."""
+        self._asked = requests
         self.wake()
 
     def work(self) -> None:
@@ -55,9 +46,9 @@ class Finding(Background):
         self.looked = True
         self.changes += 1
         while not self.stopping:
-            question = next((one for one in self._questions if one.key not in self.fits), None)
-            if question is None:
+            key, request = next((one for one in self._asked.items() if one[0] not in self.fits), (None, None))
+            if request is None:
                 self.wait()
                 continue
-            self.fits[question.key] = self._check(question.request, self._freed)
+            self.fits[key] = self._check(request, self._freed)
             self.changes += 1

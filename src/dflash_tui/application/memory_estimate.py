@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dflash_core.backends.opened import CardOptions
 from dflash_core.bench.family_models import MODELS
 from dflash_core.bench.shapes import estimator_of_shapes, headers
 from dflash_core.fits import MemoryEstimator
@@ -18,8 +17,8 @@ def estimator_for(request: LoadRequest, memory: int = 0) -> MemoryEstimator:
     shapes, draft = request.shapes
     if shapes:
         model = MODELS[shapes]
-        return estimator_of_shapes(model, draft, request.device, memory=memory, card=card_options(request))
-    return estimator_of(*request.files, request.device, memory=memory, card=card_options(request))
+        return estimator_of_shapes(model, draft, request.device, memory=memory, card=request.card)
+    return estimator_of(*request.files, request.device, memory=memory, card=request.card)
 
 
 def bytes_of_files(request: LoadRequest) -> tuple[int, int]:
@@ -33,18 +32,5 @@ def bytes_of_files(request: LoadRequest) -> tuple[int, int]:
 
 def holders_for(request: LoadRequest, memory: int = 0) -> str:
     """Other processes on the card that a plan for `request` is for, in one line; empty for a card that is not here."""
-    card = planned_card(request.device, memory, card_options(request))
+    card = planned_card(request.device, memory, request.card)
     return card.holders if card else ""
-
-
-def card_options(request: LoadRequest) -> CardOptions:
-    """How the weights of a request are stored and multiplied on a card."""
-    return CardOptions(
-        request.activations,
-        request.draft_type,
-        request.tune,
-        vram_limit=request.vram_limit,
-        embedding=request.embedding,
-        experts=request.experts,
-        reading=request.reading,
-    )

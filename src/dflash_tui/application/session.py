@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dflash_core.clean import encodable
 from dflash_core.demo import demo_draft, demo_target_path
-from dflash_core.fits import MemoryEstimator, Setup, requested_setup
+from dflash_core.fits import DEFAULT_CARD, CardOptions, MemoryEstimator, Setup, requested_setup
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Message
 from dflash_core.progress import Progress
@@ -53,14 +53,8 @@ class LoadRequest:
     knobs: Knobs = field(default_factory=Knobs)
     watchers: tuple[Watcher, ...] = ()
     context: int = 0  # positions; 0: as many as fit
-    activations: str = "int8"  # on a card: how inputs of matrix products are rounded
-    reading: str = "auto"  # on a card: "passes" reads prompts with the kernels of decoding
-    draft_type: str = ""  # on a card: "q8_0" or "q4_0" packs the drafter tighter
-    embedding: str = "card"  # on a card: where the token embedding is stored: "card" or "host"
-    experts: str = "card"  # on a card: where routed experts are: "card", "host", "auto", or layers on the host
-    vram_limit: int = 0  # bytes of a smaller card to emulate; 0: none
+    card: CardOptions = DEFAULT_CARD
     kv: str = "auto"  # how keys and values are cached: auto, a type, or two types as K/V
-    tune: bool = True  # on a card: time alternative kernels at the first load
     keep_states: int = 0  # number of conversations whose state is stored on disk
     states_memory: str = "auto"  # for states of conversations: auto, 0, or as 4GiB
     states: list[SnapshotStore] = field(default_factory=list, compare=False)  # set by the first load

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -124,26 +125,19 @@ class Gauges(Controller):
 
     def strip(self) -> None:
         state, meter, report = self.state, self.state.shown.meter, self.state.shown.report
-        mode, reason, rate, acceptance = "", "", 0.0, 0.0
-        if report is not None:
-            mode, reason = report.mode, report.reason
-            rate, acceptance = report.stats.tokens_per_second, report.stats.acceptance_length
-        elif meter is not None:
-            event = meter.last or meter.prefill
-            mode, reason = (event.mode, event.reason) if event else ("", "")
-            rate, acceptance = meter.overall_rate, meter.totals.acceptance_length
-        against = self._verdict() if mode != "plain" else None
+        stats, mode, reason = meter.shown(report) if meter is not None else (None, "", "")
+        rate, acceptance = (stats.tokens_per_second, stats.acceptance_length) if stats is not None else (0.0, 0.0)
+        against = self._verdict(rate) if mode != "plain" else None
         self.screen.query_one(StatusStrip).status = Status(
             bool(meter and meter.rates), rate, acceptance, state.knobs, state.used, mode, reason,
             state.limits.reasoning, against, state.limits.taken, state.shown.client,
         )  # fmt: skip
 
-    def _verdict(self) -> Verdict | None:
-        """The turn on the screen against plain decoding, by its report or by its steps so far."""
-        meter, report, plain = self.state.shown.meter, self.state.shown.report, self.plain
+    def _verdict(self, rate: float) -> Verdict | None:
+        """The turn on the screen, of so many tokens per second, against plain decoding."""
+        meter, plain = self.state.shown.meter, self.plain
         if meter is None or plain is None:
             return None
-        rate = report.stats.tokens_per_second if report is not None else meter.overall_rate
         steps, tokens = meter.totals.steps, meter.tokens
         return verdict(rate, plain.tokens_per_second, steps, tokens, running=self.state.shown_runs, cold=meter.cold)
 
@@ -159,10 +153,10 @@ class Gauges(Controller):
             return None
         from dflash_tui.widgets.stats import figures
 
-        return figures(
-            turn.meter, turn.report, turn.record, running=self.state.shown_runs, plain=self.plain,
-            learned=session.learned() if session is not None else (), verdict=self._verdict(),
-        )  # fmt: skip
+        found = figures(turn.meter, turn.report, turn.record, running=self.state.shown_runs)
+        rate = found.stats.tokens_per_second if found.stats is not None else 0.0
+        learned = session.learned() if session is not None else ()
+        return replace(found, plain=self.plain, learned=learned, verdict=self._verdict(rate))
 
     def tree(self) -> None:
         inspector, meter, session = self.inspector, self.state.shown.meter, self.state.session

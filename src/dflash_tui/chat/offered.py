@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
@@ -18,12 +18,13 @@ from dflash_core.memory import gib
 from dflash_tui.application import smollm2
 from dflash_tui.application.amounts import short
 from dflash_tui.application.faults import at_home
-from dflash_tui.application.finding import Finding, Question
+from dflash_tui.application.finding import Finding
 from dflash_tui.application.hub.catalogue import Catalogue, Pair
 from dflash_tui.application.hub.files import begun_words
 from dflash_tui.application.hub.fitting import FitCheck
 from dflash_tui.application.hub.found import Found, PassedOver, counted_others
 from dflash_tui.application.hub.places import downloads
+from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.program import ProgramController
@@ -246,21 +247,20 @@ class Offered:
 
     def ask(self, row: str) -> None:
         """Have the thread estimate what fits, this row first."""
-        questions, planned = [], self._program.planned
+        planned, asked = self._program.planned, dict[Hashable, LoadRequest]()
         for path, one in list(self._finding.models.items()):
             if one.drafters is not None:
                 key = self._key(path, one)
-                questions.append(Question(key, planned(one.path, key[1])))
-        for profile in self._program.state.presets.profiles.values():
-            if profile.gone() is None:
-                request = planned(profile.target, profile.draft, profile.context, profile.kv)
-                questions.append(Question(PROFILE + profile.name, request))
+                asked[key] = planned(one.path, key[1])
+        for it in self._program.state.presets.profiles.values():
+            if it.gone() is None:
+                asked[PROFILE + it.name] = planned(it.target, it.draft, it.context, it.kv)
         for pair in self._catalogue.pairs.values():
             if pair.shapes:
-                questions.append(Question(PAIR + pair.name, pair.planned(planned(None, None))))
-        path = row.removeprefix(FILE)
-        questions.sort(key=lambda one: path not in (one.key, one.key[0] if isinstance(one.key, tuple) else ""))
-        self._finding.ask(questions)
+                asked[PAIR + pair.name] = pair.planned(planned(None, None))
+        found = self.found(row)
+        first = self._key(row.removeprefix(FILE), found) if found is not None else row
+        self._finding.ask({first: asked[first], **asked} if first in asked else asked)
 
 
 def _has(words: tuple[str, ...], *texts: str) -> bool:

@@ -20,6 +20,7 @@ from dflash_core.demo import DEMO_KINDS, smollm2_draft_path
 from dflash_core.drafters.registry import is_named, missing, parts
 from dflash_core.errors import MESSAGE, DFlashError, KnobError
 from dflash_core.files import check_regular
+from dflash_core.fits import CardOptions
 from dflash_core.knobs import SPECS, parse_settings
 from dflash_core.trace import TraceWriter
 from dflash_tui import __version__
@@ -57,9 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     request = LoadRequest(
         settings.target, settings.draft, settings.device, settings.knobs,
         context=args.context if args.context is not None else profile.context if profile else 0,
-        activations=args.activations, reading=args.reading, draft_type=args.draft_type, vram_limit=args.vram_limit,
-        embedding=settings.embedding, experts=args.experts, kv=settings.kv, tune=not args.no_tune, resume=args.resume,
-        keep_states=settings.keep_states, states_memory=settings.states_memory,
+        card=CardOptions(
+            args.activations, args.draft_type, not args.no_tune, args.vram_limit, settings.embedding, args.experts,
+            args.reading,
+        ),
+        kv=settings.kv, resume=args.resume, keep_states=settings.keep_states, states_memory=settings.states_memory,
         chosen=frozenset(name.removeprefix("knobs.") for name in config.origins if name.startswith("knobs.")),
     )  # fmt: skip
     if problem := log.begin(settings.log_level, verbose=args.verbose):

@@ -27,7 +27,7 @@ KERNEL = "probe.cu"
 
 def torch() -> Facts:
     build = import_module("torch")
-    return {"version": build.__version__, "cuda": build.version.cuda, "threads": build.get_num_threads()}
+    return {"version": build.__version__, "cuda": build.version.cuda}
 
 
 def compiler() -> Facts:
@@ -76,12 +76,8 @@ def kernels() -> Facts:
     return {"seconds": time.perf_counter() - started, "note": card.programs.cache.note}
 
 
-def torch_cuda() -> Facts:
-    return {"available": import_module("torch").cuda.is_available()}
-
-
 STAGES: Mapping[str, Callable[[], Facts]] = {
-    stage.__name__: stage for stage in (torch, compiler, demo, management, driver, torch_cuda, kernels)
+    stage.__name__: stage for stage in (torch, compiler, demo, management, driver, kernels)
 }
 
 

@@ -57,13 +57,10 @@ class RequestsScreen(RowsScreen):
         figures: tuple[str, ...] = ("",) * 5
         followed = self.chat.state.followed
         meter = followed.meter if followed is not None and self.chat.serving.current is one else None
-        if one.report is not None:
-            it = one.report.stats
+        it = one.report.stats if one.report is not None else meter.stats if meter is not None else None
+        if it is not None:
             counts = it.prompt_tokens, it.reused_tokens, it.tokens
             figures = (*map(short, counts), *rates(it.tokens_per_second, it.acceptance_length))
-        elif meter is not None and meter.prefill is not None:
-            counts = meter.prefill.prompt_tokens, meter.prefill.reused_tokens, meter.tokens
-            figures = (*map(short, counts), *rates(meter.overall_rate, meter.totals.acceptance_length))
         names = one.client.partition(" ")[0] or "no name", one.preset, one.model
         width = SHORT_NAME if self.has_class("-narrow") else MAX_NAME
         return (*(clip(name, width) for name in names), *figures, _state(one))

@@ -20,7 +20,17 @@ _NAMES |= {"up": "↑", "down": "↓", "left": "←", "right": "→"}
 _NAMES |= {"left_square_bracket": "[", "right_square_bracket": "]", "question_mark": "?"}
 
 
-SCOPES = frozenset(("steps", "experiment", "tools", "requests", "past", "whatif", "chats", "models"))
+BACK = {
+    "steps": "to the chat",
+    "experiment": "stop, keep what is done; else close",
+    "tools": "to the chat",
+    "requests": "to the chat",
+    "past": "to where you were",
+    "whatif": "stop what runs; else close",
+    "chats": "close the search; else the list",
+    "models": "show the whole list; again: the chat",
+}
+"""What Esc does on each page, by the name that ids of its actions begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,7 @@ class Action:
     def scope(self) -> str:
         """The page whose name its id begins with, else the chat."""
         page = self.id.partition(".")[0]
-        return page if page in SCOPES else "chat"
+        return page if page in BACK else "chat"
 
     @property
     def shown(self) -> str:
@@ -136,8 +146,6 @@ ACTIONS: tuple[Action, ...] = (
     Action("steps.line_up", "up", "Line up", "scroll the first view a line up", "lines(-1)"),
     Action("steps.line_down", "down", "Line down", "scroll the first view a line down", "lines(1)"),
     Action("steps.export", "x", "Export", "the steps, or the calibration, as JSON or CSV", "export", True),
-    Action("steps.help", "f1", "Help", "these keys", "help", True),
-    Action("steps.back", "escape", "Back", "to the chat", "back", True),
     Action("experiment.edit", "e", "Edit", "change what is run; Enter starts it", "edit", True),
     Action("experiment.start", "r", "Again", "measure again, from the beginning", "start", True),
     Action("experiment.adopt", "a", "Use best", "the best setting from the next turn", "adopt", True),
@@ -149,17 +157,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("experiment.sweep", "w", "Sweep", "parameters over ranges", "view('sweep')"),
     Action("experiment.ab", "b", "A against B", "a setting against another", "view('ab')"),
     Action("experiment.whatif", "i", "What if", "what other budgets would give", "view('whatif')"),
-    Action("experiment.help", "f1", "Help", "these keys", "help", True),
-    Action("experiment.back", "escape", "Back", "stop, keep what is done; else close", "back", True),
-    Action("tools.help", "f1", "Help", "these keys", "help", True),
-    Action("tools.back", "escape", "Back", "to the chat", "back", True),
     Action("requests.preset", "p", "Preset", "the next preset for this program", "preset", True),
     Action("requests.tune", "f8", "Tune", "find the fastest setting on its prompts", "tune", True),
     Action("requests.keep", "c", "Keep prompts", "keep prompts in memory for F8", "keep", True),
-    Action("requests.help", "f1", "Help", "these keys", "help", True),
-    Action("requests.back", "escape", "Back", "to the chat", "back", True),
-    Action("past.help", "f1", "Help", "these keys", "help", True),
-    Action("past.back", "escape", "Back", "to where you were", "back", True),
     Action("whatif.exact", "e", "Exact", "run the drafter again for every budget", "exact", True),
     Action("whatif.measure", "m", "Measure", "measure these budgets: a sweep", "measure", True),
     Action("whatif.export", "x", "Export", "write JSON or CSV", "export", True),
@@ -167,8 +167,6 @@ ACTIONS: tuple[Action, ...] = (
     Action("whatif.drafter", "d", "Drafter", "the next of several drafters", "drafter"),
     Action("whatif.adopt", "a", "Adopt best", "the best budget from the next turn", "adopt", True),
     Action("whatif.choose", "enter", "Adopt", "the budget under the cursor from the next turn"),
-    Action("whatif.help", "f1", "Help", "these keys", "help", True),
-    Action("whatif.back", "escape", "Back", "stop what runs; else close", "back", True),
     Action("chats.open", "enter", "Open", "go on with the conversation"),
     Action("chats.search", "slash", "Search", "words of titles and messages", "search", True),
     Action("chats.rename", "r", "Rename", "another title", "rename", True),
@@ -176,8 +174,6 @@ ACTIONS: tuple[Action, ...] = (
     Action("chats.delete", "d,delete", "Delete", "delete it; asks first", "delete", True),
     Action("chats.undo", "u", "Undo", "bring back what was deleted last", "undo", True),
     Action("chats.new", "n", "New", "an empty conversation", "new", True),
-    Action("chats.help", "f1", "Help", "these keys", "help", True),
-    Action("chats.back", "escape", "Back", "close the search; else the list", "back", True),
     Action("models.load", "enter", "Load", "load the model under the cursor; a download asks first"),
     Action("models.drafter", "left,right", "Drafter", "choose another drafter for the model"),
     Action("models.download", "ctrl+g", "Download", "show the running or finished download", "download"),
@@ -186,8 +182,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("models.rename", "ctrl+r", "Rename", "another name for the profile", "rename", True),
     Action("models.delete", "delete", "Delete", "delete the profile; Ctrl+Z brings it back", "delete", True),
     Action("models.undo", "ctrl+z", "Undo", "bring back the profile", "undo", True),
-    Action("models.help", "f1", "Help", "these keys", "help", True),
-    Action("models.back", "escape", "Back", "show the whole list; again: the chat", "back", True),
+    *(Action(f"{page}.help", "f1", "Help", "these keys", "help", True) for page in BACK),
+    *(Action(f"{page}.back", "escape", "Back", back, "back", True) for page, back in BACK.items()),
     Action("app.quit", "ctrl+q", "Quit", "quit; asks once while an answer is written", "app.quit", slash="quit"),
 )
 

@@ -179,23 +179,15 @@ class Answer(Stack, Foldable):
 
 def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str) -> str:
     """The line under an answer: speed, tokens, acceptance, the knobs it ran with, what ran, why it stopped."""
-    if report is not None:
-        stats, stop = report.stats, _STOPS[report.stop]
-        mode: str = report.mode
-        tokens, rate, accept = stats.tokens, stats.tokens_per_second, stats.acceptance_length
-        drafted = stats.verified > 0  # by an earlier step, where the last one was plain
-    else:
-        event, stop = meter.last or meter.prefill, ""
-        mode = event.mode if event is not None else ""
-        tokens, rate, accept = meter.tokens, meter.overall_rate, meter.totals.acceptance_length
-        drafted = meter.totals.verified > 0 or not mode
-    if not tokens and not (report is not None and report.source):
+    stats, mode, _ = meter.shown(report)
+    if stats is None or not (stats.tokens or (report is not None and report.source)):
         return outcome or "no tokens"
+    stop = _STOPS[report.stop] if report is not None else ""
     parts = [
-        f"{speed(rate)} tok/s" if rate else "",
-        f"{tokens} tok" if tokens else "",
-        f"{accept:.1f} tok/step" if accept else "",
+        f"{speed(stats.tokens_per_second)} tok/s" if stats.tokens_per_second else "",
+        f"{stats.tokens} tok" if stats.tokens else "",
+        f"{stats.acceptance_length:.1f} tok/step" if stats.acceptance_length else "",
     ]
-    if mode in DRAFTED or (drafted and mode in ("plain", "")):
+    if mode in DRAFTED or (mode == "plain" and stats.verified > 0):  # drafts of earlier steps
         parts.append(f"{knobs.drafting}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
     return DOT.join(filter(None, (*parts, mode, report.draws if report else "", outcome or stop)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from textual.content import Content
@@ -47,29 +47,15 @@ class Figures:
         return self.mode == "remote"
 
 
-def figures(
-    meter: Meter,
-    report: TurnReport | None,
-    record: TurnRecord | None,
-    *,
-    running: bool,
-    plain: PlainSpeed | None = None,
-    learned: Sequence[FoundRow] = (),
-    verdict: Verdict | None = None,
-) -> Figures:
+def figures(meter: Meter, report: TurnReport | None, record: TurnRecord | None, *, running: bool) -> Figures:
     """The decoder's own figures of a finished turn; those so far of a turn that runs, or left no record."""
-    title, source = "This turn" if running else "Last turn", report.source if report is not None else ""
+    source = report.source if report is not None else ""
     if record is not None and report is not None:
-        lengths, changes = [len(step.tokens) for step in record.steps], along_the_steps(record)
-        own = (report.stats, report.mode, report.reason, course(record), lengths, changes)
-        return Figures("Last turn", *own, plain, learned, verdict, source)
-    event = meter.last or meter.prefill
-    stats = report.stats if report is not None else meter.stats
-    if report is None and stats is not None and meter.prefill is not None and meter.prefill.mode == "remote":
-        # Its tokens are counted, where they are, without steps.
-        stats = replace(stats, tokens=meter.tokens, tokens_per_second=meter.overall_rate)
-    mode, reason = (event.mode, event.reason) if event is not None else ("", "")
-    return Figures(title, stats, mode, reason, [*meter.rates], [*meter.lengths], (), plain, learned, verdict, source)
+        lengths = [len(step.tokens) for step in record.steps]
+        changes = along_the_steps(record)
+        return Figures("Last turn", *meter.shown(report), course(record), lengths, changes, source=source)
+    title = "This turn" if running else "Last turn"
+    return Figures(title, *meter.shown(report), [*meter.rates], [*meter.lengths], source=source)
 
 
 _DIM = "$foreground 70%"

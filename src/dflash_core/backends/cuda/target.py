@@ -23,15 +23,17 @@ from dflash_core.backends.cuda.state import MAX_NODES
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.timings import NEVER, PASSES, READINGS, Timer, target_name
 from dflash_core.backends.cuda.upload import DeviceUpload
-from dflash_core.backends.opened import DEFAULT_CARD, CardOptions, Target
+from dflash_core.backends.opened import Target
 from dflash_core.cache_types import AUTO, F16, CachePair
 from dflash_core.drafters.draft import Draft, not_on_a_card
 from dflash_core.errors import OutOfMemoryError, Shortage, UnsupportedError, cpu_only
 from dflash_core.expert_places import possible_layers, tensors_on_host
 from dflash_core.fits import (
+    DEFAULT_CARD,
     ON_HOST,
     PREFILL_ROWS,
     SMALLEST_CONTEXT,
+    CardOptions,
     Setup,
     longest_context,
     min_bytes,

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_core.clean import one_line
-from dflash_core.progress import Progress
+from dflash_core.progress import Progress, silent
 from dflash_tui.application.attach.engine import Engine, RemoteModel
 from dflash_tui.application.attach.engines import ENGINES, Own
 from dflash_tui.application.attach.own import attached
 from dflash_tui.application.attach.reading import objects, text
 from dflash_tui.application.attach.remote import RemoteSession
 from dflash_tui.application.attach.server import AttachedServer, AttachError
-from dflash_tui.application.session import Loader, LoadRequest, SessionLike
+from dflash_tui.application.session import LoadRequest, SessionLike
 
 MAX_NAMED = 6  # models that a refusal lists
 
@@ -80,12 +80,8 @@ def check_server(request: LoadRequest) -> tuple[AttachedServer, Recognised, Remo
     return server, found, chosen(found, server, request.attach_model)
 
 
-def attaching(request: LoadRequest) -> Loader:
-    """The loader of a request that names a server. It raises AttachError and FormatError."""
-
-    def load(progress: Progress) -> SessionLike:
-        progress(f"asking {request.attach}", 0.0)
-        server, found, model = check_server(request)
-        return attached(server) if isinstance(found.engine, Own) else RemoteSession(server, found.engine, model)
-
-    return load
+def attach(request: LoadRequest, progress: Progress = silent) -> SessionLike:
+    """A session over the server that a request names. Raises AttachError and FormatError."""
+    progress(f"asking {request.attach}", 0.0)
+    server, found, model = check_server(request)
+    return attached(server) if isinstance(found.engine, Own) else RemoteSession(server, found.engine, model)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dflash_core.events import Piece, PrefillEvent, StepEvent, TextEvent
 from dflash_core.record import TurnRecord
-from dflash_core.turn_stats import StepTotals, TurnStats, TurnTotals
+from dflash_core.turn_stats import StepTotals, TurnReport, TurnStats, TurnTotals
 
 WINDOW_S = 2.0
 
@@ -76,7 +76,20 @@ class Meter:
     @property
     def stats(self) -> TurnStats | None:
         """The figures so far; None before the prompt has been read."""
-        return self.turn.stats(self.prefill, self.decode_s) if self.prefill is not None else None
+        if self.prefill is None:
+            return None
+        stats = self.turn.stats(self.prefill, self.decode_s)
+        if self.prefill.mode != "remote":
+            return stats
+        # Its tokens are counted, where they are, without steps.
+        return replace(stats, tokens=self.tokens, tokens_per_second=self.overall_rate)
+
+    def shown(self, report: TurnReport | None) -> tuple[TurnStats | None, str, str]:
+        """Figures, mode and reason of the turn: those of its report once there is one, else those so far."""
+        if report is not None:
+            return report.stats, report.mode, report.reason
+        event = self.last or self.prefill
+        return self.stats, *((event.mode, event.reason) if event is not None else ("", ""))
 
     @property
     def positions(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -72,17 +72,17 @@ def fit_check(
         return FitCheck(why=str(error))
 
 
-def card() -> CardMemory | None:
-    """The first NVIDIA card of this machine."""
+def cards() -> Sequence[CardMemory]:
+    """The NVIDIA cards of this machine; none without a driver."""
     with suppress(DeviceError), Management() as management:
-        return next(iter(management.cards()), None)
-    return None
+        return management.cards()
+    return ()
 
 
 def by_size(size: int) -> str:
     """Whether files of `size` bytes fit at all, in words: in a card's memory if there is one, else the machine's."""
-    found = card()
-    memory, name = (found.total, found.name) if found else (host_memory().total, "this machine, on the CPU")
+    here = [(one.total, one.name) for one in cards()[:1]]
+    [(memory, name)] = here or [(host_memory().total, "this machine, on the CPU")]
     needed = size + OVERHEAD
     if needed <= memory:
         return f"fits: about {gib(needed)} of {gib(memory)}, {name}"
@@ -93,6 +93,5 @@ def machine() -> str:
     """The memory available for a model: of this machine, and of its NVIDIA cards."""
     memory = host_memory()
     parts = [f"This machine has {gib(memory.free)} of {gib(memory.total)} free."]
-    with suppress(DeviceError), Management() as management:  # no driver, or no card: nothing to add
-        parts += [f"{card.name}: {gib(card.free)} of {gib(card.total)} free." for card in management.cards()]
+    parts += [f"{card.name}: {gib(card.free)} of {gib(card.total)} free." for card in cards()]
     return " ".join([*parts, "dflash-tui doctor checks more."])
