@@ -78,6 +78,10 @@ def asked_of(request: CountRequest) -> Asked:
     messages = [Message("system", text_of(request.system, "system"))] if request.system else []
     for at, one in enumerate(request.messages):
         messages += _messages(one, f"messages[{at}]")
+    last = messages[-1] if messages else Message("user", "")
+    if last.role == "assistant" and last.content != last.content.rstrip():
+        place = f"messages[{len(request.messages) - 1}].content"
+        raise invalid(f"{place} ends with white space, which an answer that goes on must not", place)
     functions = [
         Function(tool.name, tool.description, _schema(tool.input_schema), tool.strict)
         for tool in request.tools or ()

@@ -109,6 +109,8 @@ class ChatRequest(Sampling, kw_only=True):
     top_logprobs: int | None = None
     modalities: list[str] | None = None
     audio: Any = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
 
     def knobs(self) -> dict[str, Value | None]:
         return super().knobs() | {"thinking_budget": self.thinking_budget}
@@ -122,6 +124,7 @@ def asked_of(request: ChatRequest) -> Asked:
     top = request.top_logprobs or 0
     if not 0 <= top <= MAX_TOP or (top and not request.logprobs):
         raise invalid(f"top_logprobs is {top}, expected 0 to {MAX_TOP}, with logprobs true", "top_logprobs")
+    _check_last(request)
     found = request.asked(
         functions=_functions(request.tools),
         choice=request.tool_choice,
@@ -139,6 +142,21 @@ def asked_of(request: ChatRequest) -> Asked:
         events=request.switch("events"),
         timings=request.timings_per_token is True,
     )
+
+
+def _check_last(request: ChatRequest) -> None:
+    """Raise RequestError where the last message is not to be answered as it is: the user's with a new message, the
+    assistant's by going on with it."""
+    goes_on = bool(request.messages) and request.messages[-1].role == "assistant"
+    if request.continue_final_message is not None and request.continue_final_message != goes_on:
+        place, last = "continue_final_message", "is the assistant's" if goes_on else "is not the assistant's"
+        raise invalid(f"{place} is {str(not goes_on).lower()}, and the last message {last}; leave it out", place)
+    if request.add_generation_prompt is not None and request.add_generation_prompt == goes_on:
+        place, does = "add_generation_prompt", "goes on with" if goes_on else "answers"
+        raise invalid(
+            f"{place} is {str(goes_on).lower()}, and the server {does} the last message of this role; leave it out",
+            place,
+        )
 
 
 def _switched(variables: dict[str, Any] | None) -> ThinkingSwitch | None:

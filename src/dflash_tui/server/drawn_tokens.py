@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from dflash_core.log_probs import Drawn, LogProbs
+from dflash_core.text.prompt import Prompt
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import THINK_TAGS, Detokenizer, Tokenizer
 from dflash_core.text.tool_calls.parts import Part, Text, Thinking
@@ -31,14 +32,15 @@ class DrawnText(Text):
 class DrawnTokens:
     """Reasoning, tags and tokens without a text are left out. `log_probs` is filled by the decoder."""
 
-    def __init__(self, tokenizer: Tokenizer, log_probs: LogProbs, *, opens_thinking: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, log_probs: LogProbs, prompt: Prompt) -> None:
         self._tokenizer, self._log_probs = tokenizer, log_probs
-        self._detokenizer, self._split = Detokenizer(tokenizer), ThinkingSplit(opens_thinking)
+        self._detokenizer, self._split = Detokenizer(tokenizer), ThinkingSplit(prompt.opens_thinking)
+        self._split.push(self._detokenizer.push(prompt.answered))
         self._tags = {tokenizer.special.get(tag) for tag in THINK_TAGS}
         self._seen = self._said = self._begins = 0  # tokens seen; bytes handed out; bytes of the tokens before
         self._waiting: list[tuple[int, Drawn]] = []  # with the byte of the text that each begins at
         self._undecided: list[tuple[Drawn, bytes]] = []  # before the answer: its beginning, or that of a tag
-        self._after_block = opens_thinking
+        self._after_block = self._split.inside
 
     def with_tokens(self, parts: Sequence[Part]) -> list[Part]:
         """The parts, with the tokens that begin in their text."""
