@@ -190,7 +190,7 @@ class AnthropicWriter(BlockWriter):
             return self._of_block("delta", delta={"type": "input_json_delta", "partial_json": text})
         return self._of_block("delta", delta={"type": f"{self.kind}_delta", self.kind: text})
 
-    def close(self, kind: Kind, text: str) -> bytes:
+    def close(self, kind: Kind, text: str, *, cut: bool) -> bytes:
         block, signed = self._content[-1], b""
         if kind == "call":
             block["input"] = _object(text)

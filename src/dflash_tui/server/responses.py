@@ -232,7 +232,7 @@ class ResponseWriter(BlockWriter):
             return self._of_item("reasoning_text.delta", content_index=0, delta=text)
         return self._of_item("output_text.delta", content_index=0, delta=text, logprobs=[])
 
-    def close(self, kind: Kind, text: str) -> bytes:
+    def close(self, kind: Kind, text: str, *, cut: bool) -> bytes:
         item = self._item
         if kind == "text":
             item["content"] = [_output_text(text)]
@@ -244,21 +244,21 @@ class ResponseWriter(BlockWriter):
                 item["encrypted_content"] = self._thoughts.add(text)
             found = self._of_item("reasoning_text.done", content_index=0, text=text)
         elif item["type"] == "function_call":
-            item["arguments"] = text or "{}"
+            item["arguments"] = text or ("" if cut else "{}")
             found = self._of_item("function_call_arguments.done", name=item["name"], arguments=item["arguments"])
         else:
             item["input"] = str(arguments_of(text).get(INPUT_FIELD, text))
             found = self._of_item("custom_tool_call_input.delta", delta=item["input"])
             found += self._of_item("custom_tool_call_input.done", input=item["input"])
         if "status" in item:
-            item["status"] = "completed"
+            item["status"] = "incomplete" if cut else "completed"
         found += self._of_output("done")
         self.answer["output"].append(item)
         return found
 
     def end(self, ended: Ended) -> bytes:
-        found = self.over()
         cut = ended.why in ("length", "context")
+        found = self.over(cut=cut)
         status = "incomplete" if cut else "cancelled" if ended.why == "cancelled" else "completed"
         self.answer |= {"status": status, "usage": _usage(ended), **self.figures(ended)}
         if cut:

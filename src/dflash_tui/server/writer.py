@@ -91,7 +91,9 @@ class BlockWriter(Writer):
             return (b"" if self.kind == kind else self._begin(kind)) + self._go_on(part.text)
         if isinstance(part, CallArguments):
             return self._go_on(part.text)
-        return self.over() if isinstance(part, CallEnd) or part.index is not None else b""
+        if isinstance(part, CallEnd):
+            return self.over(cut=not part.complete)
+        return self.over() if part.index is not None else b""
 
     def _begin(self, kind: Kind, name: str = "") -> bytes:
         before = self.over()
@@ -102,9 +104,9 @@ class BlockWriter(Writer):
         self._texts.append(text)
         return self.more(text)
 
-    def over(self) -> bytes:
-        """End the open block, where there is one."""
-        found = b"" if self.kind is None else self.close(self.kind, "".join(self._texts))
+    def over(self, *, cut: bool = False) -> bytes:
+        """End the open block, where there is one. `cut`: it did not come to its end."""
+        found = b"" if self.kind is None else self.close(self.kind, "".join(self._texts), cut=cut)
         self.kind = None
         return found
 
@@ -121,8 +123,8 @@ class BlockWriter(Writer):
         """More of the open block."""
         raise NotImplementedError
 
-    def close(self, kind: Kind, text: str) -> bytes:
-        """The open block ends; `text`: all of it."""
+    def close(self, kind: Kind, text: str, *, cut: bool) -> bytes:
+        """The open block ends; `text`: all of it. `cut`: that is not all that was to come."""
         raise NotImplementedError
 
 
