@@ -103,10 +103,11 @@ class Request(msgspec.Struct, kw_only=True):
         form: tuple[Mapping[str, Any] | None, str] = (None, ""),
         effort: tuple[str | None, str] = (None, ""),
         thinking: ThinkingSwitch | None = None,
+        **more: Any,
     ) -> Asked:
-        """What all APIs have in common, in the decoder's terms. `limits`: of tokens. `form`: what the
+        """The request in the decoder's terms, from what all APIs have in common. `limits`: of tokens. `form`: what the
         answer's format must be; `effort`: the word for it; both with their places. `thinking` None: as the effort
-        says. Raises RequestError."""
+        says. `more`: other fields of Asked, as they are. Raises RequestError."""
         changes, places = self._changes()
         grammar, place = grammar_of(*form, self.dflash or {})
         switch, level = effort_of(*effort)
@@ -124,6 +125,7 @@ class Request(msgspec.Struct, kw_only=True):
             effort=level,
             grammar=grammar,
             grammar_place=place,
+            **more,
         )
 
     def _changes(self) -> tuple[dict[str, Value], dict[str, str]]:
