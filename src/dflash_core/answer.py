@@ -78,7 +78,7 @@ class Answer:
         self.reread: Reread | None = None
         self._engine = engine
         self._ends = frozenset(tokenizer.special[name] for name in ends if name in tokenizer.special)
-        self._guard = TurnGuard(tokenizer, knobs, opens_thinking=prompt.opens_thinking)
+        self._guard = TurnGuard(tokenizer, knobs, opens_thinking=prompt.opens_thinking, begun=prompt.answered)
         self._watchers, self._on_prefill = watchers, on_prefill
         sinks = prompt.sinks if knobs.attention_window else 0
         options = {"sinks": sinks, "constraint": constraint, "log_probs": log_probs, "ends": self._ends}
@@ -93,6 +93,8 @@ class Answer:
         self._read: PrefillEvent | None = None
         self._detokenizer = Detokenizer(tokenizer, shown)
         self._split = ThinkingSplit(start_inside=prompt.opens_thinking)
+        self.begun = self._split.push(self._detokenizer.push(prompt.answered))
+        """Reasoning and text of the prompt that this goes on from."""
         self._pieces = self._run()
 
     def __iter__(self) -> Iterator[Piece]:

@@ -221,7 +221,8 @@ def _architecture(source: str, name: str) -> Architecture:
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
     if name in DRAFT_ARCHITECTURES:
-        found = f"{source} is a DFlash drafter ({name}), expected a target model ({supported()})"
+        kind = "an assistant of Gemma's" if name == ASSISTANT_ARCHITECTURE else "a DFlash drafter"
+        found = f"{source} is {kind} ({name}), expected a target model ({supported()})"
         raise UnsupportedError(f"{found}; give it as the draft, together with the target it was made for")
     raise UnsupportedError(
         f"{source} has the architecture {name}, expected {supported()}", code=Code.UNKNOWN_ARCHITECTURE

@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
+from typing import Any
 
 from dflash_core.errors import TemplateError
 from dflash_core.messages import Call, Message, to_template
 from dflash_core.prefix import common_prefix
 from dflash_core.text.prompt import Prompt, Prompting
 from dflash_core.text.template_values import JSON, Messages
+from dflash_core.text.thinking import CLOSE, OPEN
+from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.support import fitted, uses_tools
 
 SLOW_TEMPLATE_S = 1.5  # a template slower than this renders only the prompt: the user may be waiting to stop
@@ -61,6 +65,32 @@ _QUESTION = Message("user", "a")
 def _other(question: str) -> Message:
     """A question that begins with another letter than `question`."""
     return Message("user", "b" if question.strip()[:1] == "a" else "a")
+
+
+def going_on(prompt: Prompt, tokenizer: Tokenizer, answer: Message) -> Prompt:
+    """`prompt` with the beginning of its answer, as a model writes it: no template is asked, as most close a message
+    and some rewrite it. Without a text the reasoning stays open; without reasoning none is opened."""
+    thinking, channels = answer.thinking, tokenizer.channels
+    if channels is not None:
+        before, between = channels.opening if thinking else channels.answer, channels.closing
+    else:
+        between = f"\n{CLOSE}\n\n"
+        before = "" if prompt.opens_thinking == bool(thinking) else f"{OPEN}\n" if thinking else between
+    # Only what the model's own markup has in it becomes special tokens.
+    pieces: list[str | int] = [*tokenizer.segments(before), thinking]
+    if answer.content:
+        pieces += [*tokenizer.segments(between), answer.content] if thinking else [answer.content]
+    ids: list[int] = []
+    for kind, run in groupby(pieces, type):
+        parts: list[Any] = [*run]
+        ids += parts if kind is int else tokenizer.encode("".join(parts), special=False)
+    return begun(prompt, tokenizer, ids)
+
+
+def begun(prompt: Prompt, tokenizer: Tokenizer, ids: Sequence[int]) -> Prompt:
+    """`prompt` with `ids` as the beginning of its answer."""
+    text = b"".join(map(tokenizer.token_bytes, ids)).decode("utf-8", "replace")
+    return replace(prompt, ids=(*prompt.ids, *ids), text=prompt.text + text, begun=len(ids))
 
 
 def render(of: Prompting, messages: Sequence[Message], *, generate: bool = True) -> Prompt:

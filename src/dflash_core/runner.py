@@ -214,8 +214,8 @@ class Runner:
         thread = self._newest[1]
         if state == GEN_RUNNING or (thread is not threading.current_thread() and thread.is_alive()):
             raise DFlashError(
-                "this engine is writing another answer; wait until that has ended, or give each thread an engine:"
-                " Engine(target, load_draft(path, target))"
+                "this engine is writing another answer; wait until that has ended, or close it in its own thread,"
+                " or give each thread an engine: Engine(target, load_draft(path, target))"
             )
         earlier.close()
 

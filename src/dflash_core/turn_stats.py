@@ -7,6 +7,7 @@ import operator
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -143,6 +144,15 @@ class StepTotals:
         _count(self._reached, min(accepted, drafted))
         self._stages = [*map(operator.add, self._stages, _times(step.stages))]
 
+    def include(self, other: StepTotals) -> None:
+        """Add the steps of another sum."""
+        for name in ("steps", "tokens", "positions", "verified", "accepted", "copied", "copied_accepted"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("lengths", "nodes", "_drafted", "_reached", "_stages"):
+            setattr(self, name, [*map(sum, zip_longest(getattr(self, name), getattr(other, name), fillvalue=0))])
+        for kind, row in other._drafters.items():
+            self._drafters[kind] = [*map(operator.add, self._drafters.get(kind, [0] * len(row)), row)]
+
     @property
     def acceptance_length(self) -> float:
         """Committed tokens per step; 0 before the first."""
@@ -186,7 +196,6 @@ class TurnTotals:
     counts to the answer."""
 
     def __init__(self) -> None:
-        self.steps = StepTotals()
         self._totals = {"thinking": StepTotals(), "answer": StepTotals()}
         self._tokens = Counter[str]()  # first tokens of a turn too
         self._seconds = defaultdict[str, float](float)  # of steps
@@ -195,8 +204,6 @@ class TurnTotals:
         self._at: float | None = None
 
     def add(self, piece: Piece) -> None:
-        if isinstance(piece.event, StepEvent):
-            self.steps.add(piece.event)
         self._waiting.append(piece)
         self._part = "answer" if piece.text else "thinking" if piece.thinking else self._part
         if not self._part:
@@ -208,6 +215,17 @@ class TurnTotals:
                 self._seconds[self._part] += one.at - self._at if self._at is not None else 0.0
             self._at = one.at
         self._waiting.clear()
+
+    @property
+    def steps(self) -> StepTotals:
+        """The sums over all steps so far."""
+        found = StepTotals()
+        for part in self._totals.values():
+            found.include(part)
+        for piece in self._waiting:
+            if isinstance(piece.event, StepEvent):
+                found.add(piece.event)
+        return found
 
     def part(self, part: Literal["thinking", "answer"]) -> PartStats:
         """The counts of one part so far."""

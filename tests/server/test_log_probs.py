@@ -61,6 +61,36 @@ def test_they_are_the_target_s_own(server: Running, mode: str) -> None:
     assert [one.token for one in streamed] == [one.token for one in content]
 
 
+DIGIT = {
+    "type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"],
+    "additionalProperties": False,
+}  # fmt: skip
+
+
+def test_those_of_calls_are_left_out(server: Running) -> None:
+    """Regression: text behind a call had the tokens of the call, as many as fit into it."""
+    tool: Any = {"type": "function", "function": {"name": "look", "parameters": DIGIT}}
+    text_seen = ""
+    for limit in (28, 58, 60):
+        for stream in (False, True):
+            asked: dict[str, Any] = {
+                "model": "demo", "messages": [{"role": "user", "content": "Tell me a story."}], "tools": [tool],
+                "tool_choice": "required", "logprobs": True, "max_tokens": limit, "stream": stream,
+                "extra_body": {"dflash": {"mode": "plain"}},
+            }  # fmt: skip
+            found = server.openai().chat.completions.create(**asked)
+            if stream:
+                choices = [chunk.choices[0] for chunk in found if chunk.choices]
+                text = "".join(one.delta.content or "" for one in choices)
+                tokens = [token.token for one in choices for token in (one.logprobs.content if one.logprobs else ())]
+            else:
+                text = found.choices[0].message.content or ""
+                tokens = [token.token for token in found.choices[0].logprobs.content]
+            assert "".join(tokens) == text
+            text_seen += text
+    assert text_seen, "no answer was cut at the beginning of a second call"
+
+
 def test_reasoning_and_what_a_stop_string_cuts_are_left_out(server: Running) -> None:
     asked: dict[str, Any] = {"model": "demo", "messages": CHAT, "logprobs": True}
     thinking = {"chat_template_kwargs": {"enable_thinking": True}, "dflash": {"mode": "plain"}}

@@ -69,7 +69,7 @@ def test_templates_that_can_take_more_get_it_as_it_is() -> None:
     assert list(normalised([USER, USER], ToolSupport())) == [Message("user", "q\n\nq")]
 
 
-@pytest.mark.parametrize("wrong", [[], [SYSTEM], [USER, SAID], [CALLED, RESULT]])
+@pytest.mark.parametrize("wrong", [[], [SYSTEM], [USER, SAID, CALLED], [CALLED, RESULT]])
 def test_what_has_no_question_is_refused(wrong: list[Message]) -> None:
     with pytest.raises(RequestError) as refused:
         normalised(wrong, STRICT)

@@ -24,6 +24,7 @@ from support.scripted import ScriptedEngine
 from support.serving import Running, running
 
 HELLO = [{"role": "user", "content": "Hello"}]
+CALLED = {"role": "assistant", "content": "a", "tool_calls": [{"function": {"name": "f"}}]}
 KEY = "sk-a-key-that-nobody-may-see"
 OPENAI = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize", "/apply-template")
 ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
@@ -61,7 +62,7 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", {}, "messages"),
     ("/v1/chat/completions", {"messages": []}, "messages"),
     ("/v1/chat/completions", chat(messages=[{"role": "system", "content": "a"}]), "messages"),
-    ("/v1/chat/completions", chat(messages=[*HELLO, {"role": "assistant", "content": "a"}]), "messages"),
+    ("/v1/chat/completions", chat(messages=[*HELLO, CALLED]), "messages"),
     ("/v1/chat/completions", chat(messages=[{"role": "judge", "content": "a"}]), "messages[0].role"),
     ("/v1/chat/completions", chat(messages=[{"role": "user", "content": 3}]), "messages[0].content"),
     ("/v1/chat/completions", parts({"type": "image_url"}), "messages[0].content[0]"),

@@ -305,7 +305,9 @@ async def past(app: DFlashApp, pilot: Pilot[int]) -> None:
             MeasuredRow("plain", Knobs(drafting="plain"), 21.0, 1, 47, 1),
         ]
         kept.add("sweep", "best: tree 15, 152.0 tok/s", rows[:2])
-        kept.add("tune", "tree 15, p_min 0.1: 165 tok/s, +18 % against tree 22 (+14 to +21 %, 9 of 10 pairs)", rows)
+        kept.add(
+            "tune", "tree 15, p_min 0.1: 165 tok/s, +18 % against tree 22 (+14 to +21 %, 9 of 10 paired runs)", rows
+        )
     await _page(app, pilot, "past")
 
 

@@ -464,6 +464,7 @@ async def test_quitting_does_not_wait_for_an_export(
         if thread.name == ASIDE:
             thread.join(30.0)
     assert not [*(tmp_path / "elsewhere").iterdir()], "a name is one in the folder where it was typed"
+    assert not [*tmp_path.glob("*.md"), *tmp_path.glob(".*.part")], "it goes on writing to a file that is gone"
 
 
 async def test_down_in_the_search_goes_to_the_list(make_app: MakeApp) -> None:

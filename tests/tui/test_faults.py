@@ -349,7 +349,7 @@ async def test_shares_are_of_the_figures_beside_them(make_app: MakeApp) -> None:
         text = await settled(pilot)
         shares = re.findall(r"([+−]\d+) % ", text)
         assert set(shares) == {"+26"}, "one estimator says one thing"
-        assert "6 of 6 pairs" in text
+        assert "6 of 6 paired runs" in text
         assert "?" not in text
 
 

@@ -475,7 +475,7 @@ class TestAgainst:
             text = screen_text(app)
             assert "A  drafting=chain" in text
             assert "B  drafting=tree" in text
-            assert "only 2 pairs, 6 needed" in text
+            assert "only 2 paired runs, 6 needed" in text
             assert "both answers are the same, 8 tokens" in text
             assert screen.result is not None
             assert [trial.setting for trial in screen.result.trials] == [0, 1, 1, 0]

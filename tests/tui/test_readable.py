@@ -142,7 +142,7 @@ async def test_what_was_found_before_is_said_once(make_app: MakeApp) -> None:
         await answered(pilot)
         await SHOWN["past"](app, pilot)
         await settled(pilot)
-        assert screen_text(app).count("9 of 10 pairs") == 1
+        assert screen_text(app).count("9 of 10 paired runs") == 1
 
 
 async def test_turns_that_the_model_no_longer_sees_can_be_read_and_are_marked(make_app: MakeApp) -> None:

@@ -151,9 +151,11 @@ def test_the_strip_and_an_answer_say_who_picks_the_budget() -> None:
         assert f"{shown}, p_min 0" in summary(meter, None, knobs, "")
     (first, *_), _ = answered()
     meter = Meter(tokens=3, last=replace(first, mode="plain"))
-    meter.totals.add(first)
+    meter.turn.add(Piece(first, "a", "", 0.0))
     assert meter.totals.verified
     assert summary(meter, None, Knobs(), "").endswith("auto, p_min 0 · plain"), "only the last step was plain"
+    assert summary(Meter(tokens=3, last=meter.last), None, Knobs(), "") == "3 tok · auto · plain", "none has drafted"
+    assert summary(Meter(tokens=3, last=meter.last), None, Knobs(drafting="plain"), "") == "3 tok · plain"
 
 
 def test_the_strip_names_the_mode_that_changes() -> None:

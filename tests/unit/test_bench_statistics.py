@@ -41,7 +41,7 @@ def test_the_interval_is_the_narrowest_that_covers_the_median(n: int) -> None:
 
 
 def test_the_fewest_pairs_that_can_tell() -> None:
-    assert compare([10.0] * 5, [20.0] * 5).verdict == "too few pairs"
+    assert compare([10.0] * 5, [20.0] * 5).verdict == "too few runs"
     six = compare([10.0] * 6, [20.0] * 6)
     assert (six.verdict, six.difference, six.low, six.high) == ("higher", 1.0, 1.0, 1.0)
 

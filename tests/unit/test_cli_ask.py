@@ -294,6 +294,15 @@ def test_notes_that_a_full_disk_does_not_take_lose_no_answer(
     assert capsys.readouterr().out.strip()
 
 
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["serve", "--help"]])
+def test_help_that_a_full_disk_cuts_off_is_a_failure(argv: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "dflash_tui", *argv]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "dflash-tui: the output is cut off: no space left on its disk; write it to another one\n"
+
+
 def start(*argv: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "dflash_tui", *PAIR, "ask", "hello", *ENDLESS, *argv]
     return subprocess.Popen(

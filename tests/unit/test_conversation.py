@@ -171,7 +171,7 @@ def test_the_end_of_a_turn_counts_no_step_again(monkeypatch: pytest.MonkeyPatch)
     assert list(turn) == []
     assert turn.report is not None
     assert turn.report.stats.steps == steps > 3
-    assert len(counted) == before == 2 * steps, "to the turn and to its part"
+    assert len(counted) == before == steps
 
 
 def test_a_turn_without_a_seed_draws_one_and_says_which() -> None:

@@ -155,6 +155,7 @@ KNOWN = "qwen35, qwen35moe, qwen3, qwen3moe, llama, gemma3, gemma4, gpt-oss, lag
         ("gptoss", f"a.gguf has the architecture gptoss, expected {KNOWN}"),
         ("dflash", f"a.gguf is a DFlash drafter (dflash), expected a target model ({KNOWN}); give it as the"),
         ("dflash-draft", f"a.gguf is a DFlash drafter (dflash-draft), expected a target model ({KNOWN}); give it as"),
+        ("gemma4-assistant", "a.gguf is an assistant of Gemma's (gemma4-assistant), expected a target model"),
     ],
 )  # fmt: skip
 def test_other_architectures(tmp_path: Path, architecture: str, message: str) -> None:

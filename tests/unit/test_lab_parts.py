@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,6 +165,13 @@ def test_requests() -> None:
 def test_refused_requests(text: str, message: str) -> None:
     with pytest.raises(KnobError, match=message):
         parse_sweep(text)
+
+
+@pytest.mark.parametrize("parse", [parse_options, parse_sweep])
+def test_samples_of_no_file_are_refused(parse: Callable[[str], object]) -> None:
+    axis = "budget=4,8 " if parse is parse_sweep else ""
+    with pytest.raises(KnobError, match=r"^samples= draws from a file of prompts: give it, prompts=FILE$"):
+        parse(f"{axis}samples=5")
 
 
 def test_an_option_that_is_none_is_quoted_as_typed() -> None:

@@ -47,8 +47,8 @@ def test_too_few_pairs_are_not_said_to_agree() -> None:
     """ "n of m pairs" means elsewhere that n of m agree."""
     result = sweep_of("budget=4,12", speeds=(74.7, 100), repeats=3)
     table = rows(result)
-    assert lab_text.against(table[0], result) == "−25 %? 3 pairs"
-    assert any(line.startswith("only 3 pairs, 6 needed for a difference") for line in lab_text.notes(result))
+    assert lab_text.against(table[0], result) == "−25 %? 3 paired runs"
+    assert any(line.startswith("only 3 paired runs, 6 needed for a difference") for line in lab_text.notes(result))
 
 
 def test_noise_is_called_noise() -> None:
@@ -269,10 +269,12 @@ def test_one_estimator_says_one_thing() -> None:
 
 def test_the_finding_is_in_one_sentence() -> None:
     result = sweep_of("mode=chain,tree", speeds=(100, 125), base=0)
-    assert lab_text.finding(result) == "mode tree: 126 tok/s, +25 % against mode chain (+25 to +25 %, 6 of 6 pairs)"
+    assert (
+        lab_text.finding(result) == "mode tree: 126 tok/s, +25 % against mode chain (+25 to +25 %, 6 of 6 paired runs)"
+    )
     few = cut_short(result, 5)
     assert lab_text.finding(few).startswith("cut short; so far: mode tree")
-    assert "too few pairs to tell: only 2 pairs, 6 needed" in lab_text.finding(few)
+    assert "too few paired runs to tell: only 2 paired runs, 6 needed" in lab_text.finding(few)
     assert lab_text.finding(cut_short(result, 0)) == "nothing was measured"
     same = sweep_of("budget=4,12", speeds=(100, 125))
     assert lab_text.finding(same) == "tree budget 12: 126 tok/s is the best"

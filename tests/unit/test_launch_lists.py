@@ -11,7 +11,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from dflash_core.backends.cuda.layers.norm import Added, _options
+from dflash_core.errors import UnsupportedError
 from support.grids import full
 from support.launch_lists import CASES, Case, Recorded, digest
 
@@ -34,6 +37,13 @@ def test_launches_are_as_recorded(case: Case) -> None:
         if found[name] != expected[name]
     ]
     assert not differ, "\n".join(differ)
+
+
+def test_a_bias_of_a_second_branch_is_refused() -> None:
+    """No published model has one, and the kernel would leave it out."""
+    other = Added(1, torch.zeros(4), bias=torch.zeros(4))
+    with pytest.raises(UnsupportedError, match="a layer's second branch has a bias"):
+        _options(Added(1, torch.zeros(4), other=other))
 
 
 def record() -> None:

@@ -7,6 +7,9 @@ from text_data import metadata
 
 from dflash_core.guards.turn import TurnGuard
 from dflash_core.knobs import Knobs
+from dflash_core.messages import Message
+from dflash_core.prompting import going_on
+from dflash_core.text.prompt import Prompt
 from dflash_core.text.template import ChatTemplate
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Detokenizer, Tokenizer
@@ -98,3 +101,34 @@ def test_levels_of_reasoning_are_those_that_the_model_knows() -> None:
     assert template.without_effect == {
         False: "this model always thinks before it answers: thinking off is its lowest level, low"
     }
+
+
+@pytest.mark.parametrize(
+    ("names", "thinking", "text", "written"),
+    [
+        (HARMONY, "", "Two", "<|channel|>final<|message|>Two"),
+        (HARMONY, "Well", "", "<|channel|>analysis<|message|>Well"),
+        (
+            HARMONY, "Well", "Two <|end|>",
+            "<|channel|>analysis<|message|>Well<|end|><|start|>assistant<|channel|>final<|message|>Two <|end|>",
+        ),
+        (GEMMA, "", "Two", "Two"),
+        (GEMMA, "Well", "", "<|channel>thought\nWell"),
+        (GEMMA, "Well", "Two", "<|channel>thought\nWell<channel|>Two"),
+    ],
+)  # fmt: skip
+def test_an_answer_goes_on_in_its_channel(names: list[str], thinking: str, text: str, written: str) -> None:
+    of = tokenizer(names)
+    prompt = going_on(Prompt((1, 2), "", opens_thinking=False), of, Message("assistant", text, thinking))
+    assert prompt.text == written
+    assert "".join(of.token_bytes(id).decode() for id in prompt.answered) == written
+    typed = text.count("<|end|>")
+    assert sum(id in of.special.values() for id in prompt.answered) == len([*of.segments(written)]) - typed - sum(
+        isinstance(one, str) for one in of.segments(written)
+    )
+    # What reads the answer is where the model is.
+    detokenizer, split = Detokenizer(of), ThinkingSplit(start_inside=False)
+    assert split.push(detokenizer.push(prompt.answered)) == (thinking, text)
+    rest = of.encode(f"{names[1]}{'<|start|>assistant<|channel|>final<|message|>' if names is HARMONY else ''}so")
+    more = split.push(detokenizer.push(of.encode(" on"))), split.push(detokenizer.push(rest))
+    assert more == (((" on", ""), ("", "so")) if not text else (("", " on"), ("", "so")))

@@ -231,6 +231,15 @@ def test_an_answer_that_is_cut_off_has_what_was_sent_of_its_call(form: str) -> N
     assert text(read(form, [answer])) == answer, "the model itself ended it there: no call"
 
 
+@pytest.mark.parametrize("form", sorted(ONE))
+def test_wherever_a_call_is_cut_off_nothing_of_it_is_text(form: str) -> None:
+    """Regression: the beginning of a parameter's tag."""
+    for end in range(len(ONE[form])):
+        parts = read(form, [ONE[form][:end]], cut=True)
+        if any(isinstance(part, CallEnd) and not part.complete for part in parts):
+            assert not text(parts)
+
+
 TYPED = [
     ("5", ("integer",), "5"), ("5.0", ("integer",), "5"), ("5.5", ("integer",), '"5.5"'), ("1e3", ("number",), "1e3"),
     ("True", ("boolean",), "true"), ("None", ("null", "string"), "null"), ("007", ("integer",), '"007"'),

@@ -24,7 +24,7 @@ from typing import Literal
 LEVEL = 0.05
 MIN_PAIRS = 6  # that have an interval: 2 / 2**6 < LEVEL < 2 / 2**5
 
-Verdict = Literal["higher", "lower", "noise", "too few pairs"]
+Verdict = Literal["higher", "lower", "noise", "too few runs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def compare(a: Sequence[float], b: Sequence[float]) -> Comparison:
     differences = [y / x - 1 for x, y in zip(a, b)]
     found = interval(differences)
     low, high = found if found is not None else (None, None)
-    verdict: Verdict = "too few pairs"
+    verdict: Verdict = "too few runs"
     if low is not None and high is not None:
         verdict = "higher" if low > 0 else "lower" if high < 0 else "noise"
     wins, losses = sum(d > 0 for d in differences), sum(d < 0 for d in differences)

@@ -32,8 +32,9 @@ class TurnGuard:
     LAG tokens after the token that caused it. Loops are checked after every 32 tokens of a part, the budget after each.
     """
 
-    def __init__(self, tokenizer: Tokenizer, knobs: Knobs, *, opens_thinking: bool) -> None:
-        """`opens_thinking`: whether the prompt ends inside a think block."""
+    def __init__(self, tokenizer: Tokenizer, knobs: Knobs, *, opens_thinking: bool, begun: Sequence[int] = ()) -> None:
+        """`opens_thinking`: whether the prompt ends inside a think block. `begun`: tokens that the answer goes on from,
+        which count for its reasoning and its loops."""
         self._tokenizer, self._knobs = tokenizer, knobs
         self._detokenizer, self._split = Detokenizer(tokenizer), ThinkingSplit(opens_thinking)
         self._seen = 0
@@ -42,6 +43,8 @@ class TurnGuard:
         self._answering = False  # the first block of reasoning is over, or there is none
         self._found: tuple[int, GuardEvent] | None = None  # where a loop ends, and what was found
         self._closed = self._continued = self._requested = False
+        self.see(begun)
+        self._seen, self._found = 0, None
 
     def answer_now(self) -> None:
         """Close the reasoning as soon as possible. Callable from any thread."""

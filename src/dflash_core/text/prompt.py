@@ -38,6 +38,7 @@ class Prompt:
     `effort` is the level of reasoning that the template was given. `sinks`: the first ids, which an attention window
     always shows; 0 where there is none. With tools, `head`: ids that every conversation with the same system message
     and tools begins with; `continued`: ids that also begin the prompt with the results of calls in this answer.
+    `begun`: the last ids are the beginning of the answer, which goes on from there.
     """
 
     ids: tuple[int, ...]
@@ -48,11 +49,17 @@ class Prompt:
     sinks: int = 0
     head: int = 0
     continued: int = 0
+    begun: int = 0
 
     @property
     def keep(self) -> tuple[int, ...]:
         """The lengths that later prompts will share, shortest first."""
         return tuple(sorted({self.head, self.stable, self.continued} - {0}))
+
+    @property
+    def answered(self) -> tuple[int, ...]:
+        """The ids of the answer's beginning."""
+        return self.ids[len(self.ids) - self.begun :]
 
 
 @dataclass(frozen=True, slots=True)

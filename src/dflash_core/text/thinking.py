@@ -146,15 +146,15 @@ def partial_match_length(text: str, ends: Sequence[str]) -> int:
 class Channels:
     """opens: the token before a channel's name. named: the token after it, "" where a line break ends the name. closes:
     the token at the end of a channel's text. begins: the token before the role of a further message, "" where there is
-    none. closing: what the model writes to close its reasoning and begin its answer. thinking: the name of the channel
-    of its reasoning. efforts: the levels of reasoning that it knows, if it always reasons.
+    none. answer: what the model writes before its answer. thinking: the name of the channel of its reasoning. efforts:
+    the levels of reasoning that it knows, if it always reasons.
     """
 
     opens: str
     named: str
     closes: str
     begins: str
-    closing: str
+    answer: str = ""
     thinking: str = "analysis"
     efforts: tuple[str, ...] = ()
 
@@ -162,13 +162,23 @@ class Channels:
     def tokens(self) -> tuple[str, ...]:
         return tuple(filter(None, (self.opens, self.named, self.closes, self.begins)))
 
+    @property
+    def opening(self) -> str:
+        """What the model writes to begin its reasoning."""
+        return self.opens + self.thinking + (self.named or "\n")
+
+    @property
+    def closing(self) -> str:
+        """What the model writes to close its reasoning and begin its answer."""
+        return self.closes + (f"{self.begins}assistant" if self.begins else "") + self.answer
+
 
 CHANNELS = (
     Channels(
         "<|channel|>", "<|message|>", "<|end|>", "<|start|>",
-        closing="<|end|><|start|>assistant<|channel|>final<|message|>", efforts=("low", "medium", "high"),
+        answer="<|channel|>final<|message|>", efforts=("low", "medium", "high"),
     ),
-    Channels("<|channel>", "", "<channel|>", "", closing="<channel|>", thinking="thought"),
+    Channels("<|channel>", "", "<channel|>", "", thinking="thought"),
 )  # fmt: skip
 """GPT-OSS's ("harmony") and Gemma 4's."""
 CHANNEL_TOKENS = frozenset(token for one in CHANNELS for token in one.tokens)

@@ -92,11 +92,14 @@ def _words(text: str) -> tuple[list[str], list[str]]:
 
 def _options(words: Sequence[str]) -> Options:
     given = {name: value for name, _, value in (word.partition("=") for word in words)}
-    return Options(
+    found = Options(
         repeats=_count("repeats", given["repeats"]) if "repeats" in given else None,
         prompts=Path(given["prompts"]).expanduser() if "prompts" in given else None,
         samples=_count("samples", given["samples"]) if "samples" in given else SAMPLES,
     )
+    if "samples" in given and found.prompts is None:
+        raise KnobError("samples= draws from a file of prompts: give it, prompts=FILE")
+    return found
 
 
 def _count(name: str, text: str) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import gettempdir
 
 from dflash_core.errors import DFlashError
-from dflash_core.files import write_whole
 from dflash_tui.application.background import aside
 from dflash_tui.application.conversations.exchange import file_name, from_file, import_file
 from dflash_tui.application.conversations.store import Card
@@ -95,7 +94,9 @@ class ConversationFiles(Controller):
     def _fill(self, path: Path, card: Card, kind: str) -> str:
         """Write a conversation to its new file, which is removed if that fails; says where. Raises DFlashError."""
         try:
-            write_whole(path, render([self.state.conversation.whole(card, records=kind == "json")], kind))
+            data = render([self.state.conversation.whole(card, records=kind == "json")], kind)
+            with path.open("r+b") as file:  # not by a second file, which an app that ends meanwhile would leave
+                file.write(data)
         except BaseException as error:
             path.unlink(missing_ok=True)
             raise unwritable(path.name, error) if isinstance(error, OSError) else error from None

@@ -45,29 +45,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     # How long Textual waits after Esc for the rest of a key. Its default of 100 ms turns a held Alt+K (30/s) into text.
     os.environ.setdefault("ESCDELAY", ESCAPE_MS)
     parser = build_parser()
-    args, unknown = parser.parse_known_args(argv)
-    args = _text(args)
-    parser = _speaking(parser, args)
-    if unknown:
-        parser.error(_unknown(unknown))
-    if not answerable and args.command not in (None, "serve"):
-        return _fail("standard output is closed, and the result would be lost; redirect it to a file or to /dev/null")
-    config = _config(parser, args)
-    settings = config.settings
-    profile = Presets().profile(args.profile) if args.profile else None
-    request = LoadRequest(
-        settings.target, settings.draft, settings.device, settings.knobs,
-        context=args.context if args.context is not None else profile.context if profile else 0,
-        card=CardOptions(
-            args.activations, args.draft_type, not args.no_tune, args.vram_limit, settings.embedding, args.experts,
-            args.reading,
-        ),
-        kv=settings.kv, resume=args.resume, keep_states=settings.keep_states, states_memory=settings.states_memory,
-        chosen=frozenset(name.removeprefix("knobs.") for name in config.origins if name.startswith("knobs.")),
-    )  # fmt: skip
-    if problem := log.begin(settings.log_level, verbose=args.verbose):
-        config = dataclasses.replace(config, problems=(*config.problems, problem))
     try:
+        args, unknown = parser.parse_known_args(argv)
+        args = _text(args)
+        parser = _speaking(parser, args)
+        if unknown:
+            parser.error(_unknown(unknown))
+        if not answerable and args.command not in (None, "serve"):
+            return _fail(
+                "standard output is closed, and the result would be lost; redirect it to a file or to /dev/null"
+            )
+        config = _config(parser, args)
+        settings = config.settings
+        profile = Presets().profile(args.profile) if args.profile else None
+        request = LoadRequest(
+            settings.target, settings.draft, settings.device, settings.knobs,
+            context=args.context if args.context is not None else profile.context if profile else 0,
+            card=CardOptions(
+                args.activations, args.draft_type, not args.no_tune, args.vram_limit, settings.embedding, args.experts,
+                args.reading,
+            ),
+            kv=settings.kv, resume=args.resume, keep_states=settings.keep_states, states_memory=settings.states_memory,
+            chosen=frozenset(name.removeprefix("knobs.") for name in config.origins if name.startswith("knobs.")),
+        )  # fmt: skip
+        if problem := log.begin(settings.log_level, verbose=args.verbose):
+            config = dataclasses.replace(config, problems=(*config.problems, problem))
         if args.command is not None:
             for line in config.problems:
                 write_err(f"dflash-tui: {line}")
@@ -93,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return DONE
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT) and not error.filename:
+            discard(sys.stdout)
             return _fail("the output is cut off: no space left on its disk; write it to another one")
         remedy = "; check the path" if error.errno in (errno.ENOENT, errno.ENOTDIR) else ""
         return _fail(f"{error.filename}: {error.strerror}{remedy}" if error.filename else error.strerror or str(error))

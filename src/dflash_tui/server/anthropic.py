@@ -14,7 +14,7 @@ from dflash_tui.server.asked import Asked, Count, Function, Request, Stops, Thin
 from dflash_tui.server.parts import new_id, role_of, string_of, text_of
 from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.updates import Ended, Reading, Why
-from dflash_tui.server.writer import BlockWriter, Kind, event, openai_usage
+from dflash_tui.server.writer import Kind, Piece, Writer, event, openai_usage
 
 STOP_REASONS: dict[Why, str] = {
     "end": "end_turn", "stop string": "stop_sequence", "length": "max_tokens",
@@ -78,6 +78,10 @@ def asked_of(request: CountRequest) -> Asked:
     messages = [Message("system", text_of(request.system, "system"))] if request.system else []
     for at, one in enumerate(request.messages):
         messages += _messages(one, f"messages[{at}]")
+    last = messages[-1] if messages else Message("user", "")
+    if last.role == "assistant" and last.content != last.content.rstrip():
+        place = f"messages[{len(request.messages) - 1}].content"
+        raise invalid(f"{place} ends with white space, which an answer that goes on must not", place)
     functions = [
         Function(tool.name, tool.description, _schema(tool.input_schema), tool.strict)
         for tool in request.tools or ()
@@ -92,10 +96,10 @@ def asked_of(request: CountRequest) -> Asked:
         form=(config.format, "output_config.format"),
         effort=(config.effort, "output_config.effort"),
         thinking=_thinking(request.thinking),
+        messages=tuple(messages),
+        parallel=(request.tool_choice or {}).get("disable_parallel_tool_use") is not True,
     )
-    parallel = (request.tool_choice or {}).get("disable_parallel_tool_use") is not True
-    places = found.places if request.budget is None else {**found.places, "thinking_budget": BUDGET}
-    return replace(found, messages=tuple(messages), parallel=parallel, places=places)
+    return found if request.budget is None else replace(found, places={**found.places, "thinking_budget": BUDGET})
 
 
 def _schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -151,7 +155,7 @@ def _use(block: dict[str, Any], place: str) -> Call:
     return Call(string_of(block, "id", place), string_of(block, "name", place), given)
 
 
-class AnthropicWriter(BlockWriter):
+class AnthropicWriter(Writer):
     """Writes a message."""
 
     def __init__(self, request: MessagesRequest, model: str) -> None:
@@ -181,12 +185,12 @@ class AnthropicWriter(BlockWriter):
         self._content.append(block)
         return self._of_block("start", content_block=block)
 
-    def more(self, text: str) -> bytes:
+    def more(self, part: Piece) -> bytes:
         if self.kind == "call":
-            return self._of_block("delta", delta={"type": "input_json_delta", "partial_json": text})
-        return self._of_block("delta", delta={"type": f"{self.kind}_delta", self.kind: text})
+            return self._of_block("delta", delta={"type": "input_json_delta", "partial_json": part.text})
+        return self._of_block("delta", delta={"type": f"{self.kind}_delta", self.kind: part.text})
 
-    def close(self, kind: Kind, text: str) -> bytes:
+    def close(self, kind: Kind, text: str, *, cut: bool) -> bytes:
         block, signed = self._content[-1], b""
         if kind == "call":
             block["input"] = _object(text)

@@ -34,7 +34,8 @@ Tool = TypeVar("Tool")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`messages` as they came; `ids` in their place is a prompt that no template is applied to. `changes`: knobs, by
+    """`messages` as they came, an answer that comes last goes on; `ids` in their place is a prompt that no template is
+    applied to. `changes`: knobs, by
     name, checked only as to their kind. `places`: the request's own name of a knob, where it is another. `thinking` ""
     leaves it to the server's settings; `effort` is a level of EFFORT_WORDS. `max_tokens` None: as many as fit.
     `choice`: whether the model may or must call its tools, `tool` the only one; `strict`: calls follow their schemas;
@@ -102,10 +103,11 @@ class Request(msgspec.Struct, kw_only=True):
         form: tuple[Mapping[str, Any] | None, str] = (None, ""),
         effort: tuple[str | None, str] = (None, ""),
         thinking: ThinkingSwitch | None = None,
+        **more: Any,
     ) -> Asked:
-        """What all APIs have in common, in the decoder's terms. `limits`: of tokens. `form`: what the
+        """The request in the decoder's terms, from what all APIs have in common. `limits`: of tokens. `form`: what the
         answer's format must be; `effort`: the word for it; both with their places. `thinking` None: as the effort
-        says. Raises RequestError."""
+        says. `more`: other fields of Asked, as they are. Raises RequestError."""
         changes, places = self._changes()
         grammar, place = grammar_of(*form, self.dflash or {})
         switch, level = effort_of(*effort)
@@ -123,6 +125,7 @@ class Request(msgspec.Struct, kw_only=True):
             effort=level,
             grammar=grammar,
             grammar_place=place,
+            **more,
         )
 
     def _changes(self) -> tuple[dict[str, Value], dict[str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,13 +12,13 @@ from dflash_core.events import PrefillEvent
 from dflash_core.knobs import Value
 from dflash_core.log_probs import MAX_TOP
 from dflash_core.messages import Call, Message, arguments_of
-from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Part, Text, Thinking
+from dflash_core.text.tool_calls.parts import CallArguments, Part, Text
 from dflash_tui.server.asked import Asked, Count, Function, Request, Stop, Stops, ThinkingSwitch
 from dflash_tui.server.drawn_tokens import listed
 from dflash_tui.server.parts import new_id, role_of, text_of
 from dflash_tui.server.request_error import invalid
-from dflash_tui.server.updates import Ended, Reading, Step, Why, text_thinking_calls
-from dflash_tui.server.writer import Writer, event, openai_usage, timings
+from dflash_tui.server.updates import Ended, Reading, Step, Why
+from dflash_tui.server.writer import Kind, Piece, Writer, event, openai_usage, timings
 
 FINISH: dict[Why, str] = {
     "end": "stop", "stop string": "stop", "length": "length", "context": "length", "calls": "tool_calls",
@@ -109,6 +108,8 @@ class ChatRequest(Sampling, kw_only=True):
     top_logprobs: int | None = None
     modalities: list[str] | None = None
     audio: Any = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
 
     def knobs(self) -> dict[str, Value | None]:
         return super().knobs() | {"thinking_budget": self.thinking_budget}
@@ -122,7 +123,8 @@ def asked_of(request: ChatRequest) -> Asked:
     top = request.top_logprobs or 0
     if not 0 <= top <= MAX_TOP or (top and not request.logprobs):
         raise invalid(f"top_logprobs is {top}, expected 0 to {MAX_TOP}, with logprobs true", "top_logprobs")
-    found = request.asked(
+    _check_last(request)
+    return request.asked(
         functions=_functions(request.tools),
         choice=request.tool_choice,
         limits=(request.max_tokens, request.max_completion_tokens),
@@ -130,15 +132,27 @@ def asked_of(request: ChatRequest) -> Asked:
         form=(request.response_format, "response_format"),
         effort=(request.reasoning_effort, "reasoning_effort"),
         thinking=_switched(request.chat_template_kwargs),
-    )
-    return replace(
-        found,
         messages=tuple(_message(one, f"messages[{at}]") for at, one in enumerate(request.messages)),
         parallel=request.parallel_tool_calls is not False,
         log_probs=top if request.logprobs else None,
         events=request.switch("events"),
         timings=request.timings_per_token is True,
     )
+
+
+def _check_last(request: ChatRequest) -> None:
+    """Raise RequestError where the last message is not to be answered as it is: the user's with a new message, the
+    assistant's by going on with it."""
+    goes_on = bool(request.messages) and request.messages[-1].role == "assistant"
+    if request.continue_final_message is not None and request.continue_final_message != goes_on:
+        place, last = "continue_final_message", "is the assistant's" if goes_on else "is not the assistant's"
+        raise invalid(f"{place} is {str(not goes_on).lower()}, and the last message {last}; leave it out", place)
+    if request.add_generation_prompt is not None and request.add_generation_prompt == goes_on:
+        place, does = "add_generation_prompt", "goes on with" if goes_on else "answers"
+        raise invalid(
+            f"{place} is {str(goes_on).lower()}, and the server {does} the last message of this role; leave it out",
+            place,
+        )
 
 
 def _switched(variables: dict[str, Any] | None) -> ThinkingSwitch | None:
@@ -185,8 +199,9 @@ class ChunkWriter(Writer):
     def __init__(self, request: Sampling, kind: str, prefix: str, model: str) -> None:
         """`kind`: of the stream's objects; `prefix`: of their id."""
         super().__init__(request)
-        self.head = {"id": new_id(prefix), "object": kind, "created": int(time.time()), "model": model}
+        self.head: dict[str, Any] = {"id": new_id(prefix), "object": kind, "created": int(time.time()), "model": model}
         self._usage = bool(request.stream_options and request.stream_options.include_usage)
+        self.all_parts: Sequence[Part] = ()  # where it is not streamed
         self._timings: dict[str, Any] = {}  # of each chunk, where they are requested
 
     def _chunk(self, *choices: dict[str, Any], **more: Any) -> bytes:
@@ -197,18 +212,22 @@ class ChunkWriter(Writer):
             self._timings = {"timings": timings(step.figures)}
         return super().step(step)
 
-    def _finish(self, reason: str, **more: Any) -> bytes:
-        """The chunk that says why the answer is over."""
+    def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
+        self.all_parts = parts
+        return super().whole(parts, ended)
+
+    def last(self, reason: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The choice that says why the answer is over, of the stream and of the answer that is not streamed."""
         raise NotImplementedError
 
     def end(self, ended: Ended) -> bytes:
-        last = self.figures(ended)
+        found, figures, usage = self.over(), self.figures(ended), openai_usage(ended)
+        choice, whole = self.last(FINISH[ended.why])
+        self.answer = self.head | {"object": self.head["object"].removesuffix(".chunk"), "choices": [whole]}
+        self.answer |= {"usage": usage, **figures}
         if not self._usage:
-            return self._finish(FINISH[ended.why], **last) + DONE
-        return self._finish(FINISH[ended.why]) + self._chunk(usage=openai_usage(ended), **last) + DONE
-
-    def _whole(self, choice: dict[str, Any], ended: Ended, **more: Any) -> dict[str, Any]:
-        return self.head | more | {"choices": [choice], "usage": openai_usage(ended)} | self.figures(ended)
+            return found + self._chunk(choice, **figures) + DONE
+        return found + self._chunk(choice) + self._chunk(usage=usage, **figures) + DONE
 
 
 class ChatWriter(ChunkWriter):
@@ -218,10 +237,11 @@ class ChatWriter(ChunkWriter):
         super().__init__(request, "chat.completion.chunk", "chatcmpl-", model)
         self._progress, self._log_probs = bool(request.return_progress), bool(request.logprobs)
         self._began = time.perf_counter()
-        self._calls = -1
+        self._texts_of = {"text": "", "thinking": ""}
+        self._calls: list[dict[str, Any]] = []
 
-    def _delta(self, delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
-        return self._chunk({"index": 0, "delta": delta, "finish_reason": finish}, **more)
+    def _delta(self, delta: dict[str, Any], **more: Any) -> bytes:
+        return self._chunk({"index": 0, "delta": delta, "finish_reason": None}, **more)
 
     def waits(self, place: int, waiting: int, read: Reading | None) -> bytes:
         if place:
@@ -238,39 +258,38 @@ class ChatWriter(ChunkWriter):
     def begin(self, read: PrefillEvent | None) -> bytes:
         return self._delta({"role": "assistant", "content": ""})
 
-    def part(self, part: Part) -> bytes:
-        found = self._fields(part)
-        choice = {"index": 0, "delta": found, "finish_reason": None, "logprobs": self._listed([part])}
-        return self._chunk(choice) if found else b""
+    def open(self, kind: Kind, name: str) -> bytes:
+        if kind != "call":
+            return b""
+        self._calls.append({"id": new_id("call_"), "type": "function", "function": {"name": name, "arguments": ""}})
+        return self._chunk(self._choice({"tool_calls": [{"index": len(self._calls) - 1, **self._calls[-1]}]}))
+
+    def more(self, part: Piece) -> bytes:
+        if isinstance(part, CallArguments):
+            call = {"index": len(self._calls) - 1, "function": {"arguments": part.text}}
+            return self._chunk(self._choice({"tool_calls": [call]}))
+        field = "content" if isinstance(part, Text) else "reasoning_content"
+        return self._chunk(self._choice({field: part.text}, [part]))
+
+    def close(self, kind: Kind, text: str, *, cut: bool) -> bytes:
+        if kind == "call":
+            self._calls[-1]["function"]["arguments"] = text
+        else:
+            self._texts_of[kind] += text
+        return b""
+
+    def _choice(self, delta: dict[str, Any], parts: Sequence[Part] = ()) -> dict[str, Any]:
+        return {"index": 0, "delta": delta, "finish_reason": None, "logprobs": self._listed(parts)}
 
     def _listed(self, parts: Sequence[Part]) -> dict[str, Any] | None:
         return listed(parts) if self._log_probs else None
 
-    def _fields(self, part: Part) -> dict[str, Any]:
-        if isinstance(part, Text):
-            return {"content": part.text}
-        if isinstance(part, Thinking):
-            return {"reasoning_content": part.text}
-        call: dict[str, Any]
-        if isinstance(part, CallStart):
-            self._calls += 1
-            call = {"id": new_id("call_"), "type": "function", "function": {"name": part.name, "arguments": ""}}
-        elif isinstance(part, CallArguments):
-            call = {"function": {"arguments": part.text}}
-        else:
-            return {}
-        return {"tool_calls": [{"index": self._calls, **call}]}
-
-    def _finish(self, reason: str, **more: Any) -> bytes:
-        return self._delta({}, reason, **more)
-
-    def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
-        text, thinking, calls = text_thinking_calls(parts)
-        message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None}
-        if thinking:
+    def last(self, reason: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        text = self._texts_of["text"]
+        message: dict[str, Any] = {"role": "assistant", "content": text if text or not self._calls else None}
+        if thinking := self._texts_of["thinking"]:
             message["reasoning_content"] = thinking
-        if calls:
-            functions = [{"name": name, "arguments": arguments} for name, arguments in calls]
-            message["tool_calls"] = [{"id": new_id("call_"), "type": "function", "function": one} for one in functions]
-        choice = {"index": 0, "message": message, "finish_reason": FINISH[ended.why], "logprobs": self._listed(parts)}
-        return self._whole(choice, ended, object="chat.completion")
+        if self._calls:
+            message["tool_calls"] = self._calls
+        choice = {"index": 0, "finish_reason": reason}
+        return choice | {"delta": {}}, choice | {"message": message, "logprobs": self._listed(self.all_parts)}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from dflash_core.log_probs import MAX_TOP
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.parts import Part, Text, Thinking
 from dflash_tui.server.asked import Asked
-from dflash_tui.server.chat import FINISH, ChunkWriter, Sampling
+from dflash_tui.server.chat import ChunkWriter, Sampling
 from dflash_tui.server.drawn_tokens import LegacyLogProbs
 from dflash_tui.server.request_error import invalid
-from dflash_tui.server.updates import Ended
 
 
 class CompletionRequest(Sampling, kw_only=True):
@@ -30,8 +28,10 @@ def asked_of(request: CompletionRequest, tokenizer: Tokenizer, vocabulary: int) 
     if request.logprobs is not None and not 0 <= request.logprobs <= MAX_TOP:
         raise invalid(f"logprobs is {request.logprobs}, expected 0 to {MAX_TOP}", "logprobs")
     ids = _ids(request.prompt, tokenizer, vocabulary, special=request.switch("special"))
-    found = request.asked(limits=(request.max_tokens,), stop=request.stop, thinking="off")
-    return replace(found, ids=ids, log_probs=request.logprobs, timings=request.timings_per_token is True)
+    return request.asked(
+        limits=(request.max_tokens,), stop=request.stop, thinking="off", ids=ids, log_probs=request.logprobs,
+        timings=request.timings_per_token is True,
+    )  # fmt: skip
 
 
 def _ids(prompt: str | list[Any], tokenizer: Tokenizer, vocabulary: int, *, special: bool) -> tuple[int, ...]:
@@ -53,20 +53,18 @@ class CompletionWriter(ChunkWriter):
 
     def __init__(self, request: CompletionRequest, model: str) -> None:
         super().__init__(request, "text_completion", "cmpl-", model)
-        self._log_probs = LegacyLogProbs() if request.logprobs is not None else None
+        self._log_probs = request.logprobs is not None
+        self._listing = LegacyLogProbs()
 
-    def _choice(self, parts: Sequence[Part], finish: str | None = None) -> dict[str, Any]:
-        listed = self._log_probs.listed(parts) if self._log_probs is not None else None
+    def _choice(self, parts: Sequence[Part], listing: LegacyLogProbs, finish: str | None = None) -> dict[str, Any]:
+        listed = listing.listed(parts) if self._log_probs else None
         return {"index": 0, "text": _text(parts), "finish_reason": finish, "logprobs": listed}
 
     def parts(self, parts: Sequence[Part]) -> bytes:
-        return self._chunk(self._choice(parts)) if _text(parts) else b""
+        return self._chunk(self._choice(parts, self._listing)) if _text(parts) else b""
 
-    def _finish(self, reason: str, **more: Any) -> bytes:
-        return self._chunk(self._choice((), reason), **more)
-
-    def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
-        return self._whole(self._choice(parts, FINISH[ended.why]), ended)
+    def last(self, reason: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self._choice((), self._listing, reason), self._choice(self.all_parts, LegacyLogProbs(), reason)
 
 
 def _text(parts: Sequence[Part]) -> str:

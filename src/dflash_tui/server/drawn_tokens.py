@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from dflash_core.log_probs import Drawn, LogProbs
+from dflash_core.text.prompt import Prompt
 from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import THINK_TAGS, Detokenizer, Tokenizer
-from dflash_core.text.tool_calls.parts import Part, Text, Thinking
+from dflash_core.text.tool_calls.parts import CallStart, Part, Text, Thinking
 
 INSERTED = -9999.0
 """What the API writes in place of minus infinity: for tokens that were not drawn."""
@@ -29,16 +30,19 @@ class DrawnText(Text):
 
 
 class DrawnTokens:
-    """Reasoning, tags and tokens without a text are left out. `log_probs` is filled by the decoder."""
+    """Reasoning, tags, calls and tokens without a text are left out. `log_probs` is filled by the decoder."""
 
-    def __init__(self, tokenizer: Tokenizer, log_probs: LogProbs, *, opens_thinking: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, log_probs: LogProbs, prompt: Prompt) -> None:
         self._tokenizer, self._log_probs = tokenizer, log_probs
-        self._detokenizer, self._split = Detokenizer(tokenizer), ThinkingSplit(opens_thinking)
+        self._detokenizer, self._split = Detokenizer(tokenizer), ThinkingSplit(prompt.opens_thinking)
+        self._split.push(self._detokenizer.push(prompt.answered))
         self._tags = {tokenizer.special.get(tag) for tag in THINK_TAGS}
-        self._seen = self._said = self._begins = 0  # tokens seen; bytes handed out; bytes of the tokens before
+        self._seen = self._said = 0  # tokens seen; bytes of text handed out, and of calls before it
+        self._written = bytearray()  # of the tokens that are text or calls
+        self._called = False  # a call follows the text that was handed out
         self._waiting: list[tuple[int, Drawn]] = []  # with the byte of the text that each begins at
         self._undecided: list[tuple[Drawn, bytes]] = []  # before the answer: its beginning, or that of a tag
-        self._after_block = opens_thinking
+        self._after_block = self._split.inside
 
     def with_tokens(self, parts: Sequence[Part]) -> list[Part]:
         """The parts, with the tokens that begin in their text."""
@@ -47,9 +51,15 @@ class DrawnTokens:
         self._seen = len(self._log_probs.drawn)
         found: list[Part] = []
         for part in parts:
+            if isinstance(part, CallStart):
+                self._called = True
             if isinstance(part, Text):
-                self._said += len(part.text.encode())
-                if self._said > self._begins:
+                data = part.text.encode()
+                if self._called and (at := self._written.rfind(data, self._said)) >= 0:  # what came last is this text
+                    self._waiting = [(begins, one) for begins, one in self._waiting if begins >= at]
+                    self._said, self._called = at, False
+                self._said += len(data)
+                if self._said > len(self._written):
                     self._decide()  # an answer of white space alone
                 ready = tuple(one for begins, one in self._waiting if begins < self._said)
                 self._waiting = self._waiting[len(ready) :]
@@ -74,13 +84,13 @@ class DrawnTokens:
         ready, self._undecided = self._undecided, []
         data = b"".join(written for _, written in ready)
         # Line breaks between reasoning and answer are no text.
-        left = 0 if self._begins or not self._after_block else len(data) - len(data.lstrip(b"\n"))
+        left = 0 if self._written or not self._after_block else len(data) - len(data.lstrip(b"\n"))
         for one, written in ready:
             size = max(len(written) - left, 0)
             left = max(left - len(written), 0)
             if size:
-                self._waiting.append((self._begins, one))
-                self._begins += size
+                self._waiting.append((len(self._written), one))
+                self._written += written[-size:]
 
 
 def _entry(one: Drawn, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -35,16 +35,18 @@ WORDS: dict[Why, str] = {"calls": "calls a tool", "context": "context full", "ca
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A request that has been rendered, counted and checked. `form`: how calls of its tools are found in the answer;
-    None: all is text. `answered` is called with the answer as a message and its ids, where it has come to its end."""
+    None: all is text. `begun`: the message that the answer goes on with. `answered` is called with the answer as a
+    message, its ids, and whether it came to its end."""
 
     asked: Asked
     prompt: Prompt
     knobs: Knobs
     form: Form | None
     start: Callable[[Prompt, Knobs], Start]
-    answered: Callable[[Message, Sequence[int]], None]
+    answered: Callable[[Message, Sequence[int], bool], None]
     constraint: Constraint | None = None
     log_probs: LogProbs | None = None
+    begun: Message | None = None
 
 
 class Job:
@@ -116,8 +118,9 @@ class Job:
                 log_probs=prepared.log_probs, ends=self._ends,
             )  # fmt: skip
             if prepared.log_probs is not None:
-                opens = prepared.prompt.opens_thinking
-                self._drawn = DrawnTokens(tokenizer, prepared.log_probs, opens_thinking=opens)
+                self._drawn = DrawnTokens(tokenizer, prepared.log_probs, prepared.prompt)
+            if prepared.begun is not None:
+                self._shape.go_on(answer.begun, prepared.begun.thinking, prepared.begun.content)
             if self.cancelled:  # before there was an answer to stop
                 answer.stop()
             for piece in answer:
@@ -192,15 +195,15 @@ class Job:
         elif shape.calls and (why == "end" or shape.over):
             why = "calls"
         count = counted(tokenizer, ids, shape.stops.dropped) if shape.stops.found else len(ids)
-        if report is not None and report.stop == "stop token" and why in ("end", "calls") and not shape.notes:
-            self._remember(ids)
+        if report is not None and not shape.notes:
+            self._remember(ids, complete=report.stop == "stop token" and why in ("end", "calls"))
         notes = (*self.prepared.asked.notes, *shape.notes)
         return Ended(report, why, count, shape.stops.found, self._queue_ms, self._ttft_ms, notes)
 
-    def _remember(self, ids: Sequence[int]) -> None:
+    def _remember(self, ids: Sequence[int], *, complete: bool) -> None:
         text, thinking, found = text_thinking_calls(self.parts)
         calls = tuple(Call("", name, arguments_of(arguments)) for name, arguments in found)
-        self.prepared.answered(Message("assistant", text, thinking, calls=calls), ids)
+        self.prepared.answered(Message("assistant", text, thinking, calls=calls), ids, complete)
 
 
 def counted(tokenizer: Tokenizer, ids: Sequence[int], dropped: int) -> int:

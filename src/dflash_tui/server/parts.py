@@ -76,14 +76,11 @@ def role_of(role: object, place: str, *more: str) -> Role:
 
 
 def normalised(messages: Sequence[Message], support: ToolSupport) -> tuple[Message, ...]:
-    """The messages to render. Raises RequestError where there is nothing to answer."""
+    """The messages to render; the last one is the assistant's where its answer goes on. Raises RequestError where there
+    is nothing to answer."""
+    if messages and messages[-1] == Message("assistant", ""):  # what a new answer goes into
+        messages = messages[:-1]
     messages = _with_user_message(messages)
-    if messages[-1].role == "assistant":
-        raise invalid(
-            "the last message is the assistant's: expected a user message or a tool's result; "
-            "continuing an answer is not supported",
-            "messages",
-        )
     found: list[Message] = []
     waiting: list[str] = []  # system messages between a call and its result
     apart = 0  # how many messages there were at the last of these: the next answer does not continue the one before
@@ -121,6 +118,10 @@ def normalised(messages: Sequence[Message], support: ToolSupport) -> tuple[Messa
             add(message)
     if waiting:
         add(Message("user", "\n\n".join(waiting)))
+    if found[-1].role == "assistant":
+        if found[-1].calls:
+            raise invalid("the last message calls tools: expected a result for each, or a user message", "messages")
+        found[-1] = _split_open_thinking(found[-1])
     return tuple(found)
 
 
@@ -142,6 +143,14 @@ def _split_thinking(message: Message) -> Message:
         return message
     thinking, _, content = body.removeprefix(OPEN).partition(CLOSE)
     return replace(message, thinking=thinking.strip("\n"), content=content.lstrip("\n"))
+
+
+def _split_open_thinking(message: Message) -> Message:
+    """The same for an answer that was cut within its reasoning."""
+    body = message.content.lstrip()
+    if message.thinking or not body.startswith(OPEN):
+        return message
+    return replace(message, thinking=body.removeprefix(OPEN).lstrip("\n"), content="")
 
 
 def _joined(first: Message, *more: Message) -> Message:

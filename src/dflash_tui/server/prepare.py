@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from dflash_core.errors import CompilerBusyError, GrammarError, KnobError, Templ
 from dflash_core.knobs import Knobs
 from dflash_core.log_probs import LogProbs
 from dflash_core.messages import Message
-from dflash_core.prompting import build_prompt, visible_end
+from dflash_core.prompting import begun, build_prompt, going_on, visible_end
 from dflash_core.record import Start
 from dflash_core.text.prompt import Prompt, Prompting
 from dflash_core.text.tool_calls.forms import tool_grammar
@@ -60,7 +60,7 @@ class Preparer:
 
     def prepare(self, asked: Asked, defaults: Defaults) -> Prepared:
         """A request that is ready to run. Raises RequestError."""
-        knobs, prompt, messages = self._prompt(asked, defaults)
+        asked, prompt, messages = self._prompt(asked, defaults)
         limits, capacity = self._engine.limits, self._engine.context_length
         if len(prompt.ids) >= capacity:
             raise too_long(len(prompt.ids), capacity)
@@ -72,22 +72,36 @@ class Preparer:
             knobs=knobs,
             form=form,
             start=partial(self._start, messages),
-            answered=lambda message, ids: self._written.add(prompt.ids, len(messages), message, ids),
+            answered=partial(self._answered, prompt, messages),
             constraint=self._constraint(asked, prompt, thinking=knobs.thinking),
             log_probs=LogProbs(asked.log_probs) if asked.log_probs is not None else None,
+            begun=messages[-1] if prompt.begun else None,
         )
 
     def prompt(self, asked: Asked, defaults: Defaults) -> Prompt:
         """The prompt of a request. Raises RequestError."""
         return self._prompt(asked, defaults)[1]
 
-    def _prompt(self, asked: Asked, defaults: Defaults) -> tuple[Knobs, Prompt, tuple[Message, ...]]:
+    def _prompt(self, asked: Asked, defaults: Defaults) -> tuple[Asked, Prompt, tuple[Message, ...]]:
+        """The prompt of a request and the messages in it; whether to reason is as the answer that goes on did."""
+        if asked.ids is not None:
+            return asked, Prompt(asked.ids, "", opens_thinking=False, stable=len(asked.ids)), ()
+        messages = normalised(asked.messages, self.support)
+        if messages[-1].role != "assistant":
+            return asked, self._of_messages(asked, defaults, messages), messages
+        *history, last = messages
+        prompt = self._of_messages(asked, defaults, history, last)
+        if ids := self._written.begun(prompt, last):
+            return asked, begun(prompt, self.tokenizer, ids), messages
+        asked = replace(asked, thinking="on" if last.thinking else "off")
+        prompt = self._of_messages(asked, defaults, history, last)
+        return asked, going_on(prompt, self.tokenizer, last), messages
+
+    def _of_messages(self, asked: Asked, defaults: Defaults, messages: Sequence[Message], *more: Message) -> Prompt:
+        """The prompt for messages. `more`: what else comes into it."""
         capacity = self._engine.context_length
         knobs = knobs_of(asked, defaults, self._engine.limits, capacity)
-        if asked.ids is not None:
-            return knobs, Prompt(asked.ids, "", opens_thinking=False, stable=len(asked.ids)), ()
-        messages = normalised(asked.messages, self.support)
-        size = sum(len(one.content) + len(one.thinking) for one in messages)
+        size = sum(len(one.content) + len(one.thinking) for one in (*messages, *more))
         if size > BYTES_PER_POSITION * capacity:
             raise too_long(size // BYTES_PER_TOKEN, capacity)
         try:
@@ -99,14 +113,28 @@ class Preparer:
             raise invalid(f"the model's chat template refuses these messages: {error}", "messages") from None
         if not prompt.ids:
             raise invalid("the prompt is empty", "messages")
-        return knobs, self._written.put_back(prompt, messages), messages
+        return self._written.put_back(prompt, messages)
+
+    def _answered(
+        self, prompt: Prompt, messages: Sequence[Message], answer: Message, ids: Sequence[int], complete: bool
+    ) -> None:
+        """Remember an answer with what it goes on from."""
+        before, ids = prompt.ids[: len(prompt.ids) - prompt.begun], (*prompt.answered, *ids)
+        if prompt.begun:
+            *messages, first = messages
+            answer = replace(answer, content=first.content + answer.content, thinking=first.thinking + answer.thinking)
+        if complete:
+            self._written.add(before, len(messages), answer, ids)
+        else:
+            self._written.add_cut(before, ids)
 
     def _start(self, messages: tuple[Message, ...], prompt: Prompt, knobs: Knobs) -> Start:
         """The beginning of a record."""
         drafter = self._engine.session.capabilities
         block, kind = (drafter.block, drafter.kind) if drafter else (0, "")
         system = messages[0].content if messages and messages[0].role == "system" else ""
-        asked, created = messages[-1].content if messages else "", datetime.now(UTC).isoformat(timespec="milliseconds")
+        asked = next((one.content for one in reversed(messages) if one.role != "assistant"), "")
+        created = datetime.now(UTC).isoformat(timespec="milliseconds")
         return Start(created, *self._names, system, asked, prompt.ids, knobs, block, kind, prompt.sinks)
 
     def _constraint(self, asked: Asked, prompt: Prompt, *, thinking: bool) -> Constraint | None:
@@ -121,7 +149,9 @@ class Preparer:
             grammar = asked.grammar or self._of_tools(asked, required=required)
             if grammar is None:
                 return None
-            return self._grammars.of_answer(grammar, thinking=thinking, opens_thinking=prompt.opens_thinking)
+            found = self._grammars.of_answer(grammar, thinking=thinking, opens_thinking=prompt.opens_thinking)
+            found.add(prompt.answered)
+            return found
         except CompilerBusyError as error:
             raise busy(str(error), "compiler_busy") from None
         except GrammarError as error:

@@ -15,7 +15,7 @@ from dflash_tui.server.asked import Asked, Count, Function, Request, by_name
 from dflash_tui.server.parts import new_id, role_of, string_of, text_of
 from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.updates import Ended, Reading
-from dflash_tui.server.writer import BlockWriter, Kind, event, openai_usage
+from dflash_tui.server.writer import Kind, Piece, Writer, event, openai_usage
 from dflash_tui.server.written import Thoughts
 
 HOSTED = (
@@ -119,15 +119,12 @@ def asked_of(request: ResponseRequest, thoughts: Thoughts) -> Asked:
         limits=(request.max_output_tokens,),
         form=(form, "text.format"),
         effort=(request.reasoning.effort if request.reasoning else None, "reasoning.effort"),
-    )
-    shown = {name.name: known for known, (name, _) in tools.items()}
-    return replace(
-        found,
         messages=tuple(messages),
-        tool=shown.get(found.tool, found.tool),
         parallel=request.parallel_tool_calls is not False,
         notes=tuple(notes),
     )
+    shown = {name.name: known for known, (name, _) in tools.items()}
+    return replace(found, tool=shown.get(found.tool, found.tool))
 
 
 def _message(item: object, place: str, notes: list[str], thoughts: Thoughts) -> Message | None:
@@ -161,7 +158,7 @@ def _plain(item: Mapping[str, Any], place: str) -> Message:
     return Message(role_of(item.get("role"), place, "developer"), text)
 
 
-class ResponseWriter(BlockWriter):
+class ResponseWriter(Writer):
     """The unstreamed response is what the last event of the stream holds."""
 
     def __init__(self, request: ResponseRequest, model: str, thoughts: Thoughts) -> None:
@@ -222,17 +219,17 @@ class ResponseWriter(BlockWriter):
         item, place = dict(self._item), len(self.answer["output"])
         return self._event(f"response.output_item.{what}", output_index=place, item=item)
 
-    def more(self, text: str) -> bytes:
+    def more(self, part: Piece) -> bytes:
         type = self._item["type"]
         if type == "custom_tool_call":
             return b""  # free text is sent when it is complete
         if type == "function_call":
-            return self._of_item("function_call_arguments.delta", delta=text)
+            return self._of_item("function_call_arguments.delta", delta=part.text)
         if type == "reasoning":
-            return self._of_item("reasoning_text.delta", content_index=0, delta=text)
-        return self._of_item("output_text.delta", content_index=0, delta=text, logprobs=[])
+            return self._of_item("reasoning_text.delta", content_index=0, delta=part.text)
+        return self._of_item("output_text.delta", content_index=0, delta=part.text, logprobs=[])
 
-    def close(self, kind: Kind, text: str) -> bytes:
+    def close(self, kind: Kind, text: str, *, cut: bool) -> bytes:
         item = self._item
         if kind == "text":
             item["content"] = [_output_text(text)]
@@ -244,21 +241,21 @@ class ResponseWriter(BlockWriter):
                 item["encrypted_content"] = self._thoughts.add(text)
             found = self._of_item("reasoning_text.done", content_index=0, text=text)
         elif item["type"] == "function_call":
-            item["arguments"] = text or "{}"
+            item["arguments"] = text or ("" if cut else "{}")
             found = self._of_item("function_call_arguments.done", name=item["name"], arguments=item["arguments"])
         else:
             item["input"] = str(arguments_of(text).get(INPUT_FIELD, text))
             found = self._of_item("custom_tool_call_input.delta", delta=item["input"])
             found += self._of_item("custom_tool_call_input.done", input=item["input"])
         if "status" in item:
-            item["status"] = "completed"
+            item["status"] = "incomplete" if cut else "completed"
         found += self._of_output("done")
         self.answer["output"].append(item)
         return found
 
     def end(self, ended: Ended) -> bytes:
-        found = self.over()
         cut = ended.why in ("length", "context")
+        found = self.over(cut=cut)
         status = "incomplete" if cut else "cancelled" if ended.why == "cancelled" else "completed"
         self.answer |= {"status": status, "usage": _usage(ended), **self.figures(ended)}
         if cut:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -16,6 +16,8 @@ from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.updates import Ended, Reading, Step
 
 Kind = Literal["thinking", "text", "call"]
+Piece: TypeAlias = Text | Thinking | CallArguments
+"""More of a block."""
 
 
 def event(data: bytes, name: str = "") -> bytes:
@@ -24,10 +26,15 @@ def event(data: bytes, name: str = "") -> bytes:
 
 
 class Writer:
-    """A dialect overrides what it writes otherwise."""
+    """Writes an answer as blocks of one kind, one after the other. A dialect says what it writes for each; what its
+    last event has of them, or `end` puts into `answer`, is the answer that is not streamed."""
+
+    answer: dict[str, Any]
 
     def __init__(self, request: Request) -> None:
         self._detail = request.switch("detail")
+        self.kind: Kind | None = None  # of the open block
+        self._texts: list[str] = []  # of the open block
 
     def waits(self, place: int, waiting: int, read: Reading | None) -> bytes:
         """The answer has not begun: its place in the queue, 0 once it is its turn, or how much of the prompt is
@@ -48,10 +55,45 @@ class Writer:
 
     def parts(self, parts: Sequence[Part]) -> bytes:
         """Those of a step."""
-        return b"".join(map(self.part, parts))
+        return b"".join(map(self._part, parts))
 
-    def part(self, part: Part) -> bytes:
-        """One of a step."""
+    def _part(self, part: Part) -> bytes:
+        if isinstance(part, CallStart):
+            return self._begin("call", part.name)
+        if isinstance(part, (Text, Thinking)):
+            kind: Kind = "text" if isinstance(part, Text) else "thinking"
+            return (b"" if self.kind == kind else self._begin(kind)) + self._go_on(part)
+        if isinstance(part, CallArguments):
+            return self._go_on(part)
+        if isinstance(part, CallEnd):
+            return self.over(cut=not part.complete)
+        return self.over(cut=True) if part.index is not None else b""
+
+    def _begin(self, kind: Kind, name: str = "") -> bytes:
+        before = self.over()
+        self.kind, self._texts = kind, []
+        return before + self.open(kind, name)
+
+    def _go_on(self, part: Piece) -> bytes:
+        self._texts.append(part.text)
+        return self.more(part)
+
+    def over(self, *, cut: bool = False) -> bytes:
+        """End the open block, where there is one. `cut`: it did not come to its end."""
+        found = b"" if self.kind is None else self.close(self.kind, "".join(self._texts), cut=cut)
+        self.kind = None
+        return found
+
+    def open(self, kind: Kind, name: str) -> bytes:
+        """A block begins; `name`: of the tool that is called."""
+        raise NotImplementedError
+
+    def more(self, part: Piece) -> bytes:
+        """More of the open block."""
+        raise NotImplementedError
+
+    def close(self, kind: Kind, text: str, *, cut: bool) -> bytes:
+        """The open block ends; `text`: all of it. `cut`: that is not all that was to come."""
         raise NotImplementedError
 
     def end(self, ended: Ended) -> bytes:
@@ -65,65 +107,13 @@ class Writer:
 
     def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
         """The answer that is not streamed."""
-        raise NotImplementedError
-
-    def figures(self, ended: Ended) -> dict[str, Any]:
-        """What each dialect's answer ends with."""
-        return _figures(ended, detail=self._detail)
-
-
-class BlockWriter(Writer):
-    """For streams of blocks, one after the other, each with a beginning and an end. What the last event has of them is
-    the answer that is not streamed."""
-
-    answer: dict[str, Any]
-
-    def __init__(self, request: Request) -> None:
-        super().__init__(request)
-        self.kind: Kind | None = None  # of the open block
-        self._texts: list[str] = []  # of the open block
-
-    def part(self, part: Part) -> bytes:
-        if isinstance(part, CallStart):
-            return self._begin("call", part.name)
-        if isinstance(part, (Text, Thinking)):
-            kind: Kind = "text" if isinstance(part, Text) else "thinking"
-            return (b"" if self.kind == kind else self._begin(kind)) + self._go_on(part.text)
-        if isinstance(part, CallArguments):
-            return self._go_on(part.text)
-        return self.over() if isinstance(part, CallEnd) or part.index is not None else b""
-
-    def _begin(self, kind: Kind, name: str = "") -> bytes:
-        before = self.over()
-        self.kind, self._texts = kind, []
-        return before + self.open(kind, name)
-
-    def _go_on(self, text: str) -> bytes:
-        self._texts.append(text)
-        return self.more(text)
-
-    def over(self) -> bytes:
-        """End the open block, where there is one."""
-        found = b"" if self.kind is None else self.close(self.kind, "".join(self._texts))
-        self.kind = None
-        return found
-
-    def whole(self, parts: Sequence[Part], ended: Ended) -> dict[str, Any]:
         self.parts(merged(parts))
         self.end(ended)
         return self.answer
 
-    def open(self, kind: Kind, name: str) -> bytes:
-        """A block begins; `name`: of the tool that is called."""
-        raise NotImplementedError
-
-    def more(self, text: str) -> bytes:
-        """More of the open block."""
-        raise NotImplementedError
-
-    def close(self, kind: Kind, text: str) -> bytes:
-        """The open block ends; `text`: all of it."""
-        raise NotImplementedError
+    def figures(self, ended: Ended) -> dict[str, Any]:
+        """What each dialect's answer ends with."""
+        return _figures(ended, detail=self._detail)
 
 
 def openai_usage(ended: Ended) -> dict[str, Any]:

@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from dflash_core.messages import Message
 from dflash_core.text.prompt import Prompt
-from dflash_core.text.tokenizer import Tokenizer
+from dflash_core.text.thinking import ThinkingSplit
+from dflash_core.text.tokenizer import Detokenizer, Tokenizer
 
 MAX_BYTES = 64 << 20
 Key = tuple[bytes, int]
@@ -36,11 +37,12 @@ class _Answer:
 
 
 class WrittenAnswers:
-    """The newest answers, up to `max_bytes`. Thread-safe."""
+    """The newest answers, up to `max_bytes`: complete ones by their message, those that were cut by their prompt.
+    Thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer, max_bytes: int = MAX_BYTES) -> None:
         self._tokenizer, self._max_bytes = tokenizer, max_bytes
-        # By message and its place, the newest last.
+        # By message and its place, or by the prompt; the newest last.
         self._answers: OrderedDict[Key, tuple[_Answer, ...]] = OrderedDict()
         self._nbytes = 0
         self._lock = threading.Lock()
@@ -49,13 +51,41 @@ class WrittenAnswers:
         """The answer to a prompt, from its first id to the one that ended it. `place`: of its message in a history."""
         if ids.count(ids[-1]) > 1:
             return  # its end could not be found in a prompt
-        key, answer = _key(message, place), _Answer(_digest(prompt), len(prompt), np.asarray(ids, np.int32))
+        self._add(_key(message, place), prompt, ids)
+
+    def add_cut(self, prompt: Sequence[int], ids: Sequence[int]) -> None:
+        """What there is of an answer that did not come to its end."""
+        self._add((_digest(prompt), len(prompt)), prompt, ids)
+
+    def _add(self, key: Key, prompt: Sequence[int], ids: Sequence[int]) -> None:
+        answer = _Answer(_digest(prompt), len(prompt), np.asarray(ids, np.int32))
         with self._lock:
             before = self._answers.pop(key, ())
             self._answers[key] = now = (*(one for one in before if one.prompt != answer.prompt), answer)
             self._nbytes += _nbytes(now) - _nbytes(before)
             while self._nbytes > self._max_bytes:
                 self._nbytes -= _nbytes(self._answers.popitem(last=False)[1])
+
+    def begun(self, prompt: Prompt, message: Message) -> Sequence[int]:
+        """The ids of `message`, if it is what the newest answer to `prompt` began with, also where its client got less
+        than was written; () if it is not."""
+        with self._lock:
+            found = self._answers.get((_digest(prompt.ids), len(prompt.ids)), ())
+        given = message.thinking, message.content
+        for answer in found:
+            ids: list[int] = answer.ids.tolist()
+            text, split = Detokenizer(self._tokenizer), ThinkingSplit(prompt.opens_thinking)
+            thinking = content = ""
+            for count, id in enumerate(ids, 1):
+                more = split.push(text.push((id,)))
+                thinking, content = thinking + more[0], content + more[1]
+                if (thinking, content) == given:
+                    return ids[:count]
+            more = split.push(text.finish())
+            rest = split.finish()
+            if (thinking + more[0] + rest[0], content + more[1] + rest[1]) == given:
+                return ids
+        return ()
 
     def put_back(self, prompt: Prompt, messages: Sequence[Message]) -> Prompt:
         """The prompt for `messages` with the answers in it as they were written.

@@ -68,8 +68,8 @@ def against(row: ArmRow, result: Result) -> str:
         if len(result.arms) == 1:
             return ""
         return "best" if row.best else "reference" if row.index == result.base else ""
-    if it.verdict == "too few pairs":
-        return f"{percent(it.difference)}? {counted(it.n, 'pair')}"
+    if it.verdict == "too few runs":
+        return f"{percent(it.difference)}? {counted(it.n, 'paired run')}"
     noise = ", noise" if it.verdict == "noise" else ""
     return f"{percent(it.difference)} ({_interval(it)}){noise}"
 
@@ -80,12 +80,12 @@ def _interval(it: Comparison) -> str:
 
 
 def too_few(pairs: int) -> str:
-    return f"only {counted(pairs, 'pair')}, {MIN_PAIRS} needed"
+    return f"only {counted(pairs, 'paired run')}, {MIN_PAIRS} needed"
 
 
 def _too_few(found_rows: Sequence[ArmRow]) -> list[int]:
     """The pairs of each row that has too few of them."""
-    return [row.versus.n for row in found_rows if row.versus and row.versus.verdict == "too few pairs"]
+    return [row.versus.n for row in found_rows if row.versus and row.versus.verdict == "too few runs"]
 
 
 def finding(result: Result, *, running: bool = False) -> str:
@@ -100,7 +100,7 @@ def finding(result: Result, *, running: bool = False) -> str:
     base = result.arms[result.base].label if result.base is not None else ""
     pairs = _too_few(found_rows)
     if top.versus is None and pairs:
-        return f"{text} is the fastest, too few pairs to tell: {too_few(pairs[0])}"
+        return f"{text} is the fastest, too few paired runs to tell: {too_few(pairs[0])}"
     if top.versus is None:
         others = [row.arm.label for row in found_rows if row.versus is not None and not row.versus.matters]
         alike = f"; no difference beyond noise from {', '.join(others[:3])}" if others else ""
@@ -108,9 +108,9 @@ def finding(result: Result, *, running: bool = False) -> str:
         return f"{text} is the best{alike}{more}"
     it = top.versus
     share = f"{text}, {percent(it.difference)} against {base}"
-    if it.verdict == "too few pairs":
-        return f"{share}, too few pairs to tell: {too_few(it.n)}"
-    agree = f"{it.wins} of {it.n} pairs"
+    if it.verdict == "too few runs":
+        return f"{share}, too few paired runs to tell: {too_few(it.n)}"
+    agree = f"{it.wins} of {it.n} paired runs"
     return f"{share} ({_interval(it)}, {agree})" if it.matters else f"{share}, no more than noise: {agree}"
 
 

@@ -190,4 +190,6 @@ def summary(meter: Meter, report: TurnReport | None, knobs: Knobs, outcome: str)
     ]
     if mode in DRAFTED or (mode == "plain" and stats.verified > 0):  # drafts of earlier steps
         parts.append(f"{knobs.drafting}, p_min {chance(knobs.p_min) if knobs.p_min else '0'}")
+    elif mode == "plain" and knobs.drafting != "plain":
+        parts.append(knobs.drafting)  # which has drafted nothing
     return DOT.join(filter(None, (*parts, mode, report.draws if report else "", outcome or stop)))

@@ -139,16 +139,28 @@ class AnswerShape:
         """Complete ones."""
         self.notes: list[str] = []
         self._one_is_enough = False
+        self._known: dict[type[Part], str] = {}  # text before this answer's that it may begin with
 
     @property
     def over(self) -> bool:
         """Nothing that follows belongs to the answer."""
         return bool(self.stops.found or self._ends.found) or self._one_is_enough
 
+    def go_on(self, begun: tuple[str, str], thinking: str, text: str) -> None:
+        """The answer goes on after `begun`, which reads `thinking` and `text`. What of these waits to become certain
+        is not passed on again."""
+        parts = self._parser.push(*begun) if self._parser is not None else [Thinking(begun[0]), Text(begun[1])]
+        for kind, whole in ((Thinking, thinking), (Text, text)):
+            read = "".join(part.text for part in parts if isinstance(part, kind))
+            if whole.startswith(read) and whole != read:
+                self._known[kind] = whole[len(read) :]
+
     def push(self, thinking: str, text: str) -> list[Part]:
         """The parts of the next reasoning, and of text after it."""
         if self._parser is not None:
             return [*self._passed(self._parser.push(thinking, text))]
+        if self._known:
+            thinking, text = self._new(Thinking, thinking), self._new(Text, text)
         thought: list[Part] = [Thinking(thinking)] if thinking and not self.over else []
         sure = self.stops.push(text)
         return [*thought, Text(sure)] if sure else thought
@@ -163,8 +175,13 @@ class AnswerShape:
         """The text that is no stop string after all."""
         return self.stops.push(self._ends.finish()) + self.stops.finish()
 
+    def _new(self, kind: type[Part], text: str) -> str:
+        return text.removeprefix(self._known.pop(kind, "")) if text else ""
+
     def _passed(self, parts: Iterable[Part]) -> Iterator[Part]:
         for part in parts:
+            if self._known and isinstance(part, (Text, Thinking)):
+                part = type(part)(self._new(type(part), part.text))
             if isinstance(part, Text):
                 own = self._ends.push(part.text) if self.calls else part.text
                 if not self._one_is_enough and (text := self.stops.push(own)):

@@ -211,6 +211,7 @@ class Parser(abc.ABC):
             raw = self.reader.take_back()
             if self._open is not None and self.cut:
                 self.end(complete=False)
+                yield from self.reader.take(len(self.reader.rest))  # the beginning of what comes next in the call
                 return True
             if certain or self._open is not None:
                 self.add(Malformed(str(broken), self._open))

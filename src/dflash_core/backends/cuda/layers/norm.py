@@ -15,6 +15,7 @@ from dflash_core.backends.cuda.launch import NULL, WARP, Argument, At, Defines, 
 from dflash_core.backends.cuda.layers.base import Pass
 from dflash_core.backends.cuda.projection import AnyProjection
 from dflash_core.backends.cuda.repack import groups_of
+from dflash_core.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from dflash_core.backends.cuda.products import Op, Ops
@@ -90,6 +91,8 @@ def norm_launch(
 def _options(added: Added) -> dict[str, Tensor | None]:
     """What a norm takes for what it adds, by the define that each sets, in the kernel's order."""
     other = added.other
+    if other is not None and other.bias is not None:
+        raise UnsupportedError("a layer's second branch has a bias, which rms_norm does not add; run it on the CPU")
     joined = (other.partials, added.first_norm, other.norm) if other is not None else (None, None, None)
     names = ("BIASED", "JOINED", "FIRST_NORMED", "SECOND_NORMED", "NORMED", "SCALED")
     return dict(zip(names, (added.bias, *joined, added.norm, added.factor)))
