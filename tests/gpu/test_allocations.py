@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from tools.bench.replay import GivenCosts
+from torch import Tensor
 
 from dflash_core import Knobs
 from dflash_core.backends.cuda import session as cuda_session
+from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.layers import chunk_attention
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.cache_types import CachePair
@@ -21,38 +24,65 @@ from dflash_core.drafters.ngram import NgramDrafter
 from dflash_core.policy.arm import Arm, PairState
 from dflash_core.policy.costs import H200
 from dflash_core.policy.queued import QueuedPolicy
+from dflash_core.progress import Progress
 from dflash_core.runner import Runner
 from support.allocations import Allocations
 from support.block_device import block_pair
-from support.device_pairs import pair
+from support.device_pairs import Pair, pair_on
 from support.emulated_device import EmulatedDevice
-from support.mtp_device import mtp_pair
+from support.mtp_device import MtpPair, mtp_pair_on
 
 CONTEXT, PROMPT, WINDOW = 400, 300, 40
 HOST_BYTES = 40_000  # that the host itself takes: tokens, logits of a row
+OF_LAYERS = ("attention", "conv", "dequant", "gdn", "matmul", "norm", "rows", "swiglu")  # how files of kernels begin
 Made = Callable[[dict[str, Any], Path], CudaSession]
 
 
+class LayersLeftOut(EmulatedDevice):
+    """Runs no kernel of a layer: they compute values, which nothing here depends on, and the host allocates before it
+    launches. The rest drafts, draws and accepts tokens as ever."""
+
+    def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
+        return super().bind([one for one in launches if not one.file.startswith(OF_LAYERS)], progress)
+
+    def multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, scale: float = 1.0, add: bool = False) -> None:
+        if not add:
+            out.zero_()
+
+
+@functools.cache
+def device() -> LayersLeftOut:
+    return LayersLeftOut()
+
+
+@functools.cache
+def the_pair() -> Pair:
+    return pair_on(device(), "tiny-F16.gguf")
+
+
+@functools.cache
+def the_mtp_pair() -> MtpPair:
+    return mtp_pair_on(device())
+
+
 def dflash(how: dict[str, Any], folder: Path) -> CudaSession:
-    one = pair("emulated", "tiny-F16.gguf")
-    return CudaSession(one.device_target, one.sessions(8)[0].draft_weights, **how)
+    return CudaSession(the_pair().device_target, the_pair().device_draft, **how)
 
 
 def alone(how: dict[str, Any], folder: Path) -> CudaSession:
-    return CudaSession(pair("emulated", "tiny-F16.gguf").device_target, **how)
+    return CudaSession(the_pair().device_target, **how)
 
 
 def text(how: dict[str, Any], folder: Path) -> CudaSession:
-    return CudaSession(pair("emulated", "tiny-F16.gguf").device_target, host_drafter=NgramDrafter(), **how)
+    return CudaSession(the_pair().device_target, host_drafter=NgramDrafter(), **how)
 
 
 def mtp(how: dict[str, Any], folder: Path) -> CudaSession:
-    one = mtp_pair("emulated")
-    return CudaSession(one.device_target, one.device_head, **how)
+    return CudaSession(the_mtp_pair().device_target, the_mtp_pair().device_head, **how)
 
 
 def dflash2(how: dict[str, Any], folder: Path) -> CudaSession:
-    one = block_pair(EmulatedDevice(), folder / f"{len(list(folder.iterdir()))}", "dflash2")
+    one = block_pair(device(), folder / f"{len(list(folder.iterdir()))}", "dflash2")
     return CudaSession(one.device_target, one.device_draft, **how)
 
 
@@ -76,12 +106,7 @@ def test_turns_take_no_more_than_was_there(
     """Trees of a size, a larger and a smaller one, modes, draws, windows and lengths of prompts, read in chunks or in
     passes, and the copies of positions between them."""
     monkeypatch.setattr(cuda_session, "MIN_ROWS", 100)
-    held, multiply = Allocations(), EmulatedDevice.multiply
-
-    def by_the_library(*args: Any, **options: Any) -> None:
-        held.counting = False  # the emulation of the library converts its operands
-        multiply(*args, **options)
-        held.counting = True
+    held = Allocations(zeroed=True)
 
     def lower_right(rows: int, end: int, device: torch.device) -> torch.Tensor:
         held.counting = False  # on a card it takes no memory
@@ -89,7 +114,6 @@ def test_turns_take_no_more_than_was_there(
         held.counting = True
         return mask
 
-    monkeypatch.setattr(EmulatedDevice, "multiply", by_the_library)
     monkeypatch.setattr(chunk_attention, "_lower_right", lower_right)
     make({"context": 8}, tmp_path)  # loads the weights beforehand
     more = 2 * CachePair.parse(kv).recent - 200 if "+" in kv else 0

@@ -42,12 +42,13 @@ def check_close(found: np.ndarray, expected: np.ndarray, target: Target) -> None
 def test_random_options(device_name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = opened(seed, tmp_path, monkeypatch)
     session, rng = session_of(device_name, target), np.random.default_rng(seed)
-    ids = rng.integers(0, random_options.VOCABULARY, 230).tolist()
+    ids = rng.integers(0, random_options.VOCABULARY, 224).tolist()
     expected = target.logits(ids)
-    found = session.verify(ids[:40], chain(40, rng))
-    check_close(found, expected[:40], target)
+    rows = 24 if device_name == "emulated" else 40  # in passes of 24 as below, or in one of 64
+    found = session.verify(ids[:rows], chain(rows, rng))
+    check_close(found, expected[:rows], target)
     session.restore(None)
     assert session.target.chunked
     session.prefill(ids[:200])
-    check_close(session.verify(ids[200:], chain(30, rng)), expected[200:], target)
+    check_close(session.verify(ids[200:], chain(24, rng)), expected[200:], target)
     check_bits(session, rng, begin=int(rng.integers(3, 80)), positions=6)

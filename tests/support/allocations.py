@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -12,10 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, `live` is the number of bytes that were allocated and are still in use; `most` is the
-    maximum of `live` since `most` was last set. Allocations while `counting` is false do not count."""
+    maximum of `live` since `most` was last set. Allocations while `counting` is false do not count. `zeroed`: memory
+    that is allocated without values is zero."""
 
-    def __init__(self) -> None:
+    def __init__(self, zeroed: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._zeroed = zeroed
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
         self.most = 0
         self.counting = True
@@ -32,6 +35,8 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         given = {one.untyped_storage()._cdata for one in _tensors(args)}
         out = func(*args, **(kwargs or {}))
+        if self._zeroed and func is torch.ops.aten.empty.memory_format:
+            out.zero_()
         for one in _tensors(out if isinstance(out, tuple | list) else (out,)):
             storage = one.untyped_storage()
             if storage._cdata not in given:  # neither a view nor written in place

@@ -57,12 +57,18 @@ using Combine = void (*)(void* const* lanes, unsigned mask);
 constexpr int BARRIERS = 16;  // of a block
 
 struct Warp {
-    unsigned exists = 0, runnable = 0, collecting = 0, at_barrier[BARRIERS] = {}, returned = 0;
+    unsigned exists = 0, runnable = 0, begun = 0, collecting = 0, at_barrier[BARRIERS] = {}, returned = 0;
     void* argument[32];
     unsigned mask[32];
     Combine combine[32];
     const char* name[32];
     int line[32];
+
+    void begin(unsigned lanes) {  // what lanes of an earlier block wait for may stay: it is read of those that collect
+        exists = runnable = lanes;
+        begun = collecting = returned = 0;
+        for (unsigned& at : at_barrier) at = 0;
+    }
 };
 
 // Who runs: a lane of a warp, with the stacks and places of that warp's lanes.

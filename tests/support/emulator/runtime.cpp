@@ -3,6 +3,7 @@
 #include "emulator.h"
 #include "matrices.h"
 
+#include <algorithm>
 #include <csetjmp>
 #include <csignal>
 #include <cstdio>
@@ -16,6 +17,8 @@
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 emulator::Running emulator::running;
+
+extern "C" void emulator_fiber();
 
 namespace {
 
@@ -33,26 +36,29 @@ using emulator::switch_context;
 using emulator::Warp;
 
 #if defined(__x86_64__)
-void make_context(Context& context, unsigned char* stack, void (*entry)()) {
+// Begins a fiber below the words that make_context wrote, so that a stack serves every block as it is.
+[[gnu::naked]] void begin() { asm("subq $24, %rsp\n\tcall emulator_fiber@PLT"); }
+
+void make_context(Context& context, unsigned char* stack) {
     auto** top = reinterpret_cast<void**>(stack + STACK);
     *--top = nullptr;                         // keeps the stack aligned as after a call
-    *--top = reinterpret_cast<void*>(entry);  // where the first switch goes
+    *--top = reinterpret_cast<void*>(begin);  // where the first switch goes
     context = top;
 }
 #else
-void make_context(Context& context, unsigned char* stack, void (*entry)()) {
+void make_context(Context& context, unsigned char* stack) {
     getcontext(&context);
     context.uc_stack.ss_sp = stack;
     context.uc_stack.ss_size = STACK;
     context.uc_link = nullptr;
-    makecontext(&context, entry, 0);
+    makecontext(&context, emulator_fiber, 0);
 }
 #endif
 
 // ------------------------------------------------------------------------------------------------ state
 
 struct Launch {
-    std::vector<Context> contexts;
+    std::vector<Context> contexts, fresh;  // of the block's threads; how each begins, by stack
     std::vector<uint3> places;  // threadIdx of each
     std::vector<Warp> warps;
     unsigned char* stacks = nullptr;
@@ -135,21 +141,16 @@ void pass_barrier(int id) {
     }
 }
 
-void fiber() {
-    launch.entry.call(launch.values);
-    Warp& warp = *running.warp;
-    warp.runnable &= ~(1u << running.lane);
-    warp.returned |= 1u << running.lane;
-    --launch.live;
-    // Barriers do not wait for threads that have returned. Here that goes for a whole warp that has been at one: any other
-    // is a mistake more likely than not.
-    if (warp.returned == warp.exists && launch.has_met) {
-        auto& whole = launch.barriers[0];
-        whole.threads = launch.expected -= __builtin_popcount(warp.exists);
-        if (whole.waiting && whole.waiting == launch.expected) pass_barrier(0);
+// The next warp in turn with a thread that can go on. False where nobody can.
+bool next_warp() {
+    const std::size_t count = launch.warps.size(), mine = std::size_t(running.warp - launch.warps.data());
+    for (std::size_t i = 1; i < count; ++i) {
+        const std::size_t other = mine + i < count ? mine + i : mine + i - count;
+        if (!launch.warps[other].runnable) continue;
+        set_warp(other);
+        return true;
     }
-    emulator::wait();
-    __builtin_unreachable();
+    return false;
 }
 
 // ------------------------------------------------------------------------------------------------ signals
@@ -209,7 +210,12 @@ void need_stacks(std::size_t count) {
     if (launch.stacks) munmap(launch.stacks, launch.stack_count * (STACK + PAGE));
     launch.stacks = static_cast<unsigned char*>(mmap(nullptr, count * (STACK + PAGE), PROT_READ | PROT_WRITE,
                                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    for (std::size_t i = 0; i < count; ++i) mprotect(launch.stacks + i * (STACK + PAGE), PAGE, PROT_NONE);
+    launch.fresh.resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+        unsigned char* const stack = launch.stacks + i * (STACK + PAGE);
+        mprotect(stack, PAGE, PROT_NONE);
+        make_context(launch.fresh[i], stack + PAGE - i % STAGGERED * STAGGER);
+    }
     launch.stack_count = count;
 }
 
@@ -222,15 +228,10 @@ void poison(unsigned char* begin, unsigned char* end) {
 }
 
 void run_block() {
-    const std::size_t warps = up(std::size_t(launch.threads), 32) / 32;
-    launch.warps.assign(warps, Warp{});
-    for (int i = 0; i < launch.threads; ++i) {
-        launch.warps[std::size_t(i / 32)].exists |= 1u << i % 32;
-        make_context(launch.contexts[std::size_t(i)],
-                     launch.stacks + std::size_t(i) * (STACK + PAGE) + PAGE - std::size_t(i) % STAGGERED * STAGGER,
-                     fiber);
-    }
-    for (Warp& warp : launch.warps) warp.runnable = warp.exists;
+    const int last = launch.threads % 32;
+    for (Warp& warp : launch.warps) warp.begin(~0u);
+    if (last) launch.warps.back().begin((1u << last) - 1);
+    std::copy_n(launch.fresh.begin(), launch.threads, launch.contexts.begin());
     launch.live = launch.threads;
     for (auto& barrier : launch.barriers) barrier = {};
     launch.count = 0;
@@ -241,6 +242,35 @@ void run_block() {
 }
 
 }  // namespace
+
+// Runs a thread, and on the same stack those after it that have not begun either: where none of a block waits, one stack
+// stays in the cache in place of hundreds that are fetched.
+extern "C" void emulator_fiber() {
+    for (;;) {
+        running.warp->begun |= 1u << running.lane;
+        launch.entry.call(launch.values);
+        Warp& warp = *running.warp;
+        Context& mine = running.contexts[running.lane];
+        warp.runnable &= ~(1u << running.lane);
+        warp.returned |= 1u << running.lane;
+        --launch.live;
+        // Barriers do not wait for threads that have returned. Here that goes for a whole warp that has been at one: any
+        // other is a mistake more likely than not.
+        if (warp.returned == warp.exists && launch.has_met) {
+            auto& whole = launch.barriers[0];
+            whole.threads = launch.expected -= __builtin_popcount(warp.exists);
+            if (whole.waiting && whole.waiting == launch.expected) pass_barrier(0);
+        }
+        if (warp.runnable) {
+            running.lane = __builtin_ctz(warp.runnable);
+            threadIdx = running.places[running.lane];
+        } else if (!next_warp()) {
+            if (launch.live) deadlock();
+            switch_context(mine, launch.host);
+        }
+        if (running.warp->begun >> running.lane & 1) switch_context(mine, running.contexts[running.lane]);
+    }
+}
 
 // ---------------------------------------------------------------------------------------------------- for kernels
 
@@ -283,16 +313,8 @@ int barrier_count(int predicate, int line) {
 
 void leave() {
     Context& from = running.contexts[running.lane];
-    const std::size_t count = launch.warps.size(), mine = std::size_t(running.warp - launch.warps.data());
-    for (std::size_t i = 1; i < count; ++i) {
-        const std::size_t other = mine + i < count ? mine + i : mine + i - count;
-        if (!launch.warps[other].runnable) continue;
-        set_warp(other);
-        switch_context(from, running.contexts[running.lane]);
-        return;
-    }
-    if (launch.live) deadlock();
-    switch_context(from, launch.host);
+    if (!next_warp()) deadlock();
+    switch_context(from, running.contexts[running.lane]);
 }
 
 void complete(unsigned mask, Combine combine, int line) {
@@ -408,9 +430,12 @@ const char* emulator_launch(emulator::Entry (*describe)(), const unsigned* grid,
     if (launch.threads < 1 || launch.threads > 1024) return "a block has 1 to 1024 threads";
     need_stacks(std::size_t(launch.threads));
     launch.contexts.resize(std::size_t(launch.threads));
-    launch.places.resize(std::size_t(launch.threads));
-    for (unsigned i = 0; i < launch.places.size(); ++i) {
-        launch.places[i] = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
+    launch.warps.resize(up(std::size_t(launch.threads), 32) / 32);
+    launch.places.clear();
+    for (unsigned z = 0; z < blockDim.z; ++z) {
+        for (unsigned y = 0; y < blockDim.y; ++y) {
+            for (unsigned x = 0; x < blockDim.x; ++x) launch.places.push_back({x, y, z});
+        }
     }
     need_dynamic(up(shared_bytes, 128));
     const char* volatile failure = nullptr;
