@@ -23,6 +23,7 @@ CUDA_TORCH = f"{TORCH_INSTALL}, with the address that pytorch.org/get-started/lo
 DRIVER = "580"
 SMALLEST_TERMINAL = (40, 12)
 LITTLE_MEMORY = 2 << 30
+LITTLE_DISK = 64 << 20
 # A card's usable memory is a few per cent below its size; below this share, someone has set a limit.
 USUAL_SHARE = 0.9
 ENOUGH_SHARED = (8, 0)  # a Turing block has 64 KB of shared memory, later architectures 99 KB and more
@@ -204,7 +205,11 @@ def check_folders(machine: Computer) -> Iterator[Finding]:
     for folder in machine.folders:
         remedy = f"make it writable, or set XDG_{folder.name.upper()}_HOME to a folder that is"
         found = f"cannot write to {folder.error}" if folder.error else str(folder.path)
-        yield rated(f"{folder.name} folder", found, "problem", remedy, wrong=bool(folder.error))
+        if not folder.error and folder.free < LITTLE_DISK:
+            found = f"{gib(folder.free)} free on the disk of {folder.path}"
+            remedy = "free some space: what is written there may be lost"
+        wrong = bool(folder.error) or folder.free < LITTLE_DISK
+        yield rated(f"{folder.name} folder", found, "problem", remedy, wrong=wrong)
 
 
 def check_demo(machine: Computer) -> Iterator[Finding]:

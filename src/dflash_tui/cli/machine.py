@@ -7,6 +7,7 @@ import locale
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,15 +22,17 @@ from dflash_tui.cli import probe
 
 Facts = Mapping[str, Any]
 PROBE_LIMIT_S = 300
+MUCH_FREE = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder that the app writes to, and the error if it cannot."""
+    """A folder that the app writes to, the error if it cannot, and the bytes that are free on its disk."""
 
     name: str
     path: Path
     error: str = ""
+    free: int = MUCH_FREE
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +103,19 @@ def run_probe(command: list[str], limit_s: float) -> dict[str, Facts]:
 
 def folders() -> tuple[Folder, ...]:
     """The app's folders, each checked for writing without being created."""
-    return tuple(Folder(kind, path, _cannot_write(path)) for kind in KINDS for path in [user_folder(kind)])
+    return tuple(_folder(kind, user_folder(kind)) for kind in KINDS)
 
 
-def _cannot_write(folder: Path) -> str:
-    """Why `folder`, or its nearest existing parent, is not writable; empty if it is."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+def _folder(kind: str, path: Path) -> Folder:
+    """The folder `path`; where it does not exist, its nearest existing parent is checked."""
+    there = path
+    while not there.exists() and there != there.parent:
+        there = there.parent
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            return ""
+        with tempfile.TemporaryFile(dir=there):
+            return Folder(kind, path, free=shutil.disk_usage(there).free)
     except OSError as error:
-        return f"{folder}: {error.strerror}"
+        return Folder(kind, path, f"{there}: {error.strerror}")
 
 
 def _is_nvidia_card(device: Path) -> bool:
