@@ -337,8 +337,8 @@ def test_parameters_that_it_does_not_take_are_refused_by_name(it: Recording, ser
     [
         (LLAMA_SERVER, {"weights": 96576768}, "reports the size of the weights"),
         (VLLM, {}, "37% of its KV cache"),
-        (SGLANG, {}, "33% of its cache of keys and values"),
-        (OLLAMA, {"on the card": 5333539264, "main memory": 6591830464 - 5333539264}, "what the loaded model takes"),
+        (SGLANG, {}, "33% of its KV cache"),
+        (OLLAMA, {"on the card": 5333539264, "main memory": 6591830464 - 5333539264}, "memory of the loaded model"),
         (NINFER, {}, "does not report its memory use"),
     ],
     ids=lambda it: getattr(it, "engine", ""),
