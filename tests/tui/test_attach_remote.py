@@ -71,7 +71,7 @@ async def test_chat_and_panels_over_another_engine(attached_app: DFlashApp, size
         await pilot.press("f4")
         await shows(pilot, "vLLM does not report its trees and candidates")
         await pilot.press("f5")
-        await shows(pilot, "37% of its cache")
+        await shows(pilot, "37% of its KV cache")
         assert "predicted" not in screen_text(app)
         assert "0.0/0G" not in screen_text(app)
         await pilot.press("f2")
