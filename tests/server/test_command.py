@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import socket
 import tomllib
@@ -86,7 +87,9 @@ def test_recipes_name_the_server_and_its_model(capsys: pytest.CaptureFixture[str
         found = json.loads("\n".join(line for line in lines if not line.startswith("#")))
         assert found["provider"]["dflash"]["models"]["demo"]["limit"]["context"] == 2048
     assert main(["connect", "claude", "--url", server.address]) == 0
-    assert "does not answer" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "does not answer" in told.err
+    assert int(re.findall(r"--context (\d+)", told.out)[0]) == int(re.findall(r"MAX_CONTEXT_TOKENS=(\d+)", told.out)[0])
     assert main(["connect"]) == 0
     assert "claude" in capsys.readouterr().out
     for url in ("file:///etc/passwd", "http://h:99999", ""):

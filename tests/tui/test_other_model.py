@@ -114,7 +114,7 @@ async def test_files_that_are_no_model_leave_the_present_one(make_app: MakeApp, 
         await send(pilot, f"/load {tmp_path / 'note.txt'}")
         await send(pilot, "what is this?")
         looked.set()
-        await shows(pilot, "the model did not load: note.txt is not a GGUF file", "is still there")
+        await shows(pilot, "the model did not load: note.txt is not a GGUF file", "stays loaded")
         await wait_until(pilot, lambda: app.chat.prompt.text == "what is this?")
         assert app.chat.state.session is present
         assert app.chat.query_one(TitleRow).title == present.title

@@ -219,10 +219,10 @@ async def test_prompts_of_programs_are_kept_only_with_consent(app: DFlashApp, mo
         await post(address, SHORT)
         await ask(pilot, "/requests")
         await pilot.press("f8")
-        await shows(pilot, "kept only if you agree")
+        await shows(pilot, "stored only if you agree")
         assert newest(app).prompt is None
         await pilot.press("c", "f8")
-        await shows(pilot, "no prompt of an-agent is kept yet")
+        await shows(pilot, "no prompt of an-agent is stored yet")
         await post(address, SHORT)
         await post(address, SHORT | {"messages": [{"role": "user", "content": "Count to five."}]})
         kept = newest(app).prompt

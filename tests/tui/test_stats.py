@@ -386,7 +386,7 @@ async def test_plain_decoding_is_timed_and_compared_with(make_app: MakeApp, monk
         await wait_until(
             pilot,
             lambda: (
-                re.search(r"plain decoding compared from the second answer.* timed separately", figures(app))
+                re.search(r"plain decoding is compared from the second answer.* timed separately", figures(app))
                 is not None
             ),
         )

@@ -233,7 +233,7 @@ def test_the_figures_are_the_engine_s(server: Replaying, expected: dict[str, Any
         (VLLM, "figures of vLLM"),
         (SGLANG, "by the clock here: first token, speed"),
         (NINFER, "acceptance by depth into its log"),
-        (OLLAMA, "Ollama tells no drafts"),
+        (OLLAMA, "Ollama reports no drafts"),
         (PLAIN, "by the clock here: first token, speed"),
     ],
     ids=lambda it: getattr(it, "engine", ""),
@@ -335,11 +335,11 @@ def test_parameters_that_it_does_not_take_are_refused_by_name(it: Recording, ser
 @pytest.mark.parametrize(
     ("it", "sizes", "said"),
     [
-        (LLAMA_SERVER, {"weights": 96576768}, "tells the size of the weights"),
-        (VLLM, {}, "37% of its cache of keys and values"),
-        (SGLANG, {}, "33% of its cache of keys and values"),
-        (OLLAMA, {"on the card": 5333539264, "main memory": 6591830464 - 5333539264}, "what the loaded model takes"),
-        (NINFER, {}, "does not tell how much memory"),
+        (LLAMA_SERVER, {"weights": 96576768}, "reports the size of the weights"),
+        (VLLM, {}, "37% of its KV cache"),
+        (SGLANG, {}, "33% of its KV cache"),
+        (OLLAMA, {"on the card": 5333539264, "main memory": 6591830464 - 5333539264}, "memory of the loaded model"),
+        (NINFER, {}, "does not report its memory use"),
     ],
     ids=lambda it: getattr(it, "engine", ""),
 )
@@ -349,7 +349,7 @@ def test_memory_as_far_as_it_is_told(server: Replaying, sizes: dict[str, int], s
     assert {one.name: one.bytes for one in memory.components} == sizes
     assert memory.total == 0
     assert said in session.missing["memory"]
-    assert "does not tell its trees" in session.missing["tree"]
+    assert "does not report its trees" in session.missing["tree"]
 
 
 def test_tokens_and_prompts_where_they_are_told() -> None:

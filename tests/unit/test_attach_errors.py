@@ -46,7 +46,7 @@ def broken(server: Replaying) -> tuple[TurnLike, str]:
 def test_nothing_listens() -> None:
     with replaying(VLLM) as server:
         url = server.url
-    assert "does not answer: Connection refused; is a server running there?" in refused(url)
+    assert "does not answer: Connection refused; check that a server runs there" in refused(url)
 
 
 @pytest.mark.parametrize("it", [LLAMA_SERVER, VLLM, OLLAMA], ids=lambda it: it.engine)
@@ -85,7 +85,7 @@ def test_a_server_without_a_model() -> None:
         (lambda to: reply(to, 500, {"error": "out of memory"}), "out of memory"),
         (lambda to: reply(to, 503, {"error": {"message": "Loading model"}}), "Loading model"),
         (lambda to: reply(to, 400, {"detail": "no"}), ": no"),
-        (lambda to: reply(to, 418, "x" * 500, "text/plain"), "it answers 418 and says no reason"),
+        (lambda to: reply(to, 418, "x" * 500, "text/plain"), "it answers 418 without a reason"),
     ],
 )
 def test_what_is_no_list_of_models(answer: Answer, said: str) -> None:

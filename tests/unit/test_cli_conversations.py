@@ -128,7 +128,7 @@ def test_an_id_that_could_be_several(store: Store, capsys: pytest.CaptureFixture
     store.begin(Card("a", id="xy1"))
     store.begin(Card("b", id="xy2"))
     assert main(["conversations", "delete", "xy"]) == 1
-    assert "could be several, xy1, xy2" in capsys.readouterr().err
+    assert "matches several, xy1, xy2" in capsys.readouterr().err
 
 
 def test_a_change_that_could_not_be_made_is_a_failure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -160,6 +161,11 @@ WRONG: list[tuple[str, Computer, str, str, str, str]] = [
         replace(LAPTOP, folders=(Folder("cache", Path("/x"), "/x: Read-only file system"),)),
         "cache folder", "problem", "Read-only", "XDG_CACHE_HOME",
     ),
+    (
+        "full disk",
+        replace(LAPTOP, folders=(Folder("data", Path("/x"), free=40 << 10),)),
+        "data folder", "problem", "40.0 KiB free on the disk of /x", "free some space",
+    ),
     ("no demo", stage(LAPTOP, "demo", error="demo-target.gguf is missing"), "demo pair", "problem", "missing", "again"),
     ("small", replace(LAPTOP, terminal=Terminal(39, 40, "UTF-8")), "terminal", "problem", "39x40", "40x12"),
     ("low", replace(LAPTOP, terminal=Terminal(80, 11, "UTF-8")), "terminal", "problem", "80x11", "40x12"),
@@ -249,6 +255,7 @@ def test_folders_are_tried_without_being_made(tmp_path: Path, monkeypatch: pytes
     assert all(found[kind].path == user_folder(kind) for kind in KINDS)
     assert [kind for kind, folder in found.items() if not folder.error] == ["cache", "state"]
     assert not found["cache"].path.exists()
+    assert found["cache"].free == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
     assert "Not a directory" in found["data"].error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -71,6 +72,13 @@ def test_the_plan_of_a_card_adds_up(memory: str, capsys: pytest.CaptureFixture[s
     }
     assert found["context_that_fits"]["f16"] == 4096, "the model's own"
     assert "like NVIDIA" in found["card"]
+
+
+def test_the_sizes_of_a_plan_are_one_column(capsys: pytest.CaptureFixture[str]) -> None:
+    for context in ("300", "4096"):  # totals of different widths
+        assert main(["plan", "--target", str(TARGET), "--memory", "24GiB", "--context", context]) == 0
+        sizes = [re.match(r"  \S.*? {2,}[\d.]+ [KMG]iB", line) for line in capsys.readouterr().out.splitlines()]
+        assert len({found.end() for found in sizes if found}) == 1
 
 
 def test_a_plan_predicts_what_a_load_predicts() -> None:

@@ -190,6 +190,16 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
 
 
+def test_the_speeds_of_the_readme_are_published() -> None:
+    """Every speed of its table stands on the page of benchmarks or of the demo pair, there perhaps with more digits."""
+    pages = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("benchmarks.md", "demo.md"))
+    published = {round(float(one.replace(",", ""))) for one in re.findall(r"\d[\d,]*(?:\.\d+)?", pages)}
+    rows = (ROOT / "README.md").read_text(encoding="utf-8").split("| model, machine |")[1].split("\n\n")[0]
+    speeds = re.findall(r"([\d,]+)(?: / ([\d,]+))? tok/s", rows)
+    assert len(speeds) >= 6
+    assert {int(one.replace(",", "")) for pair in speeds for one in pair if one} <= published
+
+
 def test_the_page_of_what_fits_is_current() -> None:
     text = readme.FITS.read_text(encoding="utf-8")
     for line in fits_page.fits_table([24], {"27B Q4_K_M": SIZE_27B}).splitlines():

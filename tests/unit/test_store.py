@@ -146,7 +146,7 @@ def test_find_wants_one_conversation(tmp_path: Path) -> None:
     for id in ("aa11", "aa22"):
         store.begin(Card(id, id=id))
     assert store.find("aa1").id == "aa11"
-    with pytest.raises(DFlashError, match="could be several, aa11, aa22"):
+    with pytest.raises(DFlashError, match="matches several, aa11, aa22"):
         store.find("aa")
     for name in ("", "b", "%", "aa111"):
         with pytest.raises(DFlashError, match="no conversation"):

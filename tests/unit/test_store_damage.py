@@ -132,7 +132,7 @@ def test_a_schema_that_is_not_ours_is_set_aside(sound: bytes, tmp_path: Path, st
     assert (tmp_path / "conversations.damaged.db").read_bytes() == data
     if "could be read" in problem:
         assert found == [f"number {number}" for number in range(COUNT)]
-        assert "12 messages of it could be read and are here" in problem
+        assert "12 of its messages could be read and are in it" in problem
     assert store.close()
     assert use(tmp_path) == ""
 
@@ -142,7 +142,7 @@ def test_what_statements_can_read_of_a_damaged_file_is_copied(sound: bytes, tmp_
     store = Store(tmp_path)
     assert len(titles(store, "question")) == COUNT
     assert all(store.record(message) for entry in store.list() for message in store.recorded(entry.card.id))
-    assert "12 messages of it could be read and are here" in store.problem()
+    assert "12 of its messages could be read and are in it" in store.problem()
 
 
 OWN_TABLES = re.compile(rb"CREATE TABLE '(?:message_content|conversation_title)_\w+'\(([^)]*)\)?")
@@ -206,7 +206,7 @@ def test_damage_while_the_file_is_open(sound: bytes, tmp_path: Path) -> None:
     store.delete(store.list()[0].card.id)
     assert titles(store)[0] == "on the screen"
     assert len(titles(store)) == COUNT
-    assert store.problem().endswith("12 messages of it could be read and are here, as is the present conversation")
+    assert store.problem().endswith("12 of its messages could be read and are in it, as is the present conversation")
     assert store.branches(card.id).path == branches.path
 
 

@@ -110,7 +110,7 @@ def test_what_can_be_read_of_a_damaged_file_is_saved(tmp_path: Path) -> None:
     texts = [node.content for entry in store.list() for node in store.branches(entry.card.id).nodes]
     problem = store.problem()
     assert "conversations.db is damaged (database disk image is malformed); it was renamed to" in problem
-    assert "messages of it could be read and are here" in problem
+    assert "of its messages could be read and are in it" in problem
     assert 0 < len(texts) < 80
     assert (tmp_path / "conversations.damaged.db").read_bytes() == bytes(data)
     talk(store, "goes on")

@@ -198,4 +198,4 @@ def _put(path: Path, data: bytes) -> None:
     try:
         write_whole(path, data)
     except OSError as error:
-        raise DFlashError(f"{path} could not be written: {error.strerror}; the figures are still here") from None
+        raise DFlashError(f"{path} could not be written: {error.strerror}; the measured figures are not lost") from None

@@ -265,7 +265,7 @@ class ProgramController(Controller):
         """The requested pair is not usable; the previous one has not been released."""
         self.state.session = session
         self._show_title(session.title)
-        note.advise(f"{session.title} is still there.")
+        note.advise(f"{session.title} stays loaded.")
         self._stay()
         self._gauges.context()
         collector.calm()

@@ -8,8 +8,8 @@ from dflash_tui.server.recipes import NO_KEY, RECIPES, written
 from dflash_tui.terminal.output import Notes
 
 PATIENCE_S = 2.0
-UNKNOWN = "MODEL", 32_768
-"""The model and its context where no server answers."""
+UNKNOWN = "MODEL", 49_152
+"""The model and its context where no server answers: as much as the longest first prompt of an agent needs."""
 
 
 def run(call: Invocation) -> int:

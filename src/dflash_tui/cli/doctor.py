@@ -9,6 +9,7 @@ import json
 import locale
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,17 +34,20 @@ CUDA_TORCH = f"{TORCH_INSTALL}, with the address that pytorch.org/get-started/lo
 DRIVER = "580"  # the first driver that runs programs made for CUDA 13
 SMALLEST_TERMINAL = (40, 12)
 LITTLE_MEMORY = 2 << 30
-USUAL_SHARE = 0.9  # a card's usable memory is a few per cent below its size; with less, someone has set a limit
+LITTLE_DISK = 64 << 20
+# A card's usable memory is a few per cent below its size; below this share, someone has set a limit.
+USUAL_SHARE = 0.9
 ENOUGH_SHARED = (8, 0)  # a Turing block has 64 KB of shared memory, later architectures 99 KB and more
 PROBE_LIMIT_S = 300
 
 
 class Folder(NamedTuple):
-    """A folder that the app writes to, and the error if it cannot."""
+    """A folder that the app writes to, the error if it cannot, and the bytes that are free on its disk."""
 
     name: str
     path: Path
     error: str = ""
+    free: int = 1 << 62
 
 
 class Terminal(NamedTuple):
@@ -228,9 +232,13 @@ def check_memory(machine: Computer) -> Iterator[Finding]:
     found = f"{gib(free)} of {gib(machine.memory.total)} free"
     remedy = "enough only for the demo pair; close other programs for more"
     yield judged("memory", found, (free < LITTLE_MEMORY, "note", found, remedy))
-    for name, path, error in machine.folders:
+    for name, path, error, left in machine.folders:
         remedy = f"make it writable, or set XDG_{name.upper()}_HOME to a folder that is"
-        yield judged(f"{name} folder", str(path), (error, "problem", f"cannot write to {error}", remedy))
+        full = f"{gib(left)} free on the disk of {path}"
+        yield judged(
+            f"{name} folder", str(path), (error, "problem", f"cannot write to {error}", remedy),
+            (left < LITTLE_DISK, "problem", full, "free some space: what is written there may be lost"),
+        )  # fmt: skip
     if "error" in demo:
         yield Finding("demo pair", "problem", demo["error"], "install the project again; the models come with it")
     else:
@@ -288,17 +296,17 @@ def run_probe(command: list[str], limit_s: float) -> dict[str, Facts]:
 
 def folders() -> tuple[Folder, ...]:
     """The app's folders, each checked for writing without being created."""
-    return tuple(Folder(kind, user_folder(kind), _cannot_write(user_folder(kind))) for kind in KINDS)
+    return tuple(_folder(kind, user_folder(kind)) for kind in KINDS)
 
 
-def _cannot_write(folder: Path) -> str:
-    """Why `folder`, or its nearest existing parent, is not writable; empty if it is."""
-    folder = next(one for one in (folder, *folder.parents) if one.exists())
+def _folder(kind: str, path: Path) -> Folder:
+    """The folder `path`; where it does not exist, its nearest existing parent is checked."""
+    there = next(one for one in (path, *path.parents) if one.exists())
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            return ""
+        with tempfile.TemporaryFile(dir=there):
+            return Folder(kind, path, free=shutil.disk_usage(there).free)
     except OSError as error:
-        return f"{folder}: {error.strerror}"
+        return Folder(kind, path, f"{there}: {error.strerror}")
 
 
 def _has_card() -> bool:

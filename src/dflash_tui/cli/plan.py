@@ -32,7 +32,8 @@ def lines(plan: MemoryPlan, desktop: Mapping[str, int] | None = None) -> Iterato
     for one in plan.components:
         row = f"  {fit(one.name, NAME)}{gib(one.bytes):>{SIZE}}  {bar(one.bytes / scale, BAR):<{BAR}}  {one.detail}"
         yield row.rstrip()
-    yield f"  {fit('total', NAME)}{verdict(plan)}"
+    total, _, words = verdict(plan).partition(" of ")
+    yield f"  {fit('total', NAME)}{total:>{SIZE}} of {words}"
     for text in reduced(setup) if plan.fits else ():
         yield f"  {text}"
     yield ""
@@ -70,7 +71,7 @@ def run(call: Invocation) -> int:
     holders = holders_for(request, memory)
     assumed = [SHAPED.format(MODELS[request.shapes[0]].mix)] if request.shapes[0] else []
     assumed += [EMPTY if memory else FREE]
-    assumed += [f"the rest is held by other programs: {holders}"] if holders else []
+    assumed += [f"other programs use the rest: {holders}"] if holders else []
     page = [*cut_note(request.context, found.setup.context), *lines(found, desktop), "", "assumed"]
     write_out("".join(f"{line}\n" for line in (*page, *(f"  {one}" for one in assumed))))
     return 0

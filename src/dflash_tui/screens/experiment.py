@@ -154,7 +154,7 @@ class ExperimentScreen(LabScreen):
             return
         if past is not None:
             past.add(self.WHAT, self.finding(result), _rows(result))
-        how = "timed separately" if self.WHAT == "plain" else f"among others, /{self.WHAT}"
+        how = "timed separately" if self.WHAT == "plain" else f"by /{self.WHAT}"
         if (plain := plain_of_result(result, how)) is not None:
             self.chat.gauges.took_plain_speed(plain)
         if experiment.error is None and not result.complete:

@@ -17,8 +17,8 @@ from dflash_tui.widgets.literal import DataTable, row_key
 MAX_NAME, SHORT_NAME = 24, 12
 HEADINGS = ("client", "preset", "model", "prompt", "reused", "tokens", "tok/s", "tok/step", "state")
 NONE_YET = "No request yet."
-STORES_PROMPTS = "Prompts are kept in memory for F8; c forgets them."
-NO_PROMPTS = "the prompts of programs are kept only if you agree: c keeps those that come from now on, only in memory"
+STORES_PROMPTS = "Prompts are stored in memory for F8; c deletes them."
+NO_PROMPTS = "prompts of programs are stored only if you agree: c stores those that come from now on, only in memory"
 OFF = "Nothing is served: /serve in the chat begins."
 
 
@@ -103,9 +103,9 @@ class RequestsScreen(RowsScreen):
         requests = self.chat.state.requests
         requests.keep_prompts(not requests.keeps_prompts)
         self.say(
-            "the prompts of requests are kept from now on, until the app closes; they are only in memory"
+            "prompts of requests are stored from now on, only in memory, until the app closes"
             if requests.keeps_prompts
-            else "no prompts are kept any more, and those that were are forgotten"
+            else "prompts are no longer stored, and the stored ones are deleted"
         )
         self.draw()
 
@@ -118,7 +118,7 @@ class RequestsScreen(RowsScreen):
         if not requests.keeps_prompts:
             self.say(NO_PROMPTS)
         elif not found:
-            self.say(f"no prompt of {client or 'a program'} is kept yet: those that come from now on are")
+            self.say(f"no prompt of {client or 'a program'} is stored yet: those that come from now on are")
         else:
             self.app.push_screen(RequestsTuneScreen(self.chat, client, found[::-1]))
 

@@ -88,7 +88,7 @@ class Sampling(Request, kw_only=True):
         """Raise RequestError for what is not supported; `counts`: of answers."""
         for name, count in {"n": self.n, **counts}.items():
             if count not in (None, 1):
-                raise invalid(f"{name} is {count}: one answer at a time is all there is, expected 1", name)
+                raise invalid(f"{name} is {count}, expected 1: the server writes one answer at a time", name)
         for name, value in {"logit_bias": self.logit_bias, **unsupported}.items():
             if value:
                 raise invalid(f"{name} is not supported; leave it out", name)

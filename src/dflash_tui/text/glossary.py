@@ -10,7 +10,7 @@ from collections.abc import Mapping
 GLOSSARY: Mapping[str, str] = {
     "tok/s": "tokens of the answer per second, from its first token to its last: reading the prompt is not counted",
     "x plain": "how many times as fast as decoding without drafts",
-    "compared from": "how long a turn has to be before it is compared with plain decoding",
+    "compared after": "how long a turn has to be before it is compared with plain decoding",
     "plain decoding": "the speed without any drafts, one token per step, timed after a prompt of this conversation",
     "tok/step": "tokens that a step brings on average: the acceptance length",
     "steps": "how often the target was run: each brings one token of the target and the drafts that it agrees with",
@@ -89,7 +89,7 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     ),
     "params": ("• changed", "more parameters"),
     "stats": (
-        "tok/s", "tok/step", "first token", "steps", "tok", "x plain", "compared from", "plain decoding", "prompt",
+        "tok/s", "tok/step", "first token", "steps", "tok", "x plain", "compared after", "plain decoding", "prompt",
         "reused", "read again", "mode", "accepted by depth", "position", "tokens by step", "time by stage", "stages",
         "tokens committed", "nodes", "drafted", "verified", "accepted", "text", "drafters", "candidates",
     ),

@@ -94,8 +94,8 @@ class Engine:
         """What is known of its memory: components in bytes, and a sentence. Raises AttachError."""
         used = self.counters_now(server).values.get(self.cached) if self.cached else None
         if used is None:
-            return (), f"{self.name} does not tell how much memory it uses"
-        return (), f"{self.name} tells no bytes; {used:.0%} of its cache of keys and values is used"
+            return (), f"{self.name} does not report its memory use"
+        return (), f"{self.name} reports no bytes; {used:.0%} of its KV cache is used"
 
     @property
     def taken(self) -> frozenset[str]:

@@ -55,7 +55,7 @@ class LlamaServer(Engine):
         listed = objects(server.json("/v1/models"), "data")
         sizes = [size for one in listed if text(one, "id") == model and (size := count(one, "meta.size"))]
         weights = tuple(Component("weights", size, "by the size of the model's file") for size in sizes[:1])
-        return weights, "llama-server tells the size of the weights; its caches and buffers are in its log"
+        return weights, "llama-server reports the size of the weights; its caches and buffers are in its log"
 
     def tokens(self, server: AttachedServer, model: str, text: str) -> int:
         found = server.json("/tokenize", {"content": text}).get("tokens")
@@ -111,7 +111,7 @@ class SGLang(Engine):
     }  # fmt: skip
     counters = ("sglang:", "sglang:generation_tokens")
     cached = "sglang:token_usage"
-    remedy = "releases of SGLang since August 2026 tell the drafts of an answer"
+    remedy = "SGLang reports the drafts of an answer since its releases of August 2026"
 
     def value(self, name: str, value: Value) -> Value:
         return -1 if name == "top_k" and not value else value  # 0 is refused there
@@ -151,7 +151,7 @@ class LMStudio(Engine):
         "drafted": ("stats.total_draft_tokens_count", "usage.total_draft_tokens_count"),
         "accepted": ("stats.accepted_draft_tokens_count", "usage.accepted_draft_tokens_count"),
     }
-    remedy = "LM Studio tells drafts where a draft model is loaded, and neither steps nor depths"
+    remedy = "LM Studio reports drafts where a draft model is loaded, but neither steps nor depths"
 
     def recognises(self, server: AttachedServer, owner: str) -> bool:
         with suppress(AttachError):
@@ -184,7 +184,7 @@ class Ollama(Engine):
         "first_token": ("load_duration+prompt_eval_duration",),
         "decode": ("eval_duration",),
     }
-    remedy = "Ollama tells no drafts"
+    remedy = "Ollama reports no drafts"
 
     def recognises(self, server: AttachedServer, owner: str) -> bool:
         with suppress(AttachError):
@@ -203,8 +203,8 @@ class Ollama(Engine):
                 on_card = round(card or 0)
                 parts = (("on the card", on_card), ("main memory", round(size) - on_card))
                 shown = tuple(Component(name, bytes, "with its caches") for name, bytes in parts if bytes > 0)
-                return shown, "Ollama tells what the loaded model takes"
-        return (), "Ollama has not loaded the model yet; it does with the next message"
+                return shown, "Ollama reports the memory of the loaded model"
+        return (), "Ollama has not loaded the model yet; the next message loads it"
 
     def _running(self, server: AttachedServer) -> list[Mapping[str, Any]]:
         return objects(server.json("/api/ps"), "models")

@@ -32,7 +32,7 @@ class Local:
 
 
 def find(urls: Iterable[str] = tuple(usual_urls()), patience_s: float = PATIENCE_S) -> list[Local]:
-    """The servers that answer, all asked at once, without any key: nobody has said that it is for them."""
+    """The servers that answer, all asked at once and without a key, which was given for no particular server."""
     asked = tuple(urls)
     with ThreadPoolExecutor(max(len(asked), 1), "dflash-attach") as pool:
         return [one for one in pool.map(lambda url: _asked(url, patience_s), asked) if one is not None]

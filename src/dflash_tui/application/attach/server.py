@@ -106,7 +106,7 @@ class AttachedServer:
             keyed = "authorization" in self._headers
             wrong = "it does not accept the key" if keyed else "it needs a key: --attach-key or DFLASH_TUI_API_KEY"
             return f"{wrong}{f' ({reason})' if reason else ''}"
-        return reason or f"it answers {status} and says no reason"
+        return reason or f"it answers {status} without a reason"
 
     def lost(self, error: Exception) -> AttachError:
         """Why nothing more comes."""
@@ -116,7 +116,7 @@ class AttachedServer:
         if isinstance(error, ssl.SSLError):
             return AttachError(f"{self.url}: no https there ({one_line(error.reason or '', 60)}); try http://")
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return AttachError(f"{self.url} does not answer: {one_line(reason, 120)}; is a server running there?")
+        return AttachError(f"{self.url} does not answer: {one_line(reason, 120)}; check that a server runs there")
 
 
 def error_text(found: object) -> str:

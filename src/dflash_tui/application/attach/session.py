@@ -89,7 +89,7 @@ class StreamedTurn(StreamedCalls):
         self._stream.cut()
 
     def answer_now(self) -> None:
-        """It goes on reasoning: no other engine can be told to answer."""
+        """No effect: no other engine ends its reasoning on request."""
 
     def change(self, knobs: Knobs) -> None:
         """A request to another engine cannot be changed."""

@@ -74,7 +74,7 @@ class CurrentConversation:
         """What quitting now would lose; empty if nothing."""
         if self.card is None or self.store.on_disk:
             return ""
-        return "The disk did not take this conversation, so quitting loses it; /export writes it elsewhere."
+        return "This conversation is not on disk, so quitting loses it; /export writes it elsewhere."
 
     def close(self) -> bool:
         """Close; False if something could not be saved."""

@@ -22,11 +22,11 @@ def verdict(rate: float, plain: float, steps: int, tokens: int, *, running: bool
     """Whether drafts paid in a turn. None while it runs, from too little, or in the first turn after a load, whose
     steps compile kernels and fill caches (`cold`)."""
     if running:
-        return Verdict(open="compared when the answer is complete")
+        return Verdict(open="is compared when the answer is complete")
     if cold:
-        return Verdict(open="compared from the second answer after a load on")
+        return Verdict(open="is compared from the second answer after a load")
     if steps < JUDGED_STEPS or tokens < JUDGED_TOKENS:
-        return Verdict(open=f"compared from {JUDGED_STEPS} steps and {JUDGED_TOKENS} tokens on")
+        return Verdict(open=f"is compared after {JUDGED_STEPS} steps and {JUDGED_TOKENS} tokens")
     return Verdict(as_fast(rate, plain), times(rate, plain) < 1)
 
 

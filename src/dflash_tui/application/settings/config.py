@@ -174,7 +174,7 @@ def remember(name: str, value: str | bool | Path, path: Path | None = None) -> N
     if isinstance(value, Path):
         value = str(resolved(value, here()) if name == "draft" else here() / value)
     if isinstance(value, str) and encodable(value) != value:  # TOML cannot hold it
-        raise ConfigError(f"{value} is not UTF-8 and cannot be remembered; the choice holds until the app closes")
+        raise ConfigError(f"{value} is not UTF-8 and cannot be remembered; the choice applies until the app closes")
     _edit(path, lambda table: table.update({name: value}))
 
 
@@ -196,7 +196,7 @@ def _edit(path: Path | None, change: Callable[[Any], None]) -> None:
     try:
         edit_toml(path or user_file(), change)
     except TomlError as error:
-        raise ConfigError(f"{error}; the choice holds until the app closes") from None
+        raise ConfigError(f"{error}; the choice applies until the app closes") from None
 
 
 def _of_file(path: Path, kind: str, problems: list[str]) -> Iterator[_Entry]:

@@ -146,7 +146,7 @@ class Store(Database):
         if not cards:
             raise DFlashError(f"no conversation {name!r}; dflash-tui conversations list shows them")
         if len(cards) > 1:
-            raise DFlashError(f"{name!r} could be several, {', '.join(card.id for card in cards)}; write more of it")
+            raise DFlashError(f"{name!r} matches several, {', '.join(card.id for card in cards)}; write more of it")
         return cards[0]
 
     def stored(self, conversation: str, *, records: bool = True) -> StoredConversation:

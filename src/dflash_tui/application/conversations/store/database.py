@@ -177,7 +177,7 @@ class Database:
         except _FAILURES as error:
             self._retreat(f"the file is {what} ({why}) and no new one can be created ({error})")
             return
-        rest = f"; {read:,} messages of it could be read and are here" if read else ""
+        rest = f"; {read:,} of its messages could be read and are in it" if read else ""
         rest += ", as is the present conversation" if renewed else ""
         self._tell(f"{self.path.name} is {what} ({why}); it was renamed to {aside}, and a new one is started{rest}")
 
