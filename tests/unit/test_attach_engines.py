@@ -349,7 +349,7 @@ def test_memory_as_far_as_it_is_told(server: Replaying, sizes: dict[str, int], s
     assert {one.name: one.bytes for one in memory.components} == sizes
     assert memory.total == 0
     assert said in session.missing["memory"]
-    assert "does not report its trees" in session.missing["tree"]
+    assert "reports no trees" in session.missing["tree"]
 
 
 def test_tokens_and_prompts_where_they_are_told() -> None:

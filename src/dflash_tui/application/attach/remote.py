@@ -143,11 +143,11 @@ class RemoteSession(ServerSession):
         self.engine, self._model, self.context_length = engine, model.name, model.context
         self.limits = Limits(None, model.context, taken=engine.taken, engine=engine.name)
         self.knobs = Knobs()
-        hidden = "the tree, candidates and stages of a step are not visible there"
+        hidden = "tree, candidates and stages of a step are not visible there"
         self.notes = (f"attached to {engine.name}: {shown} at {server.url}; {hidden}",)
         self.missing = {
-            "tree": f"{engine.name} does not report its trees and candidates",
-            "steps": f"{engine.name} does not report its steps; F3 has the figures of the answer",
+            "tree": f"{engine.name} reports no trees and candidates",
+            "steps": f"{engine.name} reports no steps; F3 has the figures of the answer",
             "memory": "",
             "change": f"{engine.name} cannot change an answer while it writes it; stop it, and ask again",
         }
