@@ -138,7 +138,7 @@ def test_what_a_fixed_budget_would_have_taken() -> None:
 
 
 def test_the_strip_and_an_answer_say_who_picks_the_budget() -> None:
-    meter = Meter(tokens=3)
+    meter = Meter(prefill=READ)
     for knobs, shown in (
         (Knobs(), "auto"),
         (Knobs(drafting="auto up to 9"), "auto up to 9"),
@@ -150,12 +150,14 @@ def test_the_strip_and_an_answer_say_who_picks_the_budget() -> None:
         assert shown in _strip(strip)
         assert f"{shown}, p_min 0" in summary(meter, None, knobs, "")
     (first, *_), _ = answered()
-    meter = Meter(tokens=3, last=replace(first, mode="plain"))
+    meter = Meter(prefill=READ, last=replace(first, mode="plain"))
     meter.turn.add(Piece(first, "a", "", 0.0))
     assert meter.totals.verified
     assert summary(meter, None, Knobs(), "").endswith("auto, p_min 0 · plain"), "only the last step was plain"
-    assert summary(Meter(tokens=3, last=meter.last), None, Knobs(), "") == "3 tok · auto · plain", "none has drafted"
-    assert summary(Meter(tokens=3, last=meter.last), None, Knobs(drafting="plain"), "") == "3 tok · plain"
+    assert summary(Meter(prefill=READ, last=meter.last), None, Knobs(), "") == "1 tok · auto · plain", (
+        "none has drafted"
+    )
+    assert summary(Meter(prefill=READ, last=meter.last), None, Knobs(drafting="plain"), "") == "1 tok · plain"
 
 
 def test_the_strip_names_the_mode_that_changes() -> None:

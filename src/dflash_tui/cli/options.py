@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from dflash_core.cache_types import KV_HELP
 from dflash_core.clean import one_line
@@ -24,9 +24,6 @@ from dflash_tui.application.settings.config import Config
 from dflash_tui.cli.arguments import cache_type, context, expert_place, file_path, memory_size, port, positive
 from dflash_tui.server.recipes import DEFAULT_URL, RECIPES
 from dflash_tui.terminal.output import write_json, write_out
-
-if TYPE_CHECKING:
-    from _typeshed import SupportsWrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +233,9 @@ exit codes:
 class _Parser(argparse.ArgumentParser):
     """The parser's errors may quote file names, because a shell expands `*` to the names in a folder."""
 
-    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        result = file is sys.stdout
-        if result:  # argparse takes no notice of a full disk
-            sys.stdout.write(message)
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stdout:  # argparse takes no notice of a full disk
+            write_out(message)
             sys.stdout.flush()
         else:
             super()._print_message(message, file)
