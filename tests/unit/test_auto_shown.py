@@ -157,7 +157,7 @@ def test_the_strip_and_an_answer_say_who_picks_the_budget() -> None:
     assert summary(Meter(prefill=READ, last=meter.last), None, Knobs(), "") == "1 tok · auto · plain", (
         "none has drafted"
     )
-    assert summary(Meter(prefill=READ, last=meter.last), None, Knobs(drafting="plain"), "") == "1 tok · plain"
+    assert summary(none, None, Knobs(drafting="plain"), "") == "1 tok · plain"
 
 
 def test_the_strip_names_the_mode_that_changes() -> None:
