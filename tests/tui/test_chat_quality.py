@@ -224,7 +224,7 @@ async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: Make
         await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
         await shows(pilot, "The message alone has", "Esc back")
         assert isinstance(app.screen, FullScreen)
-        assert fullness(app.chat.parts).line().endswith("shorten it.")
+        assert fullness(app.chat.parts).line().endswith("shorten it there.")
         assert app.screen.choices() == []
         assert "leave out" not in screen_text(app)
         why, keys = app.screen.query_one("#full").children[0], app.screen.query_one("#full").children[-1]

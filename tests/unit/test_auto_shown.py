@@ -154,9 +154,8 @@ def test_the_strip_and_an_answer_say_who_picks_the_budget() -> None:
     meter.turn.add(Piece(first, "a", "", 0.0))
     assert meter.totals.verified
     assert summary(meter, None, Knobs(), "").endswith("auto, p_min 0 · plain"), "only the last step was plain"
-    assert summary(Meter(prefill=READ, last=meter.last), None, Knobs(), "") == "1 tok · auto · plain", (
-        "none has drafted"
-    )
+    none = Meter(prefill=READ, last=meter.last)
+    assert summary(none, None, Knobs(), "") == "1 tok · auto · plain", "none has drafted"
     assert summary(none, None, Knobs(drafting="plain"), "") == "1 tok · plain"
 
 
