@@ -69,7 +69,8 @@ def _other(question: str) -> Message:
 
 def going_on(prompt: Prompt, tokenizer: Tokenizer, answer: Message) -> Prompt:
     """`prompt` with the beginning of its answer, as a model writes it: no template is asked, as most close a message
-    and some rewrite it. Without a text the reasoning stays open; without reasoning none is opened."""
+    and some rewrite it. Without a text, a line break at least, the reasoning stays open; without reasoning none is
+    opened."""
     thinking, channels = answer.thinking, tokenizer.channels
     if channels is not None:
         before, between = channels.opening if thinking else channels.answer, channels.closing
@@ -79,7 +80,8 @@ def going_on(prompt: Prompt, tokenizer: Tokenizer, answer: Message) -> Prompt:
     # Only what the model's own markup has in it becomes special tokens.
     pieces: list[str | int] = [*tokenizer.segments(before), thinking]
     if answer.content:
-        pieces += [*tokenizer.segments(between), answer.content] if thinking else [answer.content]
+        after = answer.content.lstrip("\n") if thinking else answer.content
+        pieces += [*tokenizer.segments(between), after] if thinking else [after]
     ids: list[int] = []
     for kind, run in groupby(pieces, type):
         parts: list[Any] = [*run]

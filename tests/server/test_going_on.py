@@ -94,6 +94,18 @@ def test_an_answer_without_reasoning_gets_none(server: Running) -> None:
     assert text == chat(server, messages)[1]
 
 
+@pytest.mark.parametrize("thought", ["", "Well."])
+def test_reasoning_that_is_closed_stays_so(server: Running, thought: str) -> None:
+    """As clients send it that want an answer without more of it."""
+    closed = {"role": "assistant", "content": f"<think>\n{thought}\n</think>\n\n"}
+    with server.http() as http:
+        prompt = http.post("/apply-template", json={"messages": [*CHAT, closed]}).json()["prompt"]
+    assert prompt.endswith(f"assistant\n<think>\n{thought}\n</think>\n\n")
+    thinking, text, _, _ = chat(server, [*CHAT, closed], thinking=True)
+    assert text
+    assert not thinking
+
+
 def test_white_space_that_is_not_certain_to_be_text_comes_once() -> None:
     """An indentation may be the beginning of a line with a tag alone."""
     with running(demo_pair.new_engine()) as server:

@@ -122,6 +122,8 @@ def normalised(messages: Sequence[Message], support: ToolSupport) -> tuple[Messa
         if found[-1].calls:
             raise invalid("the last message calls tools: expected a result for each, or a user message", "messages")
         found[-1] = _split_open_thinking(found[-1])
+        if found[-1].thinking and not found[-1].content and CLOSE in messages[-1].content:
+            found[-1] = replace(found[-1], content="\n")  # the reasoning is over
     return tuple(found)
 
 

@@ -120,7 +120,7 @@ class Preparer:
     ) -> None:
         """Remember an answer with what it goes on from."""
         before, ids = prompt.ids[: len(prompt.ids) - prompt.begun], (*prompt.answered, *ids)
-        if prompt.begun:
+        if messages and messages[-1].role == "assistant":
             *messages, first = messages
             answer = replace(answer, content=first.content + answer.content, thinking=first.thinking + answer.thinking)
         if complete:
