@@ -202,8 +202,10 @@ class TurnTotals:
         self._part = ""
         self._waiting: list[Piece] = []  # tags and partial characters, until it is known which part they begin
         self._at: float | None = None
+        self._steps: StepTotals | None = None  # both parts added up, until the next piece: a frame asks several times
 
     def add(self, piece: Piece) -> None:
+        self._steps = None
         self._waiting.append(piece)
         self._part = "answer" if piece.text else "thinking" if piece.thinking else self._part
         if not self._part:
@@ -218,14 +220,15 @@ class TurnTotals:
 
     @property
     def steps(self) -> StepTotals:
-        """The sums over all steps so far."""
-        found = StepTotals()
-        for part in self._totals.values():
-            found.include(part)
-        for piece in self._waiting:
-            if isinstance(piece.event, StepEvent):
-                found.add(piece.event)
-        return found
+        """The sums over all steps so far; not to be changed."""
+        if self._steps is None:
+            self._steps = StepTotals()
+            for part in self._totals.values():
+                self._steps.include(part)
+            for piece in self._waiting:
+                if isinstance(piece.event, StepEvent):
+                    self._steps.add(piece.event)
+        return self._steps
 
     def part(self, part: Literal["thinking", "answer"]) -> PartStats:
         """The counts of one part so far."""
