@@ -177,7 +177,7 @@ def test_tensors_that_cannot_be_right_are_named(
     """Of a drafter, and of the MTP head in a target's file, with and without naming it."""
     source, name = FAMILY / "q35moe-mtp-Q8_0.gguf", "blk.8.nextn.eh_proj.weight"
     if large:
-        monkeypatch.setattr("dflash_core.formats.groups.WHOLE_BYTES", 1000)
+        monkeypatch.setattr("dflash_core.formats.suspects.WHOLE_BYTES", 1000)
     zeroed = spoilt(source, tmp_path / "zeroed.gguf", name, nan=False)
     broken = spoilt(source, tmp_path / "broken.gguf", name, nan=True)
     seen = "16 rows of" if large else "all numbers of"

@@ -29,7 +29,8 @@ from dflash_core.drafters.mtp import find_head, has_head, holds_mtp
 from dflash_core.drafters.registry import is_named, parts
 from dflash_core.errors import MismatchError, UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
-from dflash_core.formats.groups import suspects, types_by_group
+from dflash_core.formats.groups import types_by_group
+from dflash_core.formats.suspects import suspects
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
 from dflash_tui.application.hub.pairing import drafters
