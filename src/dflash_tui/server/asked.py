@@ -35,9 +35,9 @@ Tool = TypeVar("Tool")
 @dataclass(frozen=True, slots=True)
 class Asked:
     """`messages` as they came, an answer that comes last goes on; `ids` in their place is a prompt that no template is
-    applied to. `changes`: knobs, by
-    name, checked only as to their kind. `places`: the request's own name of a knob, where it is another. `thinking` ""
-    leaves it to the server's settings; `effort` is a level of EFFORT_WORDS. `max_tokens` None: as many as fit.
+    applied to. `changes`: knobs, by name, checked only as to their kind. `places`: the request's own name of a knob,
+    where it is another. `thinking` "" leaves it to the server's settings; `effort` is a level of EFFORT_WORDS.
+    `max_tokens` None: as many as fit.
     `choice`: whether the model may or must call its tools, `tool` the only one; `strict`: calls follow their schemas;
     `parallel`: more than one in an answer. `grammar`: what the answer conforms to, at `grammar_place` of the request.
     `log_probs`: answer with the probability of each token, and of so many others in its place. `events`: the stream

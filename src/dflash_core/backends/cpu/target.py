@@ -115,8 +115,9 @@ class CpuTarget(Target):
         rows: int = PREFILL_ROWS,
         nodes: int = 0,
     ) -> CpuSession:
-        assert draft is None or draft.drafter is not None, "a drafter of another backend"
-        return CpuSession(self.model, draft.drafter(kv and kv.past) if draft and draft.drafter else None, captured, kv)
+        drafter = draft.drafter if draft is not None else None
+        assert draft is None or drafter is not None, "a drafter of another backend"
+        return CpuSession(self.model, drafter(kv and kv.past) if drafter else None, captured, kv)
 
     def step_seconds(self, rows: int) -> float:
         try:

@@ -181,10 +181,10 @@ class CudaTarget(Target):
             CudaSession, context=context, kv=kv or F16, rows=rows, nodes=nodes or MAX_NODES,
             chunks_from=NEVER if self.options.reading == PASSES else None,
         )  # fmt: skip
-        if draft is None or draft.drafter is not None:
-            host = draft.drafter(kv) if draft is not None and draft.drafter is not None else None
-            return make(self.model, None, captured, host_drafter=host)
-        return make(self.model, draft.model)
+        drafter = draft.drafter if draft is not None else None
+        if draft is not None and drafter is None:
+            return make(self.model, draft.model)
+        return make(self.model, None, captured, host_drafter=drafter(kv) if drafter else None)
 
     def step_seconds(self, rows: int) -> None:
         """None: steps on a card are too fast to need an announcement."""
