@@ -16,8 +16,8 @@ from dflash_core.lab.results import ExperimentProgress, Result
 from dflash_tui.app import DFlashApp
 from dflash_tui.chat import background_plain
 
+from .lab_pair import KNOBS, QUESTION, demo
 from .support import ask, idle, loaded, wait_until
-from .test_lab import KNOBS, QUESTION, demo
 
 MakeApp = Callable[..., DFlashApp]
 NOTHING = Result((), (), (), 1, (), (), complete=False)

@@ -30,10 +30,10 @@ from support.hub_server import Hub
 
 from .all_handled import nothing_ready
 from .fake import FakeSession
+from .lab_pair import KNOBS, demo
 from .scenes import send
 from .support import HANGS_S, ask, idle, loaded, wait_until
 from .test_every_key import card
-from .test_lab import KNOBS, demo
 
 MakeApp = Callable[..., DFlashApp]
 Act = Callable[["Midst", Pilot[int]], Awaitable[None]]

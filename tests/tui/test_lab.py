@@ -1,268 +1,44 @@
-"""The lab's screens over the demo pair: every interaction, and that the conversation is not affected."""
+"""Sweeps and A/B over the demo pair: every interaction, and that the conversation is not affected."""
 
 from __future__ import annotations
 
 import json
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.cells import cell_len
-from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
-from dflash_core.demo import demo_draft, demo_draft_path, demo_target_path
-from dflash_core.engine import Engine, load_pair
-from dflash_core.events import StageTimes, StepEvent
-from dflash_core.knobs import Knobs
-from dflash_core.lab.results import ExperimentProgress
-from dflash_core.lab.whatif import Acceptance, StepTimes
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.amounts import counted
-from dflash_tui.application.engine_session import EngineSession
 from dflash_tui.screens import experiment
 from dflash_tui.screens.chat import ChatScreen
-from dflash_tui.screens.experiment import ExperimentScreen
 from dflash_tui.screens.experiments import ABScreen, SweepScreen
 from dflash_tui.screens.lab import LabScreen
-from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.flash import Flash
-from support.measured import PAIR, report_of, sweep_of
-from support.turns import step_of, tree_of
 
-from .fake import FakeSession
+from .lab_pair import (
+    KNOBS,
+    asked,
+    demo,
+    engine,
+    finished,
+    opened,
+    said,
+    started,
+)
 from .scenes import send
-from .support import SIZES, bare_text, idle, leave, loaded, screen_text, settled, shows, wait_until
+from .support import loaded, screen_text, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
-Snapshot = Callable[[str, str], None]
-Size = tuple[int, int]
-QUESTION = "Tell me a story about a fox."
-# What auto picks goes by times, and may be no draft at all. Answers are short, as every experiment gives several.
-KNOBS = Knobs(drafting="tree 8", max_tokens=8)
-TIMED = (2, 4)  # budgets whose steps are timed, beside the turn's own
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-@cache
-def engine() -> Engine:
-    return load_pair(demo_target_path(), demo_draft_path(), context_length=1024)
-
-
-def demo(_: object) -> EngineSession:
-    engine().reset()
-    return EngineSession(engine(), "demo pair", KNOBS, ())
-
-
-@cache
-def engine_of_two() -> Engine:
-    return load_pair(demo_target_path(), demo_draft("dflash2+mtp"), context_length=1024)
-
-
-def two_drafters(_: object) -> EngineSession:
-    engine_of_two().reset()
-    return EngineSession(engine_of_two(), "demo pair", KNOBS, ())
 
 
 @pytest.fixture
 def app(make_app: MakeApp) -> DFlashApp:
     """The app over the demo pair, with short answers."""
     return make_app(load=demo, knobs=KNOBS)
-
-
-async def asked(pilot: Pilot[int], question: str = QUESTION) -> None:
-    app = pilot.app
-    assert isinstance(app, DFlashApp)
-    await loaded(pilot)
-    before = len(app.chat.transcript.turns)
-    await send(pilot, question)
-    await wait_until(pilot, lambda: len(app.chat.transcript.turns) > before)
-    await wait_until(pilot, lambda: not app.chat.state.busy)
-
-
-async def opened(pilot: Pilot[int], command: str, screen: type[LabScreen]) -> LabScreen:
-    """Type a command and wait for its screen, and for what it starts."""
-    await send(pilot, command)
-    await wait_until(pilot, lambda: isinstance(pilot.app.screen, screen))
-    found = pilot.app.screen
-    assert isinstance(found, screen)
-    await wait_until(pilot, lambda: begun(found))
-    await finished(pilot)
-    return found
-
-
-def begun(screen: LabScreen) -> bool:
-    """Whether an experiment has begun, which happens after the screen is drawn, or the screen says why not."""
-    none = isinstance(screen, WhatIfScreen) and bool(text_of(screen, "#whatif-finding"))
-    return screen._then is not None or bool(said(screen)) or none
-
-
-async def finished(pilot: Pilot[int]) -> None:
-    """Wait for the end of the experiment, which has begun or is about to."""
-    app = pilot.app
-    assert isinstance(app, DFlashApp)
-    await pilot.pause(0.1)
-    await wait_until(pilot, lambda: app.chat.state.experiment is None)
-    await pilot.pause()  # what came of it is drawn
-
-
-async def started(pilot: Pilot[int]) -> ExperimentScreen:
-    """Wait until some runs are in."""
-    app = pilot.app
-    assert isinstance(app, DFlashApp)
-
-    def some() -> bool:
-        screen = app.screen
-        return isinstance(screen, ExperimentScreen) and bool(screen.experiment and screen.experiment.result.trials)
-
-    await wait_until(pilot, some)
-    assert isinstance(app.screen, ExperimentScreen)
-    return app.screen
-
-
-def said(screen: LabScreen) -> str:
-    return screen.query_one(Flash).text
-
-
-def text_of(screen: LabScreen, selector: str) -> str:
-    return str(screen.query_one(selector, Static).content)
-
-
-class TestWhatIf:
-    async def test_estimate_exact_and_adopt(
-        self, app: DFlashApp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.setattr(WhatIfScreen, "budgets", (*TIMED, KNOBS.budget))
-        async with app.run_test(size=(120, 40)) as pilot:
-            await asked(pilot)
-            screen = await opened(pilot, "/whatif", WhatIfScreen)
-            assert isinstance(screen, WhatIfScreen)
-            assert screen.curve is not None
-            assert screen.curve.kind == "estimate"
-            assert "ESTIMATE" in text_of(screen, "#whatif-finding")
-            screen.costs = StepTimes(timed(nodes) for nodes in (2, 4, 8) for _ in range(6))
-            await pilot.press("e")
-            await finished(pilot)
-            assert screen.curve.kind == "exact"
-            assert "EXACT" in text_of(screen, "#whatif-finding")
-            assert "the estimate was off by up to" in text_of(screen, "#whatif-finding")
-            await pilot.press("p")
-            await finished(pilot)
-            assert "with p_min 0.1, the turn had 0" in text_of(screen, "#whatif-notes")
-            await pilot.press("x")
-            await wait_until(pilot, lambda: isinstance(app.screen, LineScreen))
-            app.screen.query_one(Input).value = str(tmp_path / "curve.json")
-            await pilot.press("enter")
-            await wait_until(pilot, lambda: app.screen is screen)
-            rows = json.loads((tmp_path / "curve.json").read_text())
-            assert [row["budget"] for row in rows] == [*TIMED, KNOBS.budget]
-            assert {row["p_min"] for row in rows} == {0.1}
-            screen.costs = StepTimes(timed(nodes) for nodes in (2, 4, 8) for _ in range(6))
-            screen.take("estimate", screen._estimate)
-            best = screen.curve.best if screen.curve is not None else None
-            assert best is not None
-            await pilot.press("a")
-            assert (app.chat.state.knobs.budget, app.chat.state.knobs.p_min) == (best.budget, 0.1)
-
-    async def test_budgets_are_measured_by_the_one_experiment(
-        self, app: DFlashApp, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Regression: each size was timed once, and the fastest was called the best."""
-        monkeypatch.setattr("dflash_tui.screens.whatif.BUDGETS", TIMED)
-        monkeypatch.setattr("dflash_tui.application.lab_request.default_repeats", lambda _: 1)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await asked(pilot)
-            screen = await opened(pilot, "/whatif", WhatIfScreen)
-            assert "m measures" in text_of(screen, "#whatif-finding")
-            await pilot.press("m")
-            await wait_until(pilot, lambda: isinstance(app.screen, SweepScreen) and app.screen.result is not None)
-            await finished(pilot)
-            assert isinstance(app.screen, SweepScreen)
-            assert app.screen.result is not None
-            assert [arm.knobs.budget for arm in app.screen.result.arms] == [*TIMED, KNOBS.budget]
-
-    async def test_the_row_under_the_cursor(self, app: DFlashApp) -> None:
-        async with app.run_test(size=(120, 40)) as pilot:
-            await asked(pilot)
-            screen = await opened(pilot, "/whatif", WhatIfScreen)
-            table = screen.query_one(DataTable)
-            assert table.has_focus
-            await pilot.press("up", "enter")
-            await pilot.pause()
-            assert app.chat.state.knobs.budget == 6, "that of the row above"
-            assert table.get_row_at(table.cursor_row)[0].plain.strip() == "6"
-
-    async def test_each_of_several_drafters_has_curves_of_its_own(self, make_app: MakeApp) -> None:
-        app = make_app(load=two_drafters, knobs=KNOBS)
-        async with app.run_test(size=(120, 40)) as pilot:
-            await loaded(pilot)
-            app.chat.tuning.set(draft="mtp")
-            await asked(pilot)
-            screen = await opened(pilot, "/whatif", WhatIfScreen)
-            assert isinstance(screen, WhatIfScreen)
-            assert (screen.drafter, screen.drafters) == ("mtp", ("dflash2", "mtp"))
-            assert "(drafter mtp, " in text_of(screen, "#whatif-finding")
-            assert "drafters: dflash2, mtp" in text_of(screen, "#whatif-notes")
-            assert screen.curve is not None
-            lengths = [point.acceptance.length for point in screen.curve.points]
-            await pilot.press("d")
-            await finished(pilot)
-            assert screen.drafter == "dflash2"
-            assert screen.curve is None
-            assert "dflash2 drafted nothing in the last turn" in text_of(screen, "#whatif-finding")
-            await pilot.press("e")
-            await finished(pilot)
-            assert screen.curve is not None
-            assert screen.curve.kind == "exact"
-            assert [point.acceptance.length for point in screen.curve.points] != lengths, "another's trees"
-            assert "dflash2 ran again as the only drafter" in text_of(screen, "#whatif-finding")
-            await pilot.press("enter")
-            assert app.chat.state.knobs.draft == "dflash2"
-            await pilot.press("d")
-            await finished(pilot)
-            assert screen.drafter == "mtp"
-            assert screen.curve is not None
-
-    async def test_without_a_turn(self, app: DFlashApp) -> None:
-        async with app.run_test(size=(80, 24)) as pilot:
-            await loaded(pilot)
-            screen = await opened(pilot, "/whatif", WhatIfScreen)
-            await shows(pilot, "No turn yet")
-            await pilot.press("e", "m", "a")
-            assert screen.chat.state.experiment is None
-
-    async def test_plain_decoding_has_nothing_to_go_by(self, app: DFlashApp) -> None:
-        async with app.run_test(size=(80, 24)) as pilot:
-            await loaded(pilot)
-            app.chat.tuning.set(mode="plain")
-            await asked(pilot)
-            screen = await opened(pilot, "/whatif", WhatIfScreen)
-            assert "drafted nothing" in said(screen)
-            assert "drafted nothing" in text_of(screen, "#whatif-finding"), "the page says why it is empty"
-
-    async def test_no_replay_while_an_answer_is_written(self, make_app: MakeApp) -> None:
-        session = FakeSession(gate=threading.Semaphore(4))
-        app = make_app(session)
-        async with app.run_test(size=(80, 24)) as pilot:
-            await loaded(pilot)
-            session.gate = None
-            await asked(pilot)
-            session.gate = threading.Semaphore(1)
-            await send(pilot, "More?")
-            await wait_until(pilot, lambda: app.chat.state.busy)
-            await send(pilot, "/whatif")
-            await wait_until(pilot, lambda: isinstance(app.screen, WhatIfScreen))
-            await wait_until(pilot, lambda: app.chat.state.experiment is None)
-            await pilot.press("e")
-            assert isinstance(app.screen, WhatIfScreen)
-            assert "an answer is being written" in said(app.screen)
-            session.gate.release(500)
-            await idle(pilot)
 
 
 class TestSweep:
@@ -495,185 +271,3 @@ class TestAgainst:
             marked = [content.plain[span.start : span.end] for span in content.spans if "underline" in str(span.style)]  # type: ignore[union-attr]
             assert marked
             assert content.plain.endswith(marked[-1])  # type: ignore[union-attr]
-
-
-# The screens as text: figures made by hand.
-
-
-def scripted() -> FakeSession:
-    return FakeSession(knobs=Knobs())
-
-
-async def test_an_experiment_ends_on_the_screen_that_began_it(make_app: MakeApp) -> None:
-    """The timer of a screen below goes on, and it may look first."""
-    app = make_app()
-    ended: list[str] = []
-    over = threading.Event()
-
-    def run() -> Iterator[ExperimentProgress]:
-        over.wait()
-        yield from ()
-
-    async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        for page in ("past", "sweep"):
-            app.chat.open_page(page)
-            await wait_until(
-                pilot,
-                lambda page=page: (
-                    isinstance(app.screen, LabScreen) and {"sweep": "experiment"}.get(page, page) == app.screen.SCOPE
-                ),
-            )
-        below, above = app.screen_stack[-2:]
-        assert isinstance(below, LabScreen)
-        assert isinstance(above, LabScreen)
-        for screen in (below, above):
-            over.clear()
-            screen.begin(run(), lambda _, screen=screen: ended.append(screen.SCOPE))
-            assert app.chat.state.experiment is not None
-            over.set()
-            assert app.chat.state.experiment.join(60)
-            if screen is above:
-                below._look()
-            screen._look()
-            assert app.chat.state.experiment is None
-        assert ended == ["past", "experiment"]
-
-
-async def whatif(pilot: Pilot[int]) -> WhatIfScreen:
-    """The what-if screen with a curve that is known."""
-    app = pilot.app
-    assert isinstance(app, DFlashApp)
-    await asked(pilot)
-    screen = await opened(pilot, "/whatif", WhatIfScreen)
-    assert isinstance(screen, WhatIfScreen)
-    screen.costs = StepTimes(timed(nodes) for nodes in (4, 8, 15, 22, 32, 48) for _ in range(6))
-    lengths = [(budget, 8 - 6.2 / (1 + budget / 9)) for budget in screen.budgets]
-    screen.take("estimate", tuple(Acceptance(budget, length, budget, 40) for budget, length in lengths))
-    screen.draw()
-    return screen
-
-
-def timed(nodes: int) -> StepEvent:
-    """A step whose time follows from its number of nodes."""
-    return step_of(tree_of(*((0, 0) for _ in range(nodes))), stages=StageTimes(verify=10 + nodes * 0.2))
-
-
-def measured(screen: ExperimentScreen, *axes: str, **options: object) -> None:
-    screen.result = sweep_of(*axes, **options)  # type: ignore[arg-type]
-    screen.draw()
-
-
-async def sweep_screen(pilot: Pilot[int], *axes: str, **options: object) -> None:
-    app = pilot.app
-    assert isinstance(app, DFlashApp)
-    await loaded(pilot)
-    screen = SweepScreen(app.chat.parts, " ".join(axes))
-    await app.push_screen(screen)
-    await pilot.pause()
-    screen.query_one("#lab-table").focus()
-    measured(screen, *axes, **options)
-
-
-async def ab_screen(pilot: Pilot[int]) -> None:
-    app = pilot.app
-    assert isinstance(app, DFlashApp)
-    await loaded(pilot)
-    screen = ABScreen(app.chat.parts, "drafting=chain | drafting=tree")
-    await app.push_screen(screen)
-    await pilot.pause()
-    screen.query_one("#lab-table").focus()
-    result = replace(sweep_of("mode=chain,tree", speeds=(104.2, 131.7), lengths=(4.71, 6.18), base=0), axes=())
-    last = result.trials[-1]
-    other = report_of(132, 6.18, last.report.knobs, "A fox lived near the sea.")
-    screen.result = replace(result, trials=(*result.trials[:-1], replace(last, report=other)))
-    screen.draw()
-
-
-# Without color the other sizes differ as they do with it.
-@pytest.mark.parametrize(
-    ("size", "bare"),
-    [
-        pytest.param(
-            size,
-            bare,
-            id=f"{size[0]}x{size[1]}-{'bare' if bare else 'colour'}",
-            marks=pytest.mark.full if bare and size != SIZES[0] else (),
-        )
-        for size in SIZES
-        for bare in (False, True)
-    ],
-)
-async def test_snapshots(
-    make_app: MakeApp, snapshot: Snapshot, size: Size, bare: bool, request: pytest.FixtureRequest
-) -> None:
-    if bare:
-        request.getfixturevalue("no_color")
-    app = make_app(scripted())
-    async with app.run_test(size=size) as pilot:
-        for state in ("sweep", "sweep2", "ab", "whatif"):
-            if state == "whatif":
-                await whatif(pilot)
-            elif state == "sweep":
-                await sweep_screen(pilot, "budget=4,12,20,28")
-            elif state == "sweep2":
-                await sweep_screen(pilot, "budget=4,12,20,28", "p_min=0..0.2:0.1", prompts=8, repeats=1)
-            else:
-                await ab_screen(pilot)
-            name = f"{size[0]}x{size[1]}-lab-{state}"
-            text = await settled(pilot, bare_text if bare else screen_text)
-            snapshot(f"bare-{name}" if bare else name, text)
-            await leave(pilot)
-
-
-# What they show is measured in other tests, too.
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["whatif", "sweep"])
-async def test_pictures_of_the_readme(
-    app: DFlashApp, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """The demo pair, measured. Written with `--update-snapshots` or where missing; otherwise only tried, in short."""
-    path = DOCS / f"{name}.svg"
-    writes = request.config.getoption("--update-snapshots", default=False) or not path.exists()
-    if not writes:
-        monkeypatch.setattr(WhatIfScreen, "budgets", (4, 16, 22))
-    async with app.run_test(size=(120, 40)) as pilot:
-        await loaded(pilot)
-        app.chat.tuning.set(max_tokens=256 if writes else 16)
-        await asked(pilot)
-        if name == "whatif":
-            await opened(pilot, "/whatif", WhatIfScreen)
-            await pilot.press("e")
-            await finished(pilot)
-            await shows(pilot, "EXACT")
-        else:
-            await opened(pilot, f"/sweep budget 4..40{'' if writes else ':36 repeats=1'}", SweepScreen)
-            await shows(pilot, "tok/s by tree budget", "best")
-        svg = app.export_screenshot(title="dflash-tui")
-    assert svg.startswith("<svg")
-    if writes:
-        path.write_text(svg, encoding="utf-8")
-
-
-def test_the_limits_of_the_support_module_are_those_of_the_pair() -> None:
-    assert PAIR.drafter.block == engine().session.capabilities.block
-
-
-async def test_the_field_of_a_sweep_has_colors_and_is_not_cut(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=SIZES[0]) as pilot:
-        await loaded(pilot)
-        screen = SweepScreen(app.chat.parts)
-        await app.push_screen(screen)
-        for size in SIZES:
-            await pilot.resize_terminal(*size)
-            axes = ("tree_temperature=0.5,1", "p_min=0..0.9:0.1") if size[0] > 100 else ("budget=4,12", "p_min=0,0.1")
-            screen.result = sweep_of(*axes, prompts=2, repeats=1)
-            screen.draw()
-            await pilot.pause()
-            field = screen.query_one("#lab-field", Static)
-            seen = field.region.intersection(field.parent.content_region)
-            assert seen.width == field.region.width >= max(map(cell_len, str(field.visual).splitlines())), size
-            strips = [field.render_line(y) for y in range(field.size.height)]
-            shown = [one.style for strip in strips for one in strip if one.style and one.text.strip().isdigit()]
-            assert len({style.bgcolor for style in shown}) > 2, size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -13,27 +12,22 @@ from typing import Any
 
 import pytest
 from textual.events import Key, Paste
-from textual.pilot import Pilot
 from textual.widgets import Input
 
 from dflash_core.errors import ContextError, DFlashError, TemplateError
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.conversations.current import CurrentConversation
-from dflash_tui.application.conversations.history import History
 from dflash_tui.application.session import Progress
-from dflash_tui.screens.full import FullScreen, fullness
+from dflash_tui.screens.full import FullScreen
 from dflash_tui.terminal.key_order import PasteParser
 from dflash_tui.widgets.dialogs import LineScreen
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.knob_row import KnobRow
-from dflash_tui.widgets.literal import Static
 from dflash_tui.widgets.prompt import Prompt
 from support.grids import full
-from support.stored import kill
 
 from .fake import FakeSession
-from .support import ask, idle, leave, loaded, screen_text, shows, taken, talking, wait_until
+from .support import ask, idle, leave, loaded, shows, taken, talking, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 
@@ -113,167 +107,6 @@ async def test_paste_of_many_lines_is_one_message(make_app: MakeApp) -> None:
         await pilot.press("enter")
         await idle(pilot)
         assert session.asked[0][0] == text
-
-
-async def one_and_two(pilot: Pilot[int]) -> None:
-    """Two answered messages, for the history."""
-    await loaded(pilot)
-    for text in ("one", "two"):
-        await ask(pilot, text)
-        await idle(pilot)
-
-
-async def test_history_at_the_edges(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await one_and_two(pilot)
-        prompt = app.chat.prompt
-        await pilot.press("d", "up")
-        assert prompt.text == "two"
-        await pilot.press("up", "up", "up")
-        assert prompt.text == "one"
-        await pilot.press("down")
-        assert prompt.text == "two"
-        await pilot.press("down", "down")
-        assert prompt.text == "d", "the draft comes back"
-
-
-async def test_a_cancelled_command_leaves_no_slash(make_app: MakeApp, tmp_path: Path) -> None:
-    """Neither in the prompt, nor at the next start where only the slash was typed; a begun command comes back."""
-    app = make_app()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        await pilot.press("/", "escape")
-        assert app.chat.prompt.text == ""
-        await pilot.press("/", "m", "escape")
-        assert app.chat.prompt.text == "/m"
-    for number, (typed, restored) in enumerate((("/", ""), ("/m", "/m"))):
-        folder = tmp_path / str(number)
-        killed = CurrentConversation(folder)
-        killed.typed("written and deleted")
-        killed.typed(typed)
-        kill(killed.journal)
-        assert "".join(CurrentConversation(folder).rescue().texts) == restored
-
-
-async def test_changes_to_an_earlier_prompt_stay_while_others_are_looked_at(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await one_and_two(pilot)
-        prompt = app.chat.prompt
-        await pilot.press("up", "x", "up", "y")
-        assert prompt.text == "oney"
-        await pilot.press("down")
-        assert prompt.text == "twox"
-        await pilot.press("up")
-        assert prompt.text == "oney"
-        await pilot.press("enter")
-        await idle(pilot)
-        await pilot.press("up", "up")
-        assert prompt.text == "two", "what was sent is as it was"
-        assert app.chat.state.past.entries == ("one", "two", "oney")
-
-
-async def test_up_inside_a_message_moves_the_cursor(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        await ask(pilot, "old")
-        await idle(pilot)
-        await pilot.press("a", "ctrl+j", "b", "up")
-        assert app.chat.prompt.text == "a\nb"
-        await pilot.press("up")
-        assert app.chat.prompt.text == "old"
-
-
-async def test_history_survives_a_restart(make_app: MakeApp, tmp_path: Path) -> None:
-    app = make_app()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        await ask(pilot, "kept")
-        await idle(pilot)
-    again = make_app()
-    async with again.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        await pilot.press("up")
-        assert again.chat.prompt.text == "kept"
-    if os.name == "posix":
-        assert (tmp_path / "data" / "prompts.jsonl").stat().st_mode & 0o077 == 0, "prompts are the user's alone"
-
-
-async def test_a_folder_that_cannot_be_written_is_said_once(make_app: MakeApp, tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("in the way")
-    session = FakeSession()
-    app = make_app(session, data_dir=blocked / "data")
-    async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        await loaded(pilot)
-        await ask(pilot, "hi")
-        messages = [notification.message for notification in app._notifications]
-        assert len(messages) == 1
-        assert messages[0].startswith("conversations cannot be saved in ~/file/data/conversations.db: Not a dir")
-        await shows(pilot, "Data folder")
-        await idle(pilot)
-        assert session.asked[0][0] == "hi"
-        await pilot.press("up")
-        assert app.chat.prompt.text == "hi"
-
-
-def test_history_file_with_torn_lines(tmp_path: Path) -> None:
-    lines = [json.dumps({"prompt": "a\u2028b"}), '{"prompt": "tor', "[]", '{"prompt": 3}', json.dumps({"prompt": "c"})]
-    (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
-    history = History(tmp_path)
-    assert history.entries == ("a\u2028b", "c")
-    history.add("d")
-    history.add("d")
-    assert History(tmp_path).entries[-1] == "d"
-    assert history.entries == ("a\u2028b", "c", "d")
-
-
-def test_history_begins_a_line_of_its_own_after_a_torn_one(tmp_path: Path) -> None:
-    (tmp_path / "prompts.jsonl").write_text('{"prompt": "tor')
-    History(tmp_path).add("next")
-    assert History(tmp_path).entries == ("next",)
-
-
-def test_two_apps_share_the_history(tmp_path: Path) -> None:
-    one, other = History(tmp_path), History(tmp_path)
-    one.add("a")
-    other.add("b")
-    one.add("c")
-    assert History(tmp_path).entries == ("a", "b", "c")
-    assert one.entries == ("a", "c")
-
-
-def test_two_apps_that_send_at_once_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one sends after this one has read what is stored, and before it writes."""
-    one, other = History(tmp_path), History(tmp_path)
-    sending = threading.Thread(target=other.add, args=("b",))
-    stored = one._stored
-
-    def read() -> tuple[str, ...]:
-        found = stored()
-        sending.start()
-        sending.join(0.1)
-        return found
-
-    monkeypatch.setattr(one, "_stored", read)
-    one.add("a")
-    sending.join()
-    assert set(History(tmp_path).entries) == {"a", "b"}
-
-
-def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading a FIFO never ends, and a link to /dev/null would lead root to replace the device."""
-    real = tmp_path / "fifo"
-    os.mkfifo(real)
-    (tmp_path / "prompts.jsonl").symlink_to(real)
-    monkeypatch.setattr(Path, "read_text", lambda *args, **options: pytest.fail("it is read"))
-    history = History(tmp_path)
-    assert history.problem.endswith("cannot be read: it is not a regular file; starting without it")
-    history.add("a")
-    assert history.entries == ("a",)
-    assert real.is_fifo()
 
 
 async def test_text_typed_elsewhere_goes_to_the_prompt(make_app: MakeApp) -> None:
@@ -528,32 +361,6 @@ async def test_two_running_apps_do_not_lose_each_others_text(make_app: MakeApp) 
         assert third.chat.state.past.entries == ("one",), "the other is in the history"
 
 
-def test_the_history_does_not_grow_without_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dflash_tui.application.conversations.history.KEEP", 10)
-    history, sizes = History(tmp_path), []
-    for number in range(100):
-        history.add(f"prompt {number:02}")
-        sizes.append((tmp_path / "prompts.jsonl").stat().st_size)
-        assert history.previous("") == f"prompt {number:02}"
-    assert max(sizes[50:]) <= max(sizes[:25])
-    assert len(history.entries) <= 20
-    newest = [f"prompt {number}" for number in range(90, 100)]
-    assert list(History(tmp_path).entries[-10:]) == list(history.entries[-10:]) == newest
-    assert [path.name for path in tmp_path.iterdir()] == ["prompts.jsonl"]
-    assert (tmp_path / "prompts.jsonl").stat().st_mode & 0o077 == 0
-
-
-def test_long_prompts_count_for_more(tmp_path: Path) -> None:
-    history = History(tmp_path)
-    for number in range(12):
-        history.add(f"{number} " + "x" * 400_000)
-    assert len(history.entries) < 6
-    assert history.entries[-1].startswith("11 ")
-    assert (tmp_path / "prompts.jsonl").stat().st_size < 2_500_000
-    history.add("y" * 5_000_000)
-    assert History(tmp_path).entries[-1] == "y" * 5_000_000, "the newest stays, however long"
-
-
 async def test_what_is_typed_is_on_the_disk_before_it_can_be_drawn(make_app: MakeApp, tmp_path: Path) -> None:
     """So is what was sent, before anything else happens: the test never lets the app draw a frame in between."""
     app = make_app(FakeSession(gate=threading.Semaphore(0)))
@@ -581,155 +388,6 @@ async def test_what_is_typed_is_on_the_disk_before_it_can_be_drawn(make_app: Mak
         assert (written()["draft"], written()["waiting"]) == ("/set nonsense 1", [])
         app.chat.parts.sending.flow.stop()
         await idle(pilot)
-
-
-LONG = "a long line without end " * 450_000  # 10.8 MB
-WORDS = "[pasted 1: 11MB]"
-
-
-async def test_a_paste_of_10_megabytes_is_a_few_words_and_is_sent_whole(make_app: MakeApp) -> None:
-    """Each key lays out what the prompt shows, and writes that to the journal: the paste is in neither."""
-    session = FakeSession()
-    app = make_app(session)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        prompt, database = app.chat.prompt, app.chat.state.conversation.store
-
-        def sizes(column: str, table: str) -> list[int]:
-            app.chat.state.conversation.journal.flush()
-            return database.read(lambda db: [size for (size,) in db.execute(f"SELECT length({column}) FROM {table}")])
-
-        await pilot.press("a", "colon")
-        app.post_message(Paste(LONG + "@gone.md"))  # what is pasted in length names no files
-        await wait_until(pilot, lambda: WORDS in prompt.text)
-        await pilot.press("w", "h", "y")
-        assert prompt.text == f"a:{WORDS}why"
-        assert prompt.whole == f"a:{LONG}@gone.mdwhy"
-        [typed] = sizes("typed", "app")
-        assert typed < 200
-        assert sizes("text", "paste") == [len(LONG) + len("@gone.md")]
-        rewritten = "CREATE TEMP TRIGGER again BEFORE INSERT ON paste BEGIN SELECT RAISE(ABORT, 'again'); END"
-        database.read(lambda db: db.execute(rewritten))
-        await pilot.press("question_mark")
-        assert sizes("typed", "app") == [typed + 1], "a key writes no paste again"
-        await pilot.press("enter")
-        await idle(pilot)
-        assert session.asked[0][0] == f"a:{LONG}@gone.mdwhy?"
-        assert prompt.text == ""
-        assert sizes("text", "paste") == []
-        database.read(lambda db: db.execute("DROP TRIGGER again"))
-        shown = app.chat.transcript.turns[0].query_one(".user-text", Static).render()
-        assert len(str(shown)) < 1_000, "the conversation does not lay it out either"
-        assert "[11MB more]" in str(shown)
-        await pilot.press("up")
-        assert prompt.whole == f"a:{LONG}@gone.mdwhy?"
-        assert prompt.text == f"a:{WORDS}why?", "it is still known"
-
-
-async def test_a_long_paste_has_one_count_of_tokens(make_app: MakeApp) -> None:
-    """The same count stands beside the context and in a refusal. The decoder's own figure in a refusal is the fewest
-    tokens that so many bytes can be."""
-    session = FakeSession(refuse=ContextError("the message is too long", needed=len(LONG) // 128, capacity=32_768))
-    app = make_app(session)
-    async with app.run_test(size=(100, 24)) as pilot:
-        await loaded(pilot)
-        app.post_message(Paste(LONG))
-        await shows(pilot, WORDS, "+2.7M/32k")
-        await pilot.press("enter")
-        await shows(pilot, "The message alone has about 2.7M tokens, the context 32,768 positions.")
-        await leave(pilot)
-        await shows(pilot, WORDS, "+2.7M/32k")
-        session.refuse = None
-        app.chat.prompt.text = ""
-        await ask(pilot, "hi")
-        await idle(pilot)
-        await wait_until(pilot, lambda: fullness(app.chat.parts).message == 0)
-        assert not fullness(app.chat.parts).too_long, "what was refused before says nothing any more"
-
-
-LESS = "a long line without end " * 4_000
-LESS_WORDS = "[pasted 1: 96kB]"
-
-
-@pytest.mark.parametrize(
-    ("column", "key"),
-    [(0, "delete"), (9, "backspace"), (9, "ctrl+w"), (9, "delete"), (len(LESS_WORDS), "backspace")],
-)
-async def test_the_words_of_a_paste_go_as_one_and_come_back_by_undo(make_app: MakeApp, column: int, key: str) -> None:
-    app = make_app()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        prompt = app.chat.prompt
-        await pilot.press("a", "space")
-        app.post_message(Paste(LESS))
-        await wait_until(pilot, lambda: LESS_WORDS in prompt.text)
-        await pilot.press("space", "b")
-        prompt.move_cursor((0, len("a ") + column))
-        await pilot.press(key)
-        assert prompt.text == prompt.whole == "a  b"
-        await pilot.press("ctrl+z")
-        assert prompt.whole == f"a {LESS} b"
-
-
-async def test_nothing_comes_between_the_words_of_a_paste(make_app: MakeApp) -> None:
-    app = make_app()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        prompt = app.chat.prompt
-        app.post_message(Paste(LESS))
-        await wait_until(pilot, lambda: LESS_WORDS in prompt.text)
-        prompt.move_cursor((0, 9))
-        await pilot.press("x", "y")
-        assert prompt.whole == f"{LESS}xy"
-
-
-async def test_a_long_paste_that_was_refused_killed_or_edited_is_whole_again(make_app: MakeApp, tmp_path: Path) -> None:
-    app = make_app(session := FakeSession(refuse=ContextError("too long")))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        prompt = app.chat.prompt
-        app.post_message(Paste(LESS))
-        await wait_until(pilot, lambda: LESS_WORDS in prompt.text)
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
-        await leave(pilot)
-        assert prompt.text == LESS_WORDS
-        assert prompt.whole == LESS
-        session.refuse = None
-        await pilot.press("enter")
-        await idle(pilot)
-        assert [turn.prompt for turn in app.chat.transcript.turns] == [LESS], "the refused one is this one"
-        await pilot.press("alt+e")
-        await wait_until(pilot, lambda: prompt.text == LESS_WORDS)
-        await pilot.press("escape")
-        assert prompt.text == ""
-        await pilot.press("up", "w", "h", "y")
-        assert prompt.whole == f"{LESS}why"
-        kill(app.chat.state.conversation.journal)
-    again = make_app()
-    async with again.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        await wait_until(pilot, lambda: bool(again.chat.prompt.text))
-        assert again.chat.prompt.whole == f"{LESS}why"
-        assert len(again.chat.prompt.text) < 1_000
-
-
-async def test_a_long_prompt_is_emptied_by_a_visible_key_and_comes_back(make_app: MakeApp) -> None:
-    app = make_app()
-    text = "\n".join(f"line {number}" for number in range(9))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await loaded(pilot)
-        await pilot.press("h", "i")
-        await pilot.pause()
-        assert "Empty" not in screen_text(app)
-        app.post_message(Paste(f"\n{text}"))
-        await shows(pilot, "Ctrl+L Empty")
-        await pilot.press("ctrl+l")
-        await pilot.pause()
-        assert app.chat.prompt.text == ""
-        await pilot.press("n", "ctrl+z", "ctrl+z")
-        await pilot.pause()
-        assert app.chat.prompt.text == f"hi\n{text}"
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ from dflash_tui.widgets.literal import Static
 
 from .fake import FakeSession
 from .gallery import SHOWN
+from .lab_pair import KNOBS, asked, demo, finished
 from .scenes import answered, send
 from .support import leave, loaded, screen_text, settled, shows, wait_until
-from .test_lab import KNOBS, asked, demo, finished
 
 MakeApp = Callable[..., DFlashApp]
 FEW = ((4, 0.0), (15, 0.1))

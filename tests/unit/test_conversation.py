@@ -1,111 +1,22 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from fake_engine import CHATML, KNOBS, THINKING, TINY, FakeEngine, contents, engine_of, start
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text_data import IM_END, qwen, tiny
+from text_data import IM_END, qwen
 
 from dflash_core.conversation import Conversation, Turn
 from dflash_core.errors import ContextError, DFlashError, TemplateError
-from dflash_core.events import Event, Piece, PrefillEvent, StageTimes, StepEvent, StepTree, Stop
-from dflash_core.guards.turn import TurnGuard
+from dflash_core.events import Piece, PrefillEvent, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Message
 from dflash_core.prompting import build_prompt
 from dflash_core.text.prompt import Prompting
 from dflash_core.text.template import ChatTemplate
 from dflash_core.turn_stats import FoundRow, StepTotals
-
-TINY = tiny()
-KNOBS = Knobs(thinking=False, seed=0)
-THINKING = Knobs(thinking=True)
-CHATML = ChatTemplate(None)
-TREE = StepTree((0,), (-1,), (0,), (1.0,), (1.0,), (0,))
-
-
-class FakeEngine:
-    """Answers with prepared texts, a few ids per step; an exception among them is raised when its time comes."""
-
-    def __init__(self, *answers: str | list[str | Exception], width: int = 3, context_length: int = 4096) -> None:
-        self.answers = list(answers)
-        self.width = width
-        self.context_length = context_length
-        self.calls: list[tuple[list[int], Knobs, list[int]]] = []
-        self.cancelled = threading.Event()
-        self.on_step: Callable[[int], None] = lambda step: None
-        self.closed = 0
-
-    drafter_notes = ()
-
-    def cancel(self) -> None:
-        self.cancelled.set()
-
-    def learned(self) -> tuple[FoundRow, ...]:
-        return (FoundRow("first choice", len(self.calls), 0.9, 0.8, 0.7),)
-
-    def generate(
-        self,
-        ids: Sequence[int],
-        knobs: Knobs,
-        *,
-        keep: Sequence[int] = (),
-        on_prefill: Callable[[int, int], None] | None = None,
-        guard: TurnGuard | None = None,
-    ) -> Iterator[Event]:
-        self.cancelled.clear()
-        self.calls.append((list(ids), knobs, list(keep)))
-        answer = self.answers.pop(0)
-        try:
-            yield from self._events([answer] if isinstance(answer, str) else answer, len(ids), on_prefill)
-        finally:
-            self.closed += 1
-
-    def _events(
-        self, parts: Sequence[str | Exception], prompt: int, on_prefill: Callable[[int, int], None] | None
-    ) -> Iterator[Event]:
-        if on_prefill is not None:
-            on_prefill(prompt, prompt)
-        steps: list[tuple[int, ...] | Exception] = []
-        for part in parts:
-            if isinstance(part, Exception):
-                steps.append(part)
-                continue
-            ids = TINY.encode(part)
-            first = [] if steps else [(ids.pop(0),)] if ids else []
-            steps += first + [tuple(ids[n : n + self.width]) for n in range(0, len(ids), self.width)]
-        if not (steps and isinstance(steps[-1], Exception)):
-            steps.append((IM_END,))
-        for number, step in enumerate(steps):
-            if isinstance(step, Exception):
-                raise step
-            self.on_step(number)
-            stop: Stop | None = "stop token" if step[-1] == IM_END else None
-            stop = "cancelled" if self.cancelled.is_set() else stop
-            if number == 0:
-                yield PrefillEvent(step, prompt, 2, 5.0, "tree", "as asked", stop)
-            else:
-                yield StepEvent(step, TREE, 4, len(step) - 1, 9, StageTimes(), "tree", "as asked", stop)
-            if stop is not None:
-                return
-
-
-def start(
-    *answers: str | list[str | Exception], template: ChatTemplate | None = None, system: str = ""
-) -> Conversation:
-    return Conversation(FakeEngine(*answers), TINY, template or qwen(), system)
-
-
-def engine_of(conversation: Conversation) -> FakeEngine:
-    assert isinstance(conversation.engine, FakeEngine)
-    return conversation.engine
-
-
-def contents(conversation: Conversation) -> list[tuple[str, str]]:
-    return [(message.role, message.content) for message in conversation.messages]
 
 
 def test_a_turn_streams_its_text_and_joins_the_conversation() -> None:
@@ -324,164 +235,6 @@ def test_a_template_that_will_not_render_a_next_turn_keeps_nothing() -> None:
     assert turn.prompt.stable == 0
     list(turn)
     assert engine_of(conversation).calls[0][2] == []
-
-
-def test_stop_keeps_what_there_is() -> None:
-    conversation = start("one two three four five six", "again")
-    turn = conversation.ask("Count", KNOBS)
-    for number, _ in enumerate(turn):
-        if number == 1:
-            turn.stop()
-    assert turn.text
-    assert "one two three four five six".startswith(turn.text)
-    assert turn.report is not None
-    assert turn.report.stop == "cancelled"
-    assert contents(conversation) == [("user", "Count"), ("assistant", turn.text)]
-    turn.stop()  # too late to do anything
-    engine_of(conversation).cancelled.clear()
-    assert "".join(piece.text for piece in conversation.ask("And?", KNOBS)) == "again"
-
-
-def test_stop_from_another_thread() -> None:
-    conversation = start("one two three four five six")
-    turn = conversation.ask("Count", KNOBS)
-
-    def stop_now(step: int) -> None:
-        if step == 2:
-            thread = threading.Thread(target=turn.stop)
-            thread.start()
-            thread.join()
-
-    engine_of(conversation).on_step = stop_now
-    assert len(list(turn)) == 3
-    assert turn.report is not None
-    assert turn.report.stop == "cancelled"
-
-
-def test_stop_from_a_signal_handler_that_interrupts_a_stop() -> None:
-    class InterruptedEngine(FakeEngine):
-        def cancel(self) -> None:
-            if not self.cancelled.is_set():
-                super().cancel()
-                turn.stop()  # what a handler would do, on the same thread
-
-    turn = Conversation(InterruptedEngine("one two three"), TINY, qwen()).ask("Count", KNOBS)
-    for _ in turn:
-        turn.stop()
-    assert turn.report is not None
-    assert turn.report.stop == "cancelled"
-
-
-def test_stop_before_the_start_does_not_run_the_engine() -> None:
-    conversation = start("unused")
-    turn = conversation.ask("Hi", KNOBS)
-    turn.stop()
-    assert list(turn) == []
-    assert engine_of(conversation).calls == []
-    assert turn.report is None
-    assert turn.done
-    assert contents(conversation) == [("user", "Hi"), ("assistant", "")]
-
-
-def test_an_error_of_the_engine_keeps_what_there_is() -> None:
-    conversation = start(["one two", RuntimeError("the GPU went away")], "better")
-    turn = conversation.ask("Count", KNOBS)
-    pieces: list[Piece] = []
-    with pytest.raises(RuntimeError, match="went away"):
-        pieces.extend(turn)
-    assert turn.text == "one two"
-    assert isinstance(turn.error, RuntimeError)
-    assert turn.report is not None
-    assert turn.report.stop == "cancelled"
-    assert contents(conversation) == [("user", "Count"), ("assistant", "one two")]
-    assert "".join(piece.text for piece in conversation.ask("Again", KNOBS)) == "better"
-
-
-def test_an_error_before_the_first_token_loses_nothing_typed() -> None:
-    conversation = start([DFlashError("no memory")], "better")
-    turn = conversation.ask("Count", KNOBS)
-    with pytest.raises(DFlashError, match="no memory"):
-        list(turn)
-    assert turn.report is None
-    assert contents(conversation) == [("user", "Count"), ("assistant", "")]
-    assert "".join(piece.text for piece in conversation.retry(KNOBS)) == "better"
-    assert contents(conversation) == [("user", "Count"), ("assistant", "better")]
-
-
-def test_an_engine_that_ends_without_a_stop_was_cancelled() -> None:
-    conversation = start("one two three")
-    engine = engine_of(conversation)
-    run = engine._events
-
-    engine._events = lambda *args: (event for event in list(run(*args))[:2])  # type: ignore[method-assign]
-    turn = conversation.ask("Count", THINKING)
-    list(turn)
-    assert turn.report is not None
-    assert turn.report.stop == "cancelled"
-    assert turn.report.thinking == turn.thinking == conversation.messages[-1].thinking != ""
-
-
-def test_text_that_was_held_back_is_kept_too() -> None:
-    conversation = start(["a </thi", RuntimeError()])
-    turn = conversation.ask("Hi", THINKING)
-    with pytest.raises(RuntimeError):
-        list(turn)
-    assert turn.thinking == "a </thi"
-
-
-def test_ctrl_c_inside_a_step_keeps_what_there_is() -> None:
-    conversation = start("one two three")
-
-    def interrupt(step: int) -> None:
-        if step == 2:
-            raise KeyboardInterrupt
-
-    engine_of(conversation).on_step = interrupt
-    turn = conversation.ask("Count", KNOBS)
-    with pytest.raises(KeyboardInterrupt):
-        list(turn)
-    assert turn.text
-    assert contents(conversation)[-1] == ("assistant", turn.text)
-
-
-def test_a_turn_left_half_way_ends_with_the_next_question() -> None:
-    conversation = start("one two three four", "yes")
-    turn = conversation.ask("Count", KNOBS)
-    for _ in turn:
-        break
-    assert not turn.done
-    second = conversation.ask("And?", KNOBS)
-    assert turn.done
-    assert engine_of(conversation).closed == 1
-    assert [role for role, _ in contents(conversation)] == ["user", "assistant", "user"]
-    assert turn.text + "<|im_end|>\n<|im_start|>user\nAnd?" in second.prompt.text
-    assert "".join(piece.text for piece in second) == "yes"
-
-
-def test_a_turn_that_never_began_ends_with_the_next_question() -> None:
-    conversation = start("yes")
-    turn = conversation.ask("Lost?", KNOBS)
-    list(conversation.ask("And?", KNOBS))
-    assert turn.done
-    assert contents(conversation) == [("user", "Lost?"), ("assistant", ""), ("user", "And?"), ("assistant", "yes")]
-    assert list(turn) == []
-
-
-def test_a_question_while_another_thread_runs_a_turn_is_refused() -> None:
-    conversation = start("one two three")
-    turn = conversation.ask("Count", KNOBS)
-    refused: list[DFlashError] = []
-
-    def ask_now(step: int) -> None:
-        if step == 1:
-            with pytest.raises(DFlashError, match="stop it first") as caught:
-                conversation.ask("And?", KNOBS)
-            refused.append(caught.value)
-
-    engine_of(conversation).on_step = ask_now
-    list(turn)
-    assert len(refused) == 1
-    assert contents(conversation) == [("user", "Count"), ("assistant", "one two three")]
 
 
 def test_retry_answers_the_same_question_again() -> None:

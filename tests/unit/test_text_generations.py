@@ -4,7 +4,7 @@ block."""
 from __future__ import annotations
 
 import pytest
-from test_conversation import FakeEngine
+from fake_engine import FakeEngine
 from text_data import qwen, tiny
 
 from dflash_core.conversation import Conversation

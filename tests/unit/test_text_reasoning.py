@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from test_conversation import FakeEngine
+from fake_engine import FakeEngine
 from text_data import QWEN_TEMPLATE, tiny
 
 from dflash_core.conversation import Conversation
