@@ -1,6 +1,6 @@
 // Activations as the matmuls read them: quantised to int8 or converted to f16, in the order of the mma's B fragments.
 //
-// One block holds 8 rows (the 8 columns of an mma) x 256 k. Its address depends on (row, group) alone, so a
+// One block holds 8 rows (the 8 columns of an mma) x 256 k. Its address depends only on (row, group), so a
 // producer need not know how many rows the pass has:
 //     f16    (group * 8 + row / 8) * BLOCK             group = k / 256, row < 64
 //     int8   (group * 16 + row / 8) * BLOCK, and a second one 8 blocks later, which most launches do not read

@@ -33,7 +33,7 @@ template <class RowsOf, int FLYING, int UNPACKED> struct Form {
     static constexpr bool KEY_HALVES = Keys::HALVES || ONCE, VALUE_HALVES = Values::HALVES || ONCE;
     static constexpr int KEY_BYTES = TILE * Keys::STRIDE, STAGE = KEY_BYTES + TILE * Values::STRIDE;
     static_assert(VALUE_HALVES || DIM_TILES % 4 == 0, "of packed values a warp has whole groups");
-    static_assert(IN_FLIGHT >= 1 && (!ONCE || IN_FLIGHT == 1), "what is unpacked makes room at once");
+    static_assert(IN_FLIGHT >= 1 && (!ONCE || IN_FLIGHT == 1), "what is unpacked frees its place at once");
     static_assert(HALF_TILES <= 2, "K and V are all there is");
     static_assert(!ONCE || (!Keys::HALVES && !Values::HALVES), "halves have nothing to unpack");
 };

@@ -1,6 +1,6 @@
 // How a token is drawn from a row of logits, and what the kernels of a draw pass to each other.
 //
-// Three ways; the knobs alone decide which one is tried:
+// Three methods; only the knobs decide which one is tried:
 //   LISTED  greedy, or top_k up to MAX_LISTED: all tokens that can be drawn are in the blocks of 16 tokens with the
 //           largest maxima (the head writes these, logits.cu), so draw_list reads little else.
 //   FRONT   all tokens, or the first ones in order of value (higher first; of equal values, lower id first) that top_k,
@@ -10,7 +10,7 @@
 //           computes the front of both, and draw_weights sums the number or the weight of the tokens before each token
 //           of the front.
 //   WHOLE   `sample` reads the whole row, as often as necessary: a large top_k with top_p. Also where a list or a front
-//           is too long, or rounding leaves the draw undecided. Its comparisons are exact. The other ways give the same
+//           is too long, or rounding leaves the draw undecided. Its comparisons are exact. The other methods give the same
 //           draw, or fall back to this one.
 
 #pragma once
@@ -63,18 +63,18 @@ struct alignas(16) PartBefore {
     float unused[3];
 };
 
-enum class Way { LISTED, FRONT, WHOLE };
+enum class Method { LISTED, FRONT, WHOLE };
 
 // The effective top_k: 1 without a temperature, 0 where it cuts nothing off.
-__device__ __forceinline__ int kept_tokens(const StepState* st, int vocab) {
+__device__ __forceinline__ int drawn_among(const StepState* st, int vocab) {
     return st->temperature > 0 ? (st->top_k < vocab ? st->top_k : 0) : 1;
 }
-__device__ __forceinline__ Way way_of(const StepState* st, int vocab) {
-    const int kept = kept_tokens(st, vocab);
-    if (kept > 0) return kept <= MAX_LISTED ? Way::LISTED : st->top_p < 1 ? Way::WHOLE : Way::FRONT;
-    return Way::FRONT;
+__device__ __forceinline__ Method method_of(const StepState* st, int vocab) {
+    const int kept = drawn_among(st, vocab);
+    if (kept > 0) return kept <= MAX_LISTED ? Method::LISTED : st->top_p < 1 ? Method::WHOLE : Method::FRONT;
+    return Method::FRONT;
 }
-__device__ __forceinline__ bool by_count(const StepState* st, int vocab) { return kept_tokens(st, vocab) > 0; }
+__device__ __forceinline__ bool by_count(const StepState* st, int vocab) { return drawn_among(st, vocab) > 0; }
 __device__ __forceinline__ bool by_weight(const StepState* st) { return st->top_p < 1; }
 // The position that the token after `node` would have.
 __device__ __forceinline__ u64 drawn_position(const StepState* st, int node) {

@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(FRONT_THREADS, 1)
     const float nearest = tokens.best;
     const bool dead = load_now(st->stop) | (node >= load_now(st->n));
     issue_loads();
-    if (dead || way_of(st, vocab) != Way::FRONT) return;
+    if (dead || method_of(st, vocab) != Method::FRONT) return;
     if (listed <= 0 || added > LIST) {
         if (threadIdx.x == 0) out.count = listed == BROKEN_ROW ? BROKEN_ROW : TOO_LONG;
         return;

@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS, 1) draw_list(
     Maxima of_row(maxima + u64(row) * blocks, blocks);
     const bool dead = load_now(st->stop) | (node >= load_now(st->n));
     const bool penalised = penalises(st);
-    const Way way = way_of(st, vocab);
+    const Method method = method_of(st, vocab);
     issue_loads();  // all of these in one trip
     if (dead) return;
     clear_counts(s);
@@ -41,12 +41,12 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS, 1) draw_list(
     logits += u64(row) * stride;
     const int window = penalised ? penalise(st, node, logits, tokens, out) : 0;
     if (threadIdx.x == 0) out.window = window, out.added = 0;
-    if (way == Way::WHOLE) return;
+    if (method == Method::WHOLE) return;
     const Noise noise(st, node);
     // One block more per penalised token: then at least `rank` maxima are of tokens without a penalty.
-    const int rank = way == Way::LISTED ? kept_tokens(st, vocab) + window : min(ANCHORS, ceil_div(vocab, 128));
+    const int rank = method == Method::LISTED ? drawn_among(st, vocab) + window : min(ANCHORS, ceil_div(vocab, 128));
     int count = list_tokens(logits, of_row, vocab, u32(rank), s);
-    const bool front = way == Way::FRONT;
+    const bool front = method == Method::FRONT;
     const float inverse = 1.0f / st->temperature;
     float best = -INFINITE, enough = -INFINITE;
 #pragma unroll

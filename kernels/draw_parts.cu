@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 3)
     pdl_wait();
     const int row = blockIdx.y, node = node0 + row;
     RowTokens& out = rows[row];
-    if (st->stop || node >= st->n || way_of(st, vocab) != Way::FRONT || out.count < 0) return;
+    if (st->stop || node >= st->n || method_of(st, vocab) != Method::FRONT || out.count < 0) return;
     const Part part(logits + u64(row) * stride, vocab);
     const Noise noise(st, node);
     const float inverse = 1.0f / st->temperature, enough = out.enough;
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(PART_THREADS, 4) draw_weights(
     pdl_launch();
     pdl_wait();
     const int row = blockIdx.y, node = node0 + row;
-    if (st->stop || node >= st->n || way_of(st, vocab) != Way::FRONT) return;
+    if (st->stop || node >= st->n || method_of(st, vocab) != Method::FRONT) return;
     const bool weighed = by_weight(st);  // or else by number: with both it would not be FRONT
     const RowFront& front = fronts[row];
     const int count = front.count, lane = lane_id(), warp = warp_id();

@@ -16,7 +16,7 @@ constexpr int LOADED = TURNS < 4 ? TURNS : 4;          // how many of those are 
 // One block per head of q, k or v (DIM channels); a warp takes every 8th node, a lane 4 channels. A block owns its
 // channels from the partials to the state, so blocks exchange nothing. The block of a value head also
 // computes its beta and its decay factors. It runs in passes that are not the first of their tree, and in others whose
-// blocks of gdn_recurrence have no room for makers. Bound by latency: what does not depend on the step's state is loaded
+// blocks of gdn_recurrence have no space for makers. Bound by latency: what does not depend on the step's state is loaded
 // before the state is known. In a step of the 27B on an H200: 5.5 us with 16 rows, 8 us with 64.
 //
 // grid (2 K_HEADS + V_HEADS), block 256. partials f32 [SPLIT_K][rows][width], rows NODES at least, whose columns are

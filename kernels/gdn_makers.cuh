@@ -191,7 +191,7 @@ template <bool IS_V, int WARPS_OF, int STEP> __device__ __forceinline__ int make
 }
 
 // All rows of the block, by its makers; `maker`: this warp's number among them. The rows are there after the block's next
-// barrier: q and k swizzled, v [NODES][WIDTH], gates [NODES][HEADS]. old: room for OLD_BYTES that is free by then, a
+// barrier: q and k swizzled, v [NODES][WIDTH], gates [NODES][HEADS]. old: space for OLD_BYTES that is free by then, a
 // multiple of 512 bytes after q and k, which are.
 // Returns how many rows are live.
 __device__ __forceinline__ int make_block_rows(

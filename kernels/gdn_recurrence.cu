@@ -214,7 +214,7 @@ template <bool INNER> __device__ __forceinline__ Turn run_nodes(
     return last;
 }
 
-// The state after the pending path, from what the last step left. `shared`: room for Staged.
+// The state after the pending path, from what the last step left. `shared`: space for Staged.
 __device__ __forceinline__ void commit(
     StateTile& tile, const Place& place, const StepState* st, float* s, const float* k, const float* u,
     const float* decay, int capacity, u8* shared

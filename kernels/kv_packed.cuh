@@ -67,7 +67,7 @@ template <int LOW, int HIGH, bool CENTRED, int REACH, bool TURNED> struct KvPack
     // Four codes, a byte each, from their bytes in a run and, of a type with a plane, their four bits of it.
     static __device__ __forceinline__ u32 codes(u32 bytes, int group, u32 bits) {
         constexpr int UP = CENTRED ? 1 : 0;  // centred codes are doubled here
-        static_assert(LOW < 8 || !CENTRED, "whole bytes have no room for that");
+        static_assert(LOW < 8 || !CENTRED, "whole bytes have no space for that");
         u32 found = bytes;
         if constexpr (LOW < 8) {
             const int down = LOW * (group % SHARED) - UP;

@@ -106,7 +106,7 @@ __device__ __forceinline__ Successor verified(const LookUp& it, int own) {
 
 // Prefetch the table and the text of `ints` numbers into the L2, from which a step's weights have evicted them. All
 // threads of a block call.
-__device__ __forceinline__ void come_closer(const int* last, int ints) {
+__device__ __forceinline__ void prefetch_text(const int* last, int ints) {
     constexpr int PIECE = 1024;
     for (int at = threadIdx.x * PIECE; at < ints; at += blockDim.x * PIECE) bulk_prefetch(last + at, 4 * min(PIECE, ints - at));
 }

@@ -61,7 +61,7 @@ template <class F> struct PlaneCodes {
     u32 value[2][4], lower[2][4];
 
     __device__ __forceinline__ explicit PlaneCodes(const u32 (&a)[2][4]) {
-        static_assert(PLANE_BITS <= F::MAX_PLANE_BITS, "the weights' codes or their sums have no room for that");
+        static_assert(PLANE_BITS <= F::MAX_PLANE_BITS, "the weights' codes or their sums have no space for that");
         constexpr u32 LOW_BITS = 0x01010101u * (0xffu >> PLANE_BITS);
 #pragma unroll
         for (int s = 0; s < 2; ++s) {
@@ -78,7 +78,7 @@ template <class F> struct PlaneCodes {
                         value[s][i] = lower[s][i] << PLANE_BITS;
                     }
                 } else if constexpr (STACKED && F::CODES == Codes::HIGH) {
-                    // Bytes shifted right, their signs kept.
+                    // Bytes shifted right, with their signs.
                     lower[s][i] = (a[s][i] >> PLANE_BITS & LOW_BITS) | (prmt(a[s][i], 0, 0xba98u) & ~LOW_BITS);
                 }
             }

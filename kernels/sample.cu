@@ -1,4 +1,4 @@
-// The target's own draw after each node, from the results of draw_*.cu for its row of logits: one block per row. All ways
+// The target's own draw after each node, from the results of draw_*.cu for its row of logits: one block per row. All methods
 // end in the same exact comparisons (sampler.cuh), over a list of tokens, over the row's front, or over the whole row.
 //
 //   LISTED, FRONT  bound by latency: about 8 us on an H200 (estimated).
@@ -33,7 +33,7 @@ __device__ int draw_from_front(
     static_assert(FRONT_OF_ROW <= THREADS, "a thread per token of the front");
     if (front.count == BROKEN_ROW) return -1;
     if (front.count <= 0) return UNDECIDED;
-    const int mine = threadIdx.x, kept = kept_tokens(st, vocab);
+    const int mine = threadIdx.x, kept = drawn_among(st, vocab);
     const bool weighed = by_weight(st);
     if (mine < front.count) c.value[mine] = front.value[mine], c.id[mine] = front.id[mine];
     for (int i = threadIdx.x; i < row.window; i += THREADS) {
@@ -113,23 +113,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
     __shared__ Candidates candidates;
     pdl_launch();
     pdl_wait();
-    const int at = blockIdx.x, node = node0 + at, kept = kept_tokens(st, vocab);
+    const int at = blockIdx.x, node = node0 + at, kept = drawn_among(st, vocab);
     if (st->stop || node >= st->n) return;
     float* const own = logits + u64(at) * stride;
     const RowTokens& found = rows[at];
     Row row{shared, own, double(st->temperature), own, nullptr, vocab, 0, 0.0, 0};
     row.recall(found);
     int token = UNDECIDED;
-    switch (way_of(st, vocab)) {
-        case Way::LISTED:
+    switch (method_of(st, vocab)) {
+        case Method::LISTED:
             if (found.count == BROKEN_ROW) token = -1;
             if (found.count >= 0) row.values = found.value, row.ids = found.id, row.tokens = found.count;
             break;
-        case Way::FRONT:
+        case Method::FRONT:
             token = draw_from_front(
                 row, candidates, st, fronts[at], found.best, before + u64(at) * parts, parts, vocab, node);
             break;
-        case Way::WHOLE:
+        case Method::WHOLE:
             break;
     }
     if (token == UNDECIDED) token = draw_exactly(row, st, kept, node);

@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(TREE_THREADS) tree_build(
     } shared;
     pdl_launch();
 #ifdef TEXT
-    if (blockIdx.x) return come_closer(text, ints);
+    if (blockIdx.x) return prefetch_text(text, ints);
 #endif
     pdl_wait();
     // Loaded together, as each trip to the L2 takes half a microsecond.
