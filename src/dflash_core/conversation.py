@@ -222,7 +222,7 @@ class Conversation:
         # A message of megabytes is refused before a template renders the text. Templates may trim a message.
         text = messages[-1].content  # of several results the longest need not be the last: the count below has them all
         if len(text) >= capacity and (needed := self.tokenizer.min_tokens(text.strip())) >= capacity:
-            found = f"the message has {needed:,} tokens at the very least and the context holds {capacity:,}"
+            found = f"the message has {needed:,} tokens at least and the context holds {capacity:,}"
             message = f"{found}, one of them for the answer; shorten the message"
             raise ContextError(message, needed=needed, capacity=capacity)
         prompting = self._prompting(knobs)

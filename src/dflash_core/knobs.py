@@ -154,7 +154,7 @@ class Knobs:
         8, "tree width", "candidates per draft position; a card keeps 8 at most", bounds=(1, MAX_WIDTH), slider=(1, 16)
     )
     by_parent: bool = _speculation(
-        True, "score by parent", "score a draft token by the token above it, where the drafter can"
+        True, "score by parent", "score a draft token by the token above it, where the drafter supports it"
     )
     chain_seed: bool = _speculation(
         False, "chain seed", "put the drafter's best chain into the tree before anything else"
@@ -162,7 +162,7 @@ class Knobs:
     from_text: bool = _speculation(True, "copy from text", "under auto, offer what followed the same words earlier")
     learn: bool = _speculation(True, "learn", "under auto, learn from every step how likely candidates are")
     draft_window: int = _speculation(
-        0, "draft window", "context positions that the drafter may look back at; 0 is all of them",
+        0, "draft window", "last positions of the context that the drafter sees; 0 is all",
         bounds=(0, 1_048_576), step=64, slider=(0, 4096),
     )  # fmt: skip
     draft: Literal["auto", "assistant", "dflash", "dflash2", "dspark", "mtp", "ngram"] = _speculation(
@@ -174,7 +174,7 @@ class Knobs:
         slider=(1, MAX_MTP_DEPTH),
     )  # fmt: skip
     draft_vocabulary: int = _speculation(
-        98_304, "draft vocabulary", "on a card drafts are chosen among so many tokens, the first ones; 0 is all",
+        98_304, "draft vocabulary", "on a card drafts are chosen among this many tokens, from the first on; 0 is all",
         bounds=(0, 1_048_576), step=1024, slider=(0, 262_144),
     )  # fmt: skip
     attention_window: int = _answer(
@@ -184,7 +184,7 @@ class Knobs:
         bounds=(0, 1_048_576), step=64, slider=(0, 32_768),
     )  # fmt: skip
     thinking: bool = _answer(
-        False, "thinking", "let the model reason before it answers; drafters are usually worse at it"
+        False, "thinking", "let the model reason before it answers; fewer drafts are usually accepted there"
     )
     reasoning_effort: Literal["low", "medium", "high", "xhigh"] = _answer(
         DEFAULT_EFFORT, "reasoning effort", "how long to reason, where the model's template knows levels of it",
@@ -251,7 +251,7 @@ class Knobs:
     def replace(self, **changes: Value) -> Knobs:
         """A copy with some values changed. Raises KnobError.
 
-        The names of FORMER change `drafting`. Under `auto`, so does setting the shape of the tree alone, to a tree.
+        The names of FORMER change `drafting`. Under `auto`, so does setting only the shape of the tree, to a tree.
         """
         for name in changes:
             spec_of(name)
@@ -349,8 +349,8 @@ FORMER: tuple[Spec, ...] = (
         choices=POLICIES,
     ),
     dataclasses.replace(
-        SPEC["drafting"], name="budget", label="tree budget", help="the size of drafting; alone, a tree of that size",
-        kind="int", default=DEFAULT_NODES,
+        SPEC["drafting"], name="budget", label="tree budget", kind="int", default=DEFAULT_NODES,
+        help="the size of drafting; a tree of this size where it has none",
     ),
 )  # fmt: skip
 """Parameters of earlier versions, accepted for `drafting` wherever settings are read. `mode` and `budget` are also what

@@ -219,7 +219,7 @@ async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: Make
         await loaded(pilot)
         await ask(pilot, "question")
         await idle(pilot)
-        session.refuse = ContextError("the message has 31,250 tokens at the very least", needed=31_250, capacity=1024)
+        session.refuse = ContextError("the message has 31,250 tokens at least", needed=31_250, capacity=1024)
         await send(pilot, "word " * 40)
         await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
         await shows(pilot, "The message alone has", "Esc back")

@@ -84,7 +84,7 @@ async def test_a_resumed_conversation_is_as_it_was(make_app: MakeApp, size: Size
         await shows(pilot, "❯ first question", "answer 1/2", "‹2/2›", "thought for", "auto up to 40")
         assert session.conversation.messages == before
         assert app.chat.state.knobs == Knobs(drafting="auto up to 40", thinking=True)
-        assert "it was with Qwen3.5-demo" in app.notices.page()  # by now it may have faded
+        assert "its model was Qwen3.5-demo" in app.notices.page()  # by now it may have faded
         await says(pilot, session, "and now?", "on it goes")
         assert contents(session)[0] == "first question"
 
@@ -103,7 +103,7 @@ async def test_a_conversation_opened_before_the_model_is_there(make_app: MakeApp
         await pilot.press("ctrl+o", "enter")
         await loaded(pilot)
         assert contents(session) == ["first question", "answer"]
-        await shows(pilot, "it was with demo pair")
+        await shows(pilot, "its model was demo pair")
 
 
 async def test_a_conversation_that_the_app_begins_with_has_its_figures(make_app: MakeApp) -> None:
@@ -123,12 +123,12 @@ async def test_a_conversation_that_the_app_begins_with_has_its_figures(make_app:
     app = make_app(load=load, resume=resumed)
     async with app.run_test(size=(120, 40)) as pilot:
         await shows(pilot, "resumed: one")
-        assert "it was with" not in screen_text(app), "no model is loaded yet to tell from"
+        assert "its model was" not in screen_text(app), "no model is loaded yet to tell from"
         opened.set()
         await loaded(pilot)
         await shows(pilot, "Last turn", "steps/s")
         assert app.chat.state.turn.record == begun
-        assert "it was with" not in screen_text(app)
+        assert "its model was" not in screen_text(app)
 
 
 async def test_a_long_conversation_comes_back_with_its_beginning_as_text(make_app: MakeApp, store: Store) -> None:

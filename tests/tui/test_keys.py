@@ -218,7 +218,7 @@ async def test_a_wrong_command_is_explained_and_kept(make_app: MakeApp) -> None:
             ("/zzzz", "unknown command /zzzz; /help lists the commands"),
             ("/set budget 999", "budget=999: expected 1 to 256"),
             ("/set bugdet 9", "unknown parameter 'bugdet'; did you mean budget?"),
-            ("/set budget", "budget: the size of drafting; alone, a tree of that size"),
+            ("/set budget", "budget: the size of drafting; a tree of this size where it has none"),
             ("/think maybe", "write /think on or /think off"),
         ):
             app.chat.prompt.text = typed

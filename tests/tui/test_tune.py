@@ -66,7 +66,7 @@ async def test_a_folder_in_place_of_a_file_of_prompts_is_called_one(app: DFlashA
         await send(pilot, "/tune /")
         await shows(pilot, "/ is a folder, expected a file")
         await send(pilot, "/tune /none")
-        await shows(pilot, "/none: no such file; /tune alone")
+        await shows(pilot, "/none: no such file; /tune without a file")
 
 
 async def test_one_key_to_the_best_setting_on_the_conversations_prompts(app: DFlashApp) -> None:

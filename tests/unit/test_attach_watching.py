@@ -51,7 +51,7 @@ def test_a_broken_stream_is_asked_for_again() -> None:
         it.stop()
         assert it.join(60)
     first, second = requests.newest_first[-1], requests.newest_first[-2]
-    assert (first.client, first.state, first.why) == ("agent 1", "over", "not seen to its end")
+    assert (first.client, first.state, first.why) == ("agent 1", "over", "lost before its end")
     assert (second.client, second.state, second.path) == ("agent 2", "over", "/v1/messages")
     assert second.record is not None
     assert second.record.pieces[0].event == READ.event

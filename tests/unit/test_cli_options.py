@@ -183,7 +183,7 @@ def test_several_drafters_by_a_plus_or_by_repeating(asked: list[Any], argv: list
         (["--demo", "--draft", "mtp+swa"], "no drafter 'swa'; the demo pair has dflash, dflash2, mtp, ngram"),
         (["--demo", "--draft", "mtp+"], "--draft mtp+: a plus without a drafter beside it; expected names joined"),
         (["--target", "x.gguf", "--draft", "+"], "--draft +: a plus without a drafter beside it"),
-        (["--draft", "x"], "--draft needs the --target"),
+        (["--draft", "x"], "--draft needs a --target"),
         (["--json"], "--json needs a command"),
         (["--frobnicate"], "unrecognized arguments"),
         (["improvise"], "invalid choice"),
@@ -202,7 +202,7 @@ def test_help_names_the_drafters_and_the_first_start(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert all(kind in said for kind in ("dflash-tui models lists", "DFlash 2", "DSpark", "MTP", "the text itself"))
+    assert all(kind in said for kind in ("dflash-tui models lists", "DFlash 2", "DSpark", "MTP", "n-grams"))
     assert "Qwen" not in said, "there are more families than one, and models lists them"
     assert "the first start of the app asks which" in said
 

@@ -279,7 +279,7 @@ def test_a_prompt_over_the_context_is_refused_and_not_added() -> None:
 def test_megabytes_are_refused_for_the_context_before_the_template_sees_them() -> None:
     source = "{% for m in messages %}{% if m.content|length > 99999 %}{{ raise_exception('too long') }}{% endif %}"
     conversation = start("yes", template=ChatTemplate(source + "{{ m.content|trim }}{% endfor %}"))
-    with pytest.raises(ContextError, match=r"at the very least and the context holds .*; shorten the message"):
+    with pytest.raises(ContextError, match=r"tokens at least and the context holds .*; shorten the message"):
         conversation.ask("word " * 2_000_000, KNOBS)
     assert conversation.messages == ()
     with pytest.raises(TemplateError, match="too long"):  # only the template may refuse it

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dflash_core.errors import DFlashError
+from dflash_tui.application.conversations.history import data_folder
 from dflash_tui.application.hub import catalogue as catalogues
 from dflash_tui.application.hub import fetch as fetching
 from dflash_tui.application.hub import files, fitting
@@ -529,3 +530,4 @@ def test_where_files_are_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     paths = json.loads(capsys.readouterr().out)
     assert paths["catalogue"]["path"].endswith("catalogue.toml")
     assert paths["profiles"]["path"].endswith("presets")
+    assert paths["data"]["path"] == str(data_folder())

@@ -1,4 +1,4 @@
-"""Real servers of tools over stdio and HTTP, and programs that only pretend to be one."""
+"""Real tool servers over stdio and HTTP, and programs that only pretend to be one."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def test_a_project_names_no_servers(tmp_path: Path) -> None:
     assert config.settings.servers == ()
     assert config.settings.knobs.max_tokens == 7
     [problem] = config.problems
-    assert "can name servers of tools" in problem
+    assert "can name tool servers" in problem
 
 
 def test_allowing_a_server_keeps_the_rest_of_the_file(tmp_path: Path) -> None:

@@ -130,7 +130,9 @@ def _task(path: Path, number: int, fields: dict[str, Any], layout: PromptLayout)
     if layout.text == "turns" and isinstance(text, list) and text:
         text = text[0]
     if not isinstance(text, str) or not text.strip():
-        raise FormatError(f"{path}, line {number} has no text under {layout.text!r}, as line 1 has; mend or drop it")
+        raise FormatError(
+            f"{path}, line {number} has no text under {layout.text!r}, as line 1 has; add it, or remove the line"
+        )
     name = fields.get(layout.name) if layout.name else None
     reference = _shown(fields.get(layout.reference)) if layout.reference else ""
     if layout.set == "GSM8K" and "####" not in reference:

@@ -31,7 +31,7 @@ def with_factors(file: GGUFFile, others: Container[str] = ()) -> GGUFFile:
         base = name.removesuffix(SCALE).removesuffix(".weight") + ".weight"
         info = tensors.get(base)
         if info is None:
-            raise FormatError(f"{file.path}: {shown(name)} multiplies {shown(base)}, expected it; convert it again")
+            raise FormatError(f"{file.path} has no {shown(base)}, which {shown(name)} multiplies; convert it again")
         if info.type != "NVFP4":
             raise UnsupportedError(
                 f"{file.path}: {shown(name)} multiplies a tensor of type {info.type}, expected NVFP4; use another file"

@@ -286,7 +286,7 @@ class ConversationController(Controller):
 
     def _other_model(self) -> str:
         card, model = self._current.card, self.state.model
-        return f"it was with {card.model}" if card is not None and model and card.model != model else ""
+        return f"its model was {card.model}" if card is not None and model and card.model != model else ""
 
     async def go_on_from(self, since: str | None) -> None:
         """Show the present path after the message `since`, which is on the screen, and set the decoder to its end."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from dflash_tui.application.tools.servers import ToolServers
 
 LOOK_S = 0.25
-NONE = f"no servers of tools in {{path}}; write a table [{SERVERS}.NAME] with command and args, or url: docs/tools.md"
+NONE = f"no tool servers in {{path}}; write a table [{SERVERS}.NAME] with command and args, or url: docs/tools.md"
 
 
 @dataclass(eq=False)

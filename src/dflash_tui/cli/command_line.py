@@ -159,7 +159,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Config
         (args.smollm2 and (args.demo or args.target),
          "--smollm2 brings its own target; leave out --target and --demo, or --smollm2"),
         (args.draft and not target,
-         "--draft needs the --target that it was made for, or that it is to draft for, or --demo"),
+         "--draft needs a --target, the model that it drafts for, or --demo"),
         (args.trace and args.command not in (None, "ask"),
          f"--trace goes with the app and with ask, not with {args.command}"),
         (args.resume and args.command, f"--resume and --continue go with the app, not with {args.command}"),

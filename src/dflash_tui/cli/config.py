@@ -8,6 +8,7 @@ from typing import Any
 from textual.theme import BUILTIN_THEMES
 
 from dflash_core.knobs import SPECS
+from dflash_tui.application.conversations.history import data_folder
 from dflash_tui.application.hub import catalogue
 from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.log import log_file
@@ -53,11 +54,11 @@ def show(call: Invocation) -> int:
 
 
 def paths(call: Invocation) -> int:
-    """Print where settings and the log are."""
+    """Print where settings, conversations (`data`) and the log are."""
     found = {
         "user": user_file(), "project": here() / PROJECT_NAME, "presets": config_folder() / FOLDER_NAME,
         "profiles": config_folder() / FOLDER_NAME, "catalogue": config_folder() / catalogue.FILE_NAME,
-        "models": downloads(), "log": log_file(),
+        "models": downloads(), "data": data_folder(), "log": log_file(),
     }  # fmt: skip
     lines = [f"{name:<10} {path}{'' if path.exists() else '  (not there)'}\n" for name, path in found.items()]
     call.result({name: {"path": str(path), "exists": path.exists()} for name, path in found.items()}, "".join(lines))

@@ -87,7 +87,7 @@ ASK = (
     option("--system", "TEXT", "the system message", default=""),
     repeated("--file", "FILE", "send a text file along"),
     switch("--plain", "whole lines, no control codes: for screen readers"),
-    switch("--tools", "offer the tools of the servers in the settings"),
+    switch("--tools", "offer the model the tools of the servers in the settings"),
     option(
         "--allow", "NAME", "with --tools: call this tool, or all of this server, besides those that the settings allow",
         action="append", default=[],
@@ -110,15 +110,17 @@ SERVE = (
     repeated(
         "--client", "NAME=PRESET", "the preset of a program, by the beginning of its User-Agent, or by key-1, key-2"
     ),
-    switch("--share-events", "whoever has one of several keys may watch the requests of all"),
+    switch("--share-events", "with several keys: whoever has one may watch the requests of all"),
     option("--log", "FILE", "add a line of JSON for each request to this file, without texts", type=file_path),
     switch("--log-prompts", "with --log: the texts of prompts and answers too"),
-    repeated("--cors", "ORIGIN", "a web page that may call it"),
-    repeated("--allowed-host", "NAME", "a further name of this machine in requests"),
+    repeated("--cors", "ORIGIN", "the origin of a web page that may call the server"),
+    repeated("--allowed-host", "NAME", "a further name of this machine that requests may use"),
 )  # fmt: skip
 CONNECT = (
-    option("name", "NAME", f"one of {', '.join(RECIPES)}; none lists them", nargs="?", choices=tuple(RECIPES)),
-    option("--url", "URL", f"where the server is ({DEFAULT_URL})", default=DEFAULT_URL),
+    option(
+        "name", "NAME", f"one of {', '.join(RECIPES)}; without a name all are listed", nargs="?", choices=tuple(RECIPES)
+    ),
+    option("--url", "URL", f"the address of the server ({DEFAULT_URL})", default=DEFAULT_URL),
     option("--key", "KEY", "its key, if it needs one", default=""),
 )
 SWEEP = (
@@ -164,7 +166,7 @@ BENCH = (
 INSPECT = (option("model", "MODEL", "the file (the demo pair)", type=file_path, nargs="?"),)
 PLAN = (option("--memory", "SIZE", "plan for a card of this size, such as 24GiB", type=memory_size, default=0),)
 REPLAY = (option("file", "FILE", "what --trace has written", type=file_path),)
-TOOLS = (option("names", "SERVER", "only these; without one, all of the settings", nargs="*"),)
+TOOLS = (option("names", "SERVER", "only these servers; without a name, all of the settings", nargs="*"),)
 STATES = (
     option("what", None, "how many and how large, or delete", nargs="?", choices=("show", "clear"), default="show"),
 )
@@ -178,7 +180,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("serve", "let other programs use the pair: the APIs of OpenAI and Anthropic over HTTP", SERVE),
     Command("connect", "what to set so that an agent or editor uses the server", CONNECT, models=False, profile=False),
     Command(
-        "tools", "start the servers of tools of the settings and list what they have", TOOLS, models=False,
+        "tools", "start the tool servers of the settings and list their tools", TOOLS, models=False,
         profile=False,
     ),
     Command("sweep", "try settings against each other: speed, acceptance, step time", SWEEP),
@@ -215,11 +217,11 @@ _UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(?P<word>[^']
 
 DESCRIPTION = """\
 Chat in the terminal with a model, a GGUF file or a folder of safetensors, that
-is decoded in this process with a drafter (DFlash, DFlash 2, DSpark, MTP or the
-text itself) and DDTree. dflash-tui models lists which models run. Without a
+is decoded in this process with a drafter (DFlash, DFlash 2, DSpark, MTP or
+n-grams) and DDTree. dflash-tui models lists which models run. Without a
 command the app opens.
 Without --target it takes the model that the settings name. If they name none,
-the first start of the app asks which; all else takes the built-in demo pair."""
+the first start of the app asks which; all commands take the built-in demo pair."""
 
 EPILOG = f"""\
 parameters for --set:
@@ -301,7 +303,7 @@ class Joined(argparse.Action):
         setattr(namespace, self.dest, values if before is None else Path(f"{before}+{values}"))
 
 
-# Of the app alone, and of all commands.
+# Only of the app, and of all commands.
 APP = (
     TRACE,
     option("--theme", "NAME", "the app's colours"),
@@ -340,11 +342,11 @@ GLOBAL = (
     ),
     option(
         "--reading", None,
-        "on a GPU: passes reads prompts as answers are decoded: slower, but an answer then does not depend on "
+        "on a GPU: passes reads prompts by the kernels that decode: slower, but an answer then does not depend on "
         "what was read before it",
         choices=("auto", "passes"), default="auto",
     ),
-    option("--draft-type", None, "on a GPU: quantize the drafter further", choices=("q8_0", "q4_0"), default=""),
+    option("--draft-type", None, "on a GPU: quantise the drafter further", choices=("q8_0", "q4_0"), default=""),
     option(
         "--embedding", None,
         "on a GPU: keep the token embedding there (card), or in main memory, which frees its bytes (host)",
@@ -352,8 +354,8 @@ GLOBAL = (
     ),
     option(
         "--experts", "PLACE",
-        "on a GPU: card, or host: experts stay in main memory, from where the card reads them; a number: those of "
-        "so many layers; auto: only where they do not all fit. The rest of the card caches the most used ones",
+        "on a GPU: card; host: experts stay in main memory, and the card reads them over the bus; a number: those of "
+        "this many layers; auto: only where they do not all fit. What is left of the card caches the most used ones",
         type=expert_place, default="card",
     ),
     switch("--no-tune", "on a GPU: no timing of passes at a first load"),

@@ -1,4 +1,4 @@
-"""`tools`: the servers of tools of the settings, started to say what they have. Also what `ask --tools` does."""
+"""`tools`: the tool servers of the settings, started to list their tools. Also what `ask --tools` does."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(call: Invocation) -> int:
 def started(servers: Sequence[ToolServer], names: Sequence[str] = ()) -> Iterator[ToolServers]:
     """The servers of the settings, those of these names started; all without any. Raises DFlashError."""
     if not servers:
-        raise DFlashError(f"no servers of tools in {user_file()}; write a table [{SERVERS}.NAME] there")
+        raise DFlashError(f"no tool servers in {user_file()}; write a table [{SERVERS}.NAME] there")
     needs()
     from dflash_tui.application.tools.servers import ToolServers  # seconds of imports
 

@@ -119,8 +119,8 @@ class ChatsScreen(Page):
             begun = datetime.fromtimestamp(entry.card.created).strftime("%Y-%m-%d %H:%M")
             texts = [f"{entry.card.model or 'no model'}, begun {begun}"]
             for node in self._store.ending(entry.card.id):
-                said = ("❯ " if node.asks else "") + node.content.strip("\n")
-                texts.append("\n".join([said, *tool_lines(node)]).strip("\n"))
+                text = ("❯ " if node.asks else "") + node.content.strip("\n")
+                texts.append("\n".join([text, *tool_lines(node)]).strip("\n"))
             shown = clean("\n\n".join(texts))
         self.query_one("#chats-preview", Static).update(Content(shown[-PREVIEW:]))
         self.query_one("#chats-beside", VerticalScroll).scroll_end(animate=False)
@@ -150,7 +150,7 @@ class ChatsScreen(Page):
         """Tell the user, if the present conversation cannot be changed now."""
         refusal = self.chat.state.unchangeable
         if refusal:
-            self.say(f"in the chat, one Esc from here, {refusal}")  # here Esc only closes the list
+            self.say(f"Esc closes this list; in the chat, {refusal}")
         return bool(refusal)
 
     @on(OptionList.OptionSelected)

@@ -53,8 +53,8 @@ class Fullness:
         """The figures of a refusal, as a sentence."""
         limit = f"; the model was made for {self.max_context:,}" if self.max_context else ""
         if self.too_long:
-            alone = f"The message alone has about {short(self.message)} tokens, the context {self.capacity:,} positions"
-            return f"{alone}{limit}. The text is back in the prompt; shorten it there."
+            found = f"The message alone has about {short(self.message)} tokens, the context {self.capacity:,} positions"
+            return f"{found}{limit}. The text is back in the prompt; shorten it there."
         return f"The conversation takes {self.used:,} of {self.capacity:,} positions of context{limit}."
 
 

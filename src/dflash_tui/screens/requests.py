@@ -43,7 +43,7 @@ class RequestsScreen(RowsScreen):
         state = self.chat.state
         where = f"Programs use the model at {state.serving}; /serve off ends that." if state.serving else OFF
         if state.watched:
-            where = f"What other programs ask of {state.model}, from when the app was attached."
+            where = f"What other programs ask of {state.model}, since the app was attached."
         prompts = STORES_PROMPTS if state.requests.keeps_prompts else ""
         return " ".join(filter(None, (where, "" if self._listed else NONE_YET, prompts)))
 

@@ -150,7 +150,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("experiment.start", "r", "Again", "measure again, from the beginning", "start", True),
     Action("experiment.adopt", "a", "Use best", "the best setting from the next turn", "adopt", True),
     Action("experiment.choose", "enter", "Use", "the setting under the cursor from the next turn"),
-    Action("experiment.save", "s", "Save preset", "keep the setting as a preset", "save", True),
+    Action("experiment.save", "s", "Save preset", "save the setting as a preset", "save", True),
     Action("experiment.export", "x", "Export", "write JSON, CSV, PNG or SVG", "export", True),
     Action("experiment.past", "h", "Before", "what was measured before", "view('past')", True),
     Action("experiment.tune", "t", "Tune", "the fastest of many settings", "view('tune')"),

@@ -41,12 +41,16 @@ class Slash:
     words: Callable[[ChatParts], Mapping[str, str]] = lambda host: {}
 
 
+def _no_more_words(rest: str) -> None:
+    if rest:
+        raise DFlashError(f"expected no more words, found: {rest}")
+
+
 def does(action: str) -> Callable[[ChatParts, str], Awaitable[None]]:
     """A `run` that executes an action of the chat screen, written as in a key binding; it takes no argument."""
 
     async def run(host: ChatParts, rest: str) -> None:
-        if rest:
-            raise DFlashError(f"expected no more words, found: {rest}")
+        _no_more_words(rest)
         await host.screen.run_action(action)
 
     return run
@@ -54,7 +58,7 @@ def does(action: str) -> Callable[[ChatParts, str], Awaitable[None]]:
 
 PORT = 8080
 PROFILE = "write /profile NAME, /profile save NAME, /profile rename NAME TO, /profile delete NAME or /profile undo"
-ATTACH = "write /attach URL [MODEL]; alone it lists the servers of this machine. DFLASH_TUI_API_KEY is the key"
+ATTACH = "write /attach URL [MODEL]; without a URL it lists the servers of this machine. DFLASH_TUI_API_KEY is the key"
 
 # Conversations
 
@@ -130,7 +134,7 @@ async def _tune(host: ChatParts, rest: str) -> None:
         except OSError as error:
             raise DFlashError(f"{path}: {error.strerror}; check the path") from None
         if not found:
-            raise DFlashError(f"{path}: no such file; /tune alone measures on the conversation's prompts")
+            raise DFlashError(f"{path}: no such file; /tune without a file measures on the conversation's prompts")
     host.open_page("tune", f"prompts={shlex.quote(rest)}" if rest else "")
 
 
@@ -158,8 +162,8 @@ async def _profile(host: ChatParts, rest: str) -> None:
 
 def _profile_words(host: ChatParts) -> Mapping[str, str]:
     return {one.name: one.words for one in host.state.presets.profiles.values()} | {
-        "save": "keep what is loaded, with the present parameters", "rename": "another name",
-        "delete": "take one out", "undo": "bring back what was deleted or replaced last",
+        "save": "save the loaded pair with the present parameters", "rename": "another name",
+        "delete": "delete a profile", "undo": "bring back what was deleted or replaced last",
     }  # fmt: skip
 
 
@@ -169,7 +173,7 @@ async def _get(host: ChatParts, rest: str) -> None:
     host.open_page("get", rest)
 
 
-# Other programs: servers of models, our own server, servers of tools
+# Other programs: servers of models, our own server, tool servers
 
 
 async def _attach(host: ChatParts, rest: str) -> None:
@@ -194,8 +198,7 @@ async def _list(host: ChatParts) -> None:
 
 
 async def _detach(host: ChatParts, rest: str) -> None:
-    if rest:
-        raise DFlashError("write /detach alone")
+    _no_more_words(rest)
     host.program.detach()
 
 
@@ -228,7 +231,7 @@ async def _tools(host: ChatParts, rest: str) -> None:
 
 
 VERSIONS = {"-": "the version before", "+": "the version after"}
-ON_OFF = {"on": "start the servers of the settings, or the one named", "off": "end them"}
+ON_OFF = {"on": "start the servers of the settings, or the one named", "off": "stop the servers, or the one named"}
 LAB = (
     Slash("tune", "/tune [FILE]", "find the fastest setting on your prompts, or on a file of them", _tune),
     Slash("sweep", "/sweep NAME VALUES", "measure values of one or two: budget 4..63", _lab("sweep"), knob_words),
@@ -258,7 +261,7 @@ MODELS_AND_PROGRAMS = (
         lambda host: ON_OFF,
     ),
     Slash(
-        "attach", "/attach [URL [MODEL]]", "use the model of a server; alone, list those of this machine", _attach,
+        "attach", "/attach [URL [MODEL]]", "use a server's model; without a URL, list those of this machine", _attach,
         lambda host: usual_urls(),
     ),
     Slash("detach", "/detach", "back from a server to the model of this program", _detach),

@@ -183,9 +183,9 @@ SLASH: dict[str, Slash] = {
     for one in (
         Slash("set", "/set NAME VALUE", "set a parameter of the next turn", _set, knob_words),
         Slash(
-            "preset", "/preset [save] NAME", "a whole setting by name; save keeps this one", _preset,
+            "preset", "/preset [save] NAME", "a named set of parameters; save stores the present one", _preset,
             lambda host: {one.name: one.about for one in host.state.presets}
-            | {"save": "keep the present parameters by a name"},
+            | {"save": "save the present parameters under a name"},
         ),
         *LAB,
         *CHATS,

@@ -17,7 +17,7 @@ GLOSSARY: Mapping[str, str] = {
     "tok": "tokens of the answer, reasoning included; a token is a piece of a word",
     "first token": "the wait from Enter to the first token of the answer, nearly all of it for reading the prompt",
     "prompt": "tokens of the prompt that had to be read for this answer, and how many per second",
-    "reused": "tokens of the prompt that the model still knew from before",
+    "reused": "tokens of the prompt that were not read again, as their state was stored",
     "read again": "tokens known from the turn before that had to be read again, because text before them changed",
     "mode": "what decoded the answer: plain decoding, a chain or a tree of drafts, and why; auto decides before every "
     "step by what drafts brought and cost so far",
@@ -28,7 +28,7 @@ GLOSSARY: Mapping[str, str] = {
     "time by stage": "where the time from one step to the next goes, in milliseconds; tok/s counts all of it",
     "stages": "draft: the drafter proposes; tree: candidates become a tree; verify: the target runs over all of it; "
     "accept: the walk along what the target agrees with; commit: caches and states take it over; host: the rest",
-    "tokens committed": "how many steps brought so many tokens",
+    "tokens committed": "steps by the number of tokens that they brought",
     "nodes": "draft tokens in a tree that the target verified, the root not counted; they are alternatives, so most "
     "cannot be accepted",
     "drafted": "positions that the drafter proposed tokens for, in all and per step",
@@ -51,12 +51,12 @@ GLOSSARY: Mapping[str, str] = {
     "mem": "memory that the program uses, of what the device has",
     "component": "what a part of the loaded pair takes: weights, drafter, caches, workspace; a measurement more than "
     "2 % off is marked",
-    "predicted": "the sum of all components, as computed before the load; what would not fit is refused by this",
+    "predicted": "the sum of all components, as computed before the load; a load that would not fit is refused by it",
     "measured": "what the device reports as used, with other programs if it cannot report them separately",
     "free": "memory of the device that is not in use",
     "plan": "what a pair would take with a context and a type of keys and values, computed from the headers alone",
-    "turn": "a message and its answers, counted from the first; a retry is another answer and not another turn",
-    "step": "a step of the turn, counted from 1; the first token comes with the prompt and is no step",
+    "turn": "a message and its answers, counted from the first; a retry adds an answer to the same turn",
+    "step": "a step of the turn, counted from 1; the first token comes with the prompt, before step 1",
     "‹1/2›": "which version of a message or answer is shown, of how many",
     "thought for": "how long the model reasoned before its answer, and in how many tokens",
     "against": "what another setting brought on the same prompt, over the tokens that both answers share; noise where "
@@ -71,7 +71,7 @@ GLOSSARY: Mapping[str, str] = {
     "own differences, and its 95 % confidence interval; noise where the interval contains 0",
     "★ · now": "the star is the fastest setting, a dot one that was dropped, now the present one; the longest bar "
     "is the fastest",
-    "pairs": "prompts that were run with both settings, and how many of them agree; fewer than six tell no difference",
+    "pairs": "prompts that were run with both settings, and how many of them agree; fewer than six show no difference",
     "quartiles": "half of all runs lie between these two values",
     "median": "the value in the middle of all runs of a setting: a single slow run does not change it",
     "runs": "answers that were generated for the figures, the warm-up not counted; settings take turns",

@@ -101,7 +101,7 @@ def assistant(keys: Settings, modules: Modules) -> Values:
 def _common(keys: Settings) -> Values:
     check_activation(keys, "hidden_activation", "hidden_act", expected=GELU)
     if keys.get("use_bidirectional_attention") not in (None, False, "vision"):
-        raise refused(keys, "use_bidirectional_attention", "none, or of images alone")
+        raise refused(keys, "use_bidirectional_attention", "none, or only of images")
     return common(keys) | {
         "attention.sliding_window": keys.integer("sliding_window"),
         "final_logit_softcapping": keys.get("final_logit_softcapping") or 0.0,
@@ -154,7 +154,7 @@ def _key_heads(keys: Settings, windows: list[bool], values: Values) -> tuple[lis
     for index, window in enumerate(windows):
         own = listed.get(str(index), {})
         if not isinstance(own, Mapping) or own.keys() - {"head_dim", "num_key_value_heads"}:
-            raise refused(keys, "per_layer_config", "head_dim and num_key_value_heads of layers alone")
+            raise refused(keys, "per_layer_config", "only head_dim and num_key_value_heads of layers")
         inner = keys.part(values=own)
         heads.append(inner.integer("num_key_value_heads", default=values["attention.head_count_kv"]))
         dims[window].add(inner.integer("head_dim", default=values["attention.key_length"]))

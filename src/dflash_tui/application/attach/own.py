@@ -170,7 +170,7 @@ class Watching(Background):
     def _gone(self) -> None:
         """The rest of a request's lines did not come."""
         if self._request is not None:
-            self._requests.over(self._request, "not seen to its end")
+            self._requests.over(self._request, "lost before its end")
             self._request = None
 
 

@@ -172,11 +172,11 @@ def _receive(url: str, one: FileRequest, file: BinaryIO, watch: _Watch) -> None:
             except OSError as error:
                 raise explained(error, one.where) from None
     if file.tell() < one.size:
-        raise EOFError("the hub ends before the file does")
+        raise EOFError("the hub sent only a part of the file")
 
 
 def _bytes_from(start: int, url: str, one: FileRequest) -> Generator[tuple[int, bytes], None, None]:
-    """Bytes of a file from `start` on, and their offset; from 0 if the hub does not send the rest alone."""
+    """Bytes of a file from `start` on, and their offset; from 0 if the hub sends only whole files."""
     headers: dict[str, str] = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes={start}-"}
     client: Any = get_session()
     # A hub redirects to another host: the client does not send the token there.

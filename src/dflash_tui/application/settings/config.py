@@ -208,7 +208,7 @@ def _of_file(path: Path, kind: str, problems: list[str]) -> Iterator[_Entry]:
     servers = table.pop(SERVERS, {})
     if servers and kind != "user file":
         # Whoever clones a project must not start its programs by that.
-        problems.append(f"{kind} {path}: {SERVERS}: only {user_file()} can name servers of tools; none of it is used")
+        problems.append(f"{kind} {path}: {SERVERS}: only {user_file()} can name tool servers; none of it is used")
     elif not isinstance(servers, dict):
         problems.append(f"{kind} {path}, line {line_of(text, SERVERS)}: {SERVERS}: expected tables [{SERVERS}.NAME]")
     else:

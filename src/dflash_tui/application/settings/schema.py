@@ -16,7 +16,7 @@ from dflash_core.errors import DFlashError, KnobError
 from dflash_core.memory import parse_bytes
 
 SERVERS = "mcp_servers"
-"""The table of servers of tools."""
+"""The table of tool servers."""
 MAX_COUNT = 1000
 _SWITCHES = {"on": "true", "off": "false"}
 
