@@ -12,7 +12,7 @@ MIN_SINKS = 64
 class AttentionWindow:
     """Position p sees the first `sinks` positions and the last `size` up to itself; all of them where `size` is 0.
 
-    What a position sees depends on its number alone, so plain decoding, chains and trees see the same.
+    What a position sees depends only on its number, so plain decoding, chains and trees see the same.
     """
 
     size: int = 0

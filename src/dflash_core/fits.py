@@ -50,7 +50,7 @@ class CardOptions:
     methods of computing at the first load on a card; `vram_limit`: bytes of a smaller card to simulate, 0 for none;
     `embedding`: where the target's token embedding is stored, on the "card" or on the "host"; `experts`: where routed
     experts are, "card", "host", "auto", or of how many layers they are on the host; `reading`: "passes" reads prompts
-    with the kernels of decoding, "auto" in the fastest way."""
+    with the kernels of decoding, "auto" by the faster of both."""
 
     activations: str = "int8"
     draft_type: str = ""

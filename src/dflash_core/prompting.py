@@ -51,7 +51,7 @@ def build_prompt(of: Prompting, messages: Sequence[Message]) -> Prompt:
         return replace(now, stable=min(one or 0 for one in following))
     call = Call("call_a", _name(of.tools[0]), {})
     answered = (Message("assistant", "", "a", calls=(call,)), Message("tool", "a", call_id=call.id, name=call.name))
-    # The history alone may be refused with a call in it that has no result yet, and the other way round.
+    # A template may refuse the history with a call that has no result yet, or only together with the result.
     continued = min([one for one in (following[0], shared([*messages, *answered])) if one is not None], default=0)
     stable = min([one for one in (*following, continued) if one], default=0)
     first = next((place for place, message in enumerate(messages) if message.role == "user"), len(messages))

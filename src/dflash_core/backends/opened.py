@@ -82,7 +82,7 @@ class Target(ABC):
 
     @abstractmethod
     def estimator(self, draft: Draft | None) -> MemoryEstimator:
-        """Predicts the memory that this target and `draft` would take here, loaded in one way or another."""
+        """Predicts the memory that this target and `draft` would take here, by each choice of loading."""
 
     @abstractmethod
     def check_memory(self, draft: Draft | None, context: int | None, kv: str = AUTO) -> None:

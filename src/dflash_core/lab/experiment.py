@@ -1,6 +1,6 @@
 """The one experiment: arms on prompts, interleaved and paired; it can be cancelled and keeps its finished runs.
 
-A sweep, A against B, a tuning, a comparison of modes and the speed of plain decoding are four ways to fill it. Before
+A sweep, A against B, a tuning, a comparison of modes and the speed of plain decoding fill it in four forms. Before
 the first measured run every arm answers once, briefly, and that is discarded: first runs compile, fill caches and raise
 clocks. A prompt with an empty answer cannot be measured; it is left out and counted.
 """

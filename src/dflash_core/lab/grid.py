@@ -79,7 +79,7 @@ def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
 
 
 def joined(words: Sequence[str]) -> list[str]:
-    """Words `name=values`: two words without an equals sign are joined, and a drafting alone is named."""
+    """Words `name=values`: two words without an equals sign are joined, and a drafting without its name is named."""
     out = list[str]()
     for word, before in zip(words, ["", *words]):
         if out and (before.endswith(",") or out[-1].endswith("=")):

@@ -179,8 +179,8 @@ class AutoPolicy(Policy):
     def _decide(self, knobs: Knobs) -> Step:
         left = [arm for arm in self.arms if arm.kind not in self.watch.left_out]
         drafting = [arm for arm in left if not arm.copies_only]
-        alone = len(self.arms) == 1 or knobs.draft != "auto" or not drafting or knobs.mode not in ("auto", "tree")
-        if alone:
+        single = len(self.arms) == 1 or knobs.draft != "auto" or not drafting or knobs.mode not in ("auto", "tree")
+        if single:
             # It has to be faster than plain decoding here. At the present rate time would be worth more, but a hard
             # place in the text is as hard after a plain step: what is saved there does not come at that rate.
             home = next((one for one in left if one.kind == knobs.draft), left[0])
@@ -194,7 +194,7 @@ class AutoPolicy(Policy):
         step = self._drafted(knobs, home if picked.at is None else self._drafting[picked.at], picked, copied)
         if len(self.arms) == 1:
             return step
-        return _named(step, "" if alone else self._why_drafter(step, picked))
+        return _named(step, "" if single else self._why_drafter(step, picked))
 
     def _pick(self, arms: Sequence[Arm], home: Arm, rate: float, none: float) -> Picked:
         """The drafter of the next step among `arms`, or none. `home` decides a step without a draft, which brings

@@ -1,4 +1,4 @@
-"""Trials of a step whose tree was built elsewhere, from its event alone."""
+"""Trials of a step whose tree was built elsewhere, from nothing but its event."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _SOURCE_LENGTH = 2**20
 
 class ChatTemplate:
     """The template of a model file. Where it has none or an empty one, `notice` says so: then it is plain ChatML, or
-    the messages alone where the vocabulary lacks ChatML's tokens.
+    only the messages where the vocabulary lacks ChatML's tokens.
 
     Thread-safe. A template that is not among the known ones has a process of its own for as long as this object exists.
     Raises TemplateError for a source that does not compile.

@@ -176,8 +176,8 @@ class Tokenizer:
 
 
 def _whole(text: str) -> str:
-    """`text` as Unicode has it: surrogate pairs, which programs in other languages write, are characters. A half alone,
-    which a terminal can deliver, has no UTF-8 form and so no tokens."""
+    """`text` as Unicode has it: surrogate pairs, which programs in other languages write, are characters. A single
+    half, which a terminal can deliver, has no UTF-8 form and so no tokens."""
     return _SURROGATES.sub("\ufffd", joined(text))
 
 

@@ -60,7 +60,7 @@ class DrawnTokens:
                     self._said, self._called = at, False
                 self._said += len(data)
                 if self._said > len(self._written):
-                    self._decide()  # an answer of white space alone
+                    self._decide()  # an answer of nothing but white space
                 ready = tuple(one for begins, one in self._waiting if begins < self._said)
                 self._waiting = self._waiting[len(ready) :]
                 part = DrawnText(part.text, tuple(_entry(one, self._tokenizer) for one in ready))

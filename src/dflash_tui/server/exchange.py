@@ -138,7 +138,7 @@ def as_refusal(error: Exception) -> RequestError:
 
 
 def logged(ended: Ended) -> dict[str, Any]:
-    """What the log says of an answer: figures alone, none of its text."""
+    """What the log says of an answer: figures, and none of its text."""
     report = ended.report
     if report is None:
         return {"stop": "cancelled"}

@@ -1,4 +1,4 @@
-"""One request on its way through the queue and the engine. The engine's thread sends an update a step to the loop."""
+"""One request in the queue and the engine. The engine's thread sends an update a step to the loop."""
 
 from __future__ import annotations
 

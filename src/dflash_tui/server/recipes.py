@@ -31,7 +31,7 @@ RECIPES: Mapping[str, Recipe] = {name: Recipe(**table) for name, table in _TABLE
 
 
 def written(recipe: Recipe, *, url: str, key: str, model: str, context: int) -> str:
-    """A recipe as text, with the values in their places; `context` in tokens. The lines alone may be pasted, all else
+    """A recipe as text, with the values in their places; `context` in tokens. Only the lines may be pasted, all else
     are comments where they go into a shell. A model's name comes from the server, so values are quoted as the file or
     the shell needs it."""
     values = {"URL": url, "KEY": key, "MODEL": model, "CONTEXT": str(context), "OUTPUT": str(min(context // 4, 32_000))}

@@ -87,7 +87,7 @@ class Slider(KnobRow, Dragged):
 
     def action_step(self, count: int) -> None:
         (low, high), present = self.ends, self.number
-        # A typed value beyond the track stays where it is rather than jump the wrong way.
+        # A typed value beyond the track stays where it is and does not jump back.
         self._move_to(present + count * self.spec.step, min(low, present), max(high, present))
 
     def action_end(self, which: int) -> None:

@@ -22,7 +22,7 @@ from dflash_core.formats.weights import shown
 Values = dict[str, Any]
 """Settings by GGUF's names, without the architecture's prefix."""
 Change = Callable[[Part, Values, Modules], Part]
-"""What is done to a tensor on the way from its name in a folder to its name here, by the model's settings."""
+"""What is done to a tensor of a folder before it has its name here, by the model's settings."""
 Maker = Callable[[Modules, str], Mapping[str, Part]]
 """From a tensor's name in a folder: tensors by their names here, without the layer."""
 

@@ -1,5 +1,4 @@
-"""A card that is not there. Building a pair from shapes alone, on a device without memory, shows how much memory it
-will need.
+"""A card that is not there. Building a pair on a device without memory shows how much memory it will need.
 
 Torch's allocator reserves memory on a card in segments and hands out parts of these, so a sequence needs more than the
 sum of its tensors: `Pieces` records what tensors allocate, and `reserved` predicts what the allocator reserves for it.
@@ -24,7 +23,7 @@ from dflash_core.nvml import holders, used_by_others
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError("a device of shapes alone runs nothing")
+    raise NotImplementedError("a device without memory runs nothing")
 
 
 class MetaDevice:

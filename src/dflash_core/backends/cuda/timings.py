@@ -41,7 +41,7 @@ CHUNK_ROUNDS = 2
 TOKEN_STEP = 7919  # difference between neighbouring token ids of a timed pass
 
 PASSES = "passes"
-READINGS = ("auto", PASSES)  # how prompts may be read: the fastest way, or always in passes
+READINGS = ("auto", PASSES)  # how prompts may be read: by what is faster, or always in passes
 TIMED_CHUNKS = (256, 1024)  # rows
 NEVER = 1 << 30
 COMMIT = 1.05  # time of a pass and its commit, where the pass alone takes 1

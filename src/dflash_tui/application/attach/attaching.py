@@ -52,7 +52,7 @@ def _listed(server: AttachedServer) -> Sequence[Mapping[str, Any]]:
 
 
 def chosen(found: Recognised, server: AttachedServer, name: str) -> RemoteModel:
-    """The model of that name, or the one that is loaded or alone. Raises AttachError."""
+    """The model of that name, or the one that is loaded, or the only one. Raises AttachError."""
     models = found.models
     named = ", ".join(one_line(one.name, 60) for one in models[:MAX_NAMED]) + (", …" if len(models) > MAX_NAMED else "")
     if name:

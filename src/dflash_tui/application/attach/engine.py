@@ -65,7 +65,7 @@ class Chunk:
 
 
 class Engine:
-    """An engine that is known by its API alone. Has no state."""
+    """An engine of which only the API is known. Has no state."""
 
     name: ClassVar[str] = "OpenAI-compatible server"
     port: ClassVar[int] = 0  # the usual one

@@ -1,4 +1,4 @@
-"""The engines that can be attached to, by what they do otherwise; the last one is known by its API alone.
+"""The engines that can be attached to, by what they do otherwise; of the last one only the API is known.
 
 Sources: llama-server: tools/server/README.md of build 10434, and answers of that build. vLLM: docs/usage/metrics.md,
 docs/features/per_request_metrics.md, pull requests 46768 (times of a request) and 48915 (drafts of a request). SGLang:

@@ -14,7 +14,7 @@ from dflash_tui.application.figures.deltas import Measured, against_earlier, alo
 if TYPE_CHECKING:
     from dflash_core.record import TurnRecord
 
-LOOK_BACK = 8  # turns with other settings that are searched for one to compare with
+MAX_SEARCHED = 8  # turns with other settings that are searched for one to compare with
 
 
 class Comparing:
@@ -59,7 +59,7 @@ class Comparing:
             for one in itertools.takewhile(lambda node: node.id != answer, nodes)
             if one.report and _question(by_id, one) == question and differing(one.report.knobs, mine.knobs)
         ]
-        earlier = map(self._measure, reversed(ran_otherwise[-LOOK_BACK:]))
+        earlier = map(self._measure, reversed(ran_otherwise[-MAX_SEARCHED:]))
         line = against_earlier(mine, filter(None, earlier))
         return (line,) if line else ()
 

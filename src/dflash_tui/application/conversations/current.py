@@ -103,7 +103,7 @@ class CurrentConversation:
 
     def _write(self, *before: str) -> None:
         """Write typed and queued text to the disk; `before`: texts that are being put into the prompt."""
-        draft = [self._draft] if self._draft.strip() not in ("", "/") else []  # a slash alone asks for nothing yet
+        draft = [self._draft] if self._draft.strip() not in ("", "/") else []  # a single slash asks for nothing yet
         self.journal.typed("\n".join([*before, *draft]), self._waiting, self._pasted)
 
     # Turns

@@ -83,7 +83,7 @@ def _of_target(gguf: GGUFFile, path: Path) -> ModelHeader:
     hidden = hidden if isinstance(hidden, int) else 0
     if other := _other(gguf, architecture):
         return ModelHeader("other", other, title, architecture)
-    nextn = gguf.metadata.get(f"{architecture}.nextn_predict_layers")  # a file of MTP blocks alone has no others
+    nextn = gguf.metadata.get(f"{architecture}.nextn_predict_layers")  # a file of nothing but MTP blocks has no others
     head = isinstance(nextn, int) and nextn > 0 and "blk.0.attn_norm.weight" not in gguf.tensors
     if architecture in DRAFT_ARCHITECTURES or head:
         return ModelHeader("draft", "", title, architecture, hidden=hidden)
