@@ -19,17 +19,18 @@ PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(examples) == 4
+    assert len(examples) == 5
     names: dict[str, Any] = {}
     printed = []
     for example in examples:
         exec(compile(example, str(PAGE), "exec"), names)
         printed.append(capsys.readouterr().out)
-    answer, events, drafters, steps = printed
+    answer, events, drafters, logits, steps = printed
     assert re.search(r"\w+.*\n\d+ tok/s, \d+\.\d\d tokens a step\n$", answer, re.DOTALL)
     assert events.startswith("PrefillEvent (")
     assert "StepEvent (" in events
     assert re.fullmatch(r"(demo-\S+\.gguf \d+\.\d\d tokens a step\n){2}", drafters)
+    assert re.fullmatch(r"target \(1, 8192\) features \(1, \d+\)\ndraft \(15, 8192\)\n", logits)
     assert re.fullmatch(r"(\d+ of \d+ \[.*\]\n)+", steps)
 
 

@@ -107,7 +107,7 @@ lists of more than a few numbers with mistakes. English only.
 
 ## Measured
 
-{count} held-out prompts per row, 128 tokens each unless said, greedy.
+{count} held-out prompts per row, 128 tokens each unless stated otherwise, greedy.
 
 {table}
 
@@ -134,7 +134,7 @@ One H200: {target_seconds:.0f} s for the target ({target_tokens:,} tokens), {dra
 and two drafters, of which one ships.
 {notes}
 
-The recipe is `tools/train_demo/` of a checkout; a wheel has the trained files alone.
+The recipe is `tools/train_demo/` of a checkout; a wheel has only the trained files.
 
 ```
 python -m tools.train_demo.prepare --school-math gsm8k_train.jsonl.gz --bench FOLDER --out corpus
@@ -149,7 +149,7 @@ python -m tools.train_demo.report --bench FOLDER --docs docs
 `python -m tools.train_demo.record_drafts --out FOLDER --prompts FOLDER` records answers with their drafts, on
 which `tools/bench/replay.py` replays what a policy decides.
 
-Data order depends on the seed alone. The learning rate follows the clock, so a faster or slower GPU gives other
+Data order depends only on the seed. The learning rate follows the clock, so a faster or slower GPU gives other
 weights.
 """
 
@@ -165,9 +165,9 @@ CHOICE = """### The choice among drafters
 
 With several drafters loaded, `auto` picks one for each step. The tables show the projected speed on one core over 36
 recorded answers, decoded five times in mixed order. A step is charged the time that it takes the demo pair, and
-drafting 11.6 ms (DFlash 2) or 6.8 ms (MTP). Each drafter alone is `auto` with that one, which does not draft where that
-does not pay. `python -m tools.train_demo.choice --prompts FOLDER --records FILE --texts 12 --part P --seeds 10
-11 12 13 14 15 --draft-ms 11.6 6.8`. The choice relative to the better drafter alone, over six orders together, with the
+drafting 11.6 ms (DFlash 2) or 6.8 ms (MTP). A single drafter is `auto` with that one, which does not draft where drafts do
+not pay. `python -m tools.train_demo.choice --prompts FOLDER --records FILE --texts 12 --part P --seeds 10
+11 12 13 14 15 --draft-ms 11.6 6.8`. The choice relative to the better of both drafters, over six orders together, with the
 95 % bootstrap interval over the texts in brackets:
 
 | part | held-out | held-out, thinking on | HumanEval | gsm8k_test | all, lowest to highest order | sets within 3 % |
@@ -252,25 +252,25 @@ def bars_table(m: Measured) -> str:
         "reported",
     )
     row(
-        "tree 22 against AR on the CPU",
+        "tree 22 against plain decoding on the CPU",
         f"{speed.tree:.0f} against {speed.ar:.0f} tokens per second = {ratio:.2f}x",
         ">= 1.5x",
         verdict(ratio >= 1.5),
     )
     row("chain of 15 on the CPU", f"{speed.chain:.0f} tokens per second; {_faster(speed)}", "reported")
     row(
-        "milliseconds per draft / verify / rest of a tree step; per AR step",
+        "milliseconds per draft / verify / rest of a tree step; per plain step",
         f"{speed.draft_ms:.1f} / {speed.verify_ms:.1f} / {speed.rest_ms:.1f}; {speed.ar_ms:.1f}",
         "reported",
     )
     row(
-        "AR step against a plain one-row loop",
+        "plain step against a bare loop over one row",
         f"{speed.ar_ms:.1f} against {speed.loop_ms:.1f} ms",
         "within 5 %",
         verdict(speed.ar_ms <= 1.05 * speed.loop_ms),
     )
     row(
-        "tree output equal to AR output, token for token",
+        "tree output equal to plain output, token for token",
         f"{speed.same} of {m.count} answers",
         "all but ties",
         "",

@@ -71,7 +71,7 @@ class Pair:
             session = self.target.session(draft)
             session.prefill(whole[:-1])
             places = range(len(prompt), len(whole) - 1)
-            drafts[kind] = [session.propose(whole[at], Knobs(), at=at) if kind != "text" else NO_CANDIDATES
+            drafts[kind] = [session.propose(whole[at], Knobs(), at=at) if kind != "ngram" else NO_CANDIDATES
                             for at in places]  # fmt: skip
         return Answered(group, tuple(prompt), answer, drafts, certain(self.target, prompt, answer))
 

@@ -179,7 +179,7 @@ DRAFTERS = {
     "DFlash": demo_draft_path(),
     "DFlash 2": demo_dflash2_path(),
     "MTP head": demo_mtp_path(),
-    "text": Path("text"),
+    "n-grams": Path("ngram"),
 }
 
 
