@@ -5,7 +5,7 @@
 // length + i. Heads are HEAD_DIM wide; query head h reads kv head h / GROUP. The work is attention.cuh's.
 //
 // A node's result has the same bits as decoding its path token by token, whatever the tree: the order of its sums
-// follows from its position p alone. Tiles before near_tile(p) are far: they are divided among the splits, parts NEAR
+// follows only from its position p. Tiles before near_tile(p) are far: they are divided among the splits, parts NEAR
 // and up. Each later tile up to p is a part of its own, 0..NEAR - 1. No node is deeper than MAX_NODES - 1, so far tiles
 // hold committed positions only and are the same for all rows. So are near tiles that hold nothing after the root. In
 // the other near tiles a node's keys are arranged by position, wherever the cache holds them. Nodes whose ancestors are
@@ -139,7 +139,7 @@ struct NodesView : Window {
         __device__ bool skips(int) const { return false; }
     };
     struct Placed {
-        static constexpr bool IN_ORDER = NODES == 1;  // of one node alone ancestors are listed in order
+        static constexpr bool IN_ORDER = NODES == 1;  // of a single node ancestors are listed in order
         const u8* of;
         __device__ __forceinline__ int operator()(int key) const { return IN_ORDER ? key : of[key]; }
     };
@@ -191,7 +191,7 @@ struct Deal : Window {
           straight(straight), nodes(1), own(live - straight) {
         const int block = blockIdx.x, blocks = gridDim.x, near = FIRST_SPLIT * near_blocks;
         const int far = splits_of(length + node0 + live - 1, splits);
-        // A node alone is faster, but not than two of them in turn.
+        // A single node is faster, but not than two of them in turn.
         if (far * near_blocks + near + own > blocks) nodes = NODES, own = ceil_div(own, NODES);
         const int always = own + near;
         // Larger pieces read a tile once for more rows; smaller ones, where there are few, occupy more blocks.

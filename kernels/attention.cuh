@@ -16,7 +16,7 @@
 // is still being loaded when P is complete, else two (UNPACK_ONCE 2, three stages or more).
 // Addresses: a lane's reads and writes are one offset, computed before the steps, plus constants (tiles.cuh).
 //
-// Bits: a row's keys are arranged in tiles by position. Its position alone decides which tiles it sees, which part each
+// Bits: a row's keys are arranged in tiles by position. Only its position decides which tiles it sees, which part each
 // belongs to and in which order they are processed. A tile that it does not see leaves its maximum, weight and sums as
 // they are, bit for bit. So a row's result depends neither on how many rows share the pass, nor on how rows are
 // assigned to warps and blocks, nor on where the cache holds a position. COLUMNS, TILE, CHUNK and the number of parts

@@ -4,8 +4,8 @@
 // and its thread blocks take equal shares of all blocks of 16 rows. Tiles, formats and products are
 // matmul.cuh's.
 //
-// The K of a block of rows has `split` parts, and its sum is that of the parts in order: this depends on the shape of the
-// matrix alone, so a pair has the same bits whatever else the pass holds. Where there is little work, `split`
+// The K of a block of rows has `split` parts, and its sum is that of the parts in order: this depends only on the shape of the
+// matrix, so a pair has the same bits whatever else the pass holds. Where there is little work, `split`
 // warps share a block of rows: each leaves the sum of its part in shared memory, and after SLOT_SETS blocks they are
 // added. Parts differ by a tile, so a warp takes another one of each block. Else each warp has its own block and takes
 // one part after the other, without waiting for other warps.

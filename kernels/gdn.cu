@@ -149,7 +149,7 @@ __device__ __forceinline__ void commit_conv(
 #endif
 
 // Converts the heads' outputs to activations for ssm_out: RMSNorm over each head times silu(z). A warp takes two heads
-// (256 elements) of a row. Bound by latency: 1.3 us alone with one row, 3.7 us with 64, most of it hidden in a step.
+// (256 elements) of a row. Bound by latency: 1.3 us by itself with one row, 3.7 us with 64, most of it hidden in a step.
 //
 // grid (groups / warps of a block, rounded up; rows). attn_gate begins at column gate_at of the partials. COMMITS_CONV:
 // after gdn_single_row or makers, in blocks of one warp: first those that do commit_conv, then the groups of all rows.

@@ -12,8 +12,8 @@
 // where it is saved at the end; NONE where there is none. 16 to 17: the kind. 18: AGAIN, the next visit is of the same
 // kind and follows without a level in between. 19: LAST. 24 up: the row of the pass, any where it is replayed.
 struct Turn {
-    // LEAF: its output, from the current state. INNER: also its state. REPLAY: a node of an earlier pass;
-    // its state alone.
+    // LEAF: its output, from the current state. INNER: also its state. REPLAY: only the state of
+    // a node of an earlier pass.
     enum Kind { LEAF = 0, INNER = 1, REPLAY = 2 };
     static constexpr u32 NONE = 15, AGAIN = 1 << 18, LAST = 1 << 19;
     u32 bits;

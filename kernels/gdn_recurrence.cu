@@ -14,7 +14,7 @@
 // `levels`, which stays in the L2. Ancestors from earlier passes are replayed with their k, u and a.
 //
 // Bits: a dot product over DIM is the sum of 8 segments, each in order, the segments in a fixed tree, and a state is
-// one multiplication and one fma away from its parent's. So a node's output and state depend on its path alone, and are
+// one multiplication and one fma away from its parent's. So a node's output and state depend only on its path, and are
 // those of decoding that path token by token, whatever the other rows, NODES, the order and the shape of the blocks.
 //
 // Bound by: from 8 rows on, a chain of dependent operations per node (the sums of K S, u, the state), some 410 clocks

@@ -4,7 +4,7 @@
 // The columns of a key head's value heads, HEADS * DIM of them, are numbered one head after the other; column c is of
 // value head key_head + c / DIM * K_HEADS. A block holds WIDTH of them, a warp 4 COLUMNS, a lane 16 rows of COLUMNS:
 //     rows 16 * segment .. with segment = lane / 4, columns in RUNS runs of two neighbours, the last of an odd number
-//     of columns alone; run r of all warps is one range of the block's columns
+//     of columns single; run r of all warps is one range of the block's columns
 // so that one read of a row of K, spread over the segments, serves all the state that a lane has. How the columns are
 // assigned to lanes, warps and blocks does not change a bit: no sum crosses columns.
 //

@@ -1,6 +1,6 @@
 // One row: the warps of a block take tiles as they become free.
 //
-// With equal shares the warps of a block finish up to 3 us apart, out of 8 to 25 us, and the last ones alone do not
+// With equal shares the warps of a block finish up to 3 us apart, out of 8 to 25 us, and only the last ones do not
 // keep the memory busy. Here the next free warp takes the next tile, and each tile's sums go to shared memory. When all
 // are stored, a thread adds the tiles of a row in the order and in the SHARES of stream_rectangle: the same bits. A
 // warp claims each tile two tiles ahead, so weights are requested as early as with equal shares.

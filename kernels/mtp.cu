@@ -1,6 +1,6 @@
 // The attention of a drafter that drafts one token after the other, between its matmuls. Pairs of an MTP head enter its
 // cache, and the drafting pair attends to all before it. A Gemma assistant's token attends to the target's keys: it has
-// queries alone (BORROWED), at the position of the first token of its draft.
+// only queries (BORROWED), at the position of the first token of its draft.
 //
 //   mtp_join -> eh_proj -> norm -> q, k, v -> mtp_prepare -> mtp_split -> mtp_combine -> attn_output -> feed-forward
 //   assistant_join -> pre_projection -> norm -> q -> mtp_prepare -> mtp_split -> ...

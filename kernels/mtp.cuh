@@ -2,7 +2,7 @@
 // position s of the head's own cache, and there is none for token 0.
 //
 // Where `first` is -1, row 0 is the pair that drafts. The rows after it, or all of them from `first` on, are pending pairs
-// draft_length.. < length, which only enter the cache. After depth 0 a pass is row 0 alone, of the token that the depth
+// draft_length.. < length, which only enter the cache. After depth 0 a pass has only row 0, of the token that the depth
 // before has drafted and the head's own hidden.
 
 #pragma once

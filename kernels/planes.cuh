@@ -5,7 +5,7 @@
 // wider passes they follow each other along k: the codes multiplied by the values are scaled by 1 << PLANE_BITS
 // relative to those multiplied by the lower plane, so that 16 k of both planes are one mma over 32. Codes that fill
 // their byte cannot be scaled, so their two products are computed separately and then joined. The joined sums are the
-// same integers either way.
+// same integers with both.
 //
 // Included by matmul.cuh, which needs COLUMNS.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from dflash_core.errors import KnobError
 
 GROUP = 32
-CHUNK_BYTES = 16  # rows are moved in chunks of so many bytes
+CHUNK_BYTES = 16  # rows are moved in chunks of this many bytes
 RECENT_STEP = 128  # positions: a multiple of every tile of attention
 MIN_RECENT, MAX_RECENT = 256, 8192
 
@@ -91,7 +91,7 @@ class CachePair:
 
     def border(self, position: int) -> int:
         """The first position that a row at `position` reads as halves, itself included: a multiple of RECENT_STEP, so
-        at least `recent` positions are halves. It depends on the position alone, so plain decoding, chains and trees
+        at least `recent` positions are halves. It depends only on the position, so plain decoding, chains and trees
         read the same."""
         return max(position + 1 - self.recent, 0) // RECENT_STEP * RECENT_STEP
 

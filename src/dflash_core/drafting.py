@@ -53,7 +53,7 @@ def nodes_of(drafting: str) -> int | None:
 def changed_by(before: str, changes: Mapping[str, object]) -> str:
     """The setting after a change of former parameters (`mode`, `policy`, `budget`) or of a tree's shape.
 
-    A size alone changes that of `before`; where `before` has none, it means a tree.
+    A bare size changes that of `before`; where `before` has none, it means a tree.
     """
     mode, policy, size = changes.get("mode"), changes.get("policy"), changes.get("budget")
     nodes = size or nodes_of(before) or DEFAULT_NODES

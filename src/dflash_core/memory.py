@@ -78,7 +78,7 @@ class HostExperts:
 
 
 def checked_experts(text: str) -> str:
-    """`text` if it says where routed experts are: one of EXPERT_PLACES, or in main memory those of so many layers.
+    """`text` if it says where routed experts are: one of EXPERT_PLACES, or in main memory those of a number of layers.
     Raises KnobError."""
     if text in EXPERT_PLACES or (text.isascii() and text.isdecimal() and len(text) <= 4):
         return text

@@ -78,7 +78,7 @@ class Runner:
     def propose(self, before: Sequence[int], root: int, knobs: Knobs) -> Candidates:
         """The drafter's candidates for a step with `knobs` after the tokens `before` and `root`.
 
-        The drafter runs alone, on the state that the session still holds, which does not change. Not while an answer
+        Only the drafter runs, on the state that the session still holds, which does not change. Not while an answer
         is under way. Raises ContextError where the session does not hold `before`, or has no drafter.
         """
         if self.session.capabilities is None:
@@ -318,8 +318,8 @@ class Runner:
 
     def _save(self, points: Sequence[Checkpoint], *, whole: bool) -> None:
         """Save the state at the end of what is committed, if `whole`, and earlier ones, the newest of them last: a
-        history that leaves out what an answer thought goes on from there. A sequence that can be cut needs its end
-        alone."""
+        history that leaves out what an answer thought goes on from there. A sequence that can be cut needs
+        only its end."""
         if self.snapshots is None or self._scratch:
             return
         stored = whole and self.snapshots.has(self._committed, self._window)

@@ -108,7 +108,7 @@ class TurnCheck:
 
 
 def check_step(step: StepEvent) -> None:
-    """Check one step alone: its tree, its candidates, its walk. Raises FormatError."""
+    """Check a single step: its tree, its candidates, its walk. Raises FormatError."""
     tree, drafts = step.tree, step.drafts
     _check_tree(tree)
     _check_drafts(drafts)

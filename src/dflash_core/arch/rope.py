@@ -59,7 +59,7 @@ class Yarn:
     def shares(self, pairs: int, base: float) -> tuple[float, ...]:
         """What the frequency of each of `pairs` pairs is multiplied by: pair i has base^(-i / pairs) without."""
 
-        def pair(turns: float) -> float:  # which turns so many times
+        def pair(turns: float) -> float:  # which turns this many times
             return pairs * math.log(self.original / (turns * 2 * math.pi)) / math.log(base)
 
         low, high = pair(self.fast), pair(self.slow)

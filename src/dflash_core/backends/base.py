@@ -36,7 +36,7 @@ Checkpoint = State  # a committed state that can be returned to
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """How an answer is decoded. `policy`: what picks each step; without one the knobs alone do. `constraint`: what the
+    """How an answer is decoded. `policy`: what picks each step; without one only the knobs do. `constraint`: what the
     answer conforms to; then a stop token ends it whatever the knobs say. `log_probs`: records its log-probabilities."""
 
     knobs: Knobs
@@ -176,8 +176,8 @@ class Machine(Protocol):
         """Candidates per draft position that a step can keep, at most."""
 
     def step_costs(self, drafter: Capabilities) -> CostTable | None:
-        """How the cost of a step with `drafter` grows with its rows, before any is measured; None where the knobs alone
-        decide."""
+        """How the cost of a step with `drafter` grows with its rows, before any is measured; None where only the
+        knobs decide."""
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ class Target(ABC):
 
     @abstractmethod
     def check_memory(self, draft: Draft | None, context: int | None, kv: str = AUTO) -> None:
-        """Refuse from the headers alone what cannot fit together: weights, a drafter's, and `context` positions, with
+        """Refuse, from only the headers, what cannot fit together: weights, a drafter's, and `context` positions, with
         keys and values stored as `kv` says. Raises OutOfMemoryError."""
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """Drafts that see the noise of the target's draws.
 
 A draw takes the token with the largest log p / T + noise(seed, position, token), and the noise is known before the
-target has run. A drafter's log q / T plus a share of the same noise therefore predicts the draw better than log q
-alone. Where drafts are ranked by it, more of them are accepted; the text does not change. Measured in
+target has run. A drafter's log q / T plus a share of the same noise therefore predicts the draw better than
+only log q. Where drafts are ranked by it, more of them are accepted; the text does not change. Measured in
 docs/notes/draw-noise.md.
 """
 

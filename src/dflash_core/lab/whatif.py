@@ -170,7 +170,7 @@ def of_drafter(steps: Sequence[StepEvent], drafter: str) -> list[StepEvent]:
 
 
 def own_ms(steps: Sequence[StepEvent], drafter: str = "") -> float | None:
-    """Milliseconds of a step of the turn itself, of a drafter's alone where one is named, by its wall time; None where
+    """Milliseconds of a step of the turn itself by its wall time, of one drafter's steps where one is named; None where
     no time was taken."""
     times = [step.stages.total for step in of_drafter(steps, drafter)]
     return sum(times) / len(times) if sum(times) > 0 else None

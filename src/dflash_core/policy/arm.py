@@ -23,7 +23,7 @@ MIN_WEIGHT = 0.02
 START_CHANCE, PRIOR_TRIALS = 0.7, 4.0
 FORGET_AT = 200.0
 FIRST_STEPS = 4  # steps with START_DEPTH, before anything is known
-PROBE_EVERY = 32  # one step in so many goes a token deeper
+PROBE_EVERY = 32  # one step in this many goes a token deeper
 MIN_PASS_WEIGHT = 0.05  # least weight of a step in the mean time of a pass
 START_DEPTH = SPEC["mtp_depth"].default
 

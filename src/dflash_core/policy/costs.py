@@ -26,7 +26,7 @@ MAX_ROWS = 64
 @dataclass(frozen=True, slots=True)
 class CostTable:
     """Recorded times of a machine. `steps`: a whole step by rows, drafting included; `plain`: a step without drafts;
-    `draft`: drafting alone."""
+    `draft`: only drafting."""
 
     steps: Mapping[int, float]
     plain: float
@@ -72,7 +72,7 @@ class StepCosts:
         self._shape, self._shape_curve = shape, shape.curve()
         self._drafted: dict[int, deque[float]] = {}  # by rows
         self._verified: dict[int, deque[float]] = {}  # without drafting; 1 row is plain decoding
-        self._drafts, self._whole = _times(), _times()  # of drafting alone; of plain steps with the time before them
+        self._drafts, self._whole = _times(), _times()  # of only drafting; of plain steps with the time before them
         self._any, self._any_drafted = (
             _times(),
             _times(),
@@ -142,7 +142,7 @@ class StepCosts:
 
     @property
     def draft(self) -> float:
-        """Milliseconds of drafting alone."""
+        """Milliseconds of only drafting."""
         if self._draft is None:
             known = len(self._drafts) >= MIN_STEPS
             self._draft = statistics.median(self._drafts) if known else self._shape.draft * self.scale

@@ -31,8 +31,8 @@ ALL = np.uint32(0xFFFFFFFF)
 @dataclass(frozen=True, slots=True)
 class Started:
     """A step whose draft the card has begun, with its settings. `whole`: its tree has as many nodes as are verified,
-    none of which to take out. `passed`: its pass has begun too; the tree is the root alone, and stays so. `arrived`
-    waits for a copy of the tree; None where that is the root alone."""
+    none of which to take out. `passed`: its pass has begun too; the tree is only the root, and stays so. `arrived`
+    waits for a copy of the tree; None where that is only the root."""
 
     kind: StepKind
     whole: bool

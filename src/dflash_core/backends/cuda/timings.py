@@ -44,8 +44,9 @@ PASSES = "passes"
 READINGS = ("auto", PASSES)  # how prompts may be read: by what is faster, or always in passes
 TIMED_CHUNKS = (256, 1024)  # rows
 NEVER = 1 << 30
-COMMIT = 1.05  # time of a pass and its commit, where the pass alone takes 1
-# Passes of PASS_ROWS rows need memory that trees of the default settings do not: only if they win up to so many tokens.
+COMMIT = 1.05  # time of a pass and its commit, where only the pass takes 1
+# Passes of PASS_ROWS rows need memory that trees of the default settings do not. They are used only if they are faster
+# for all prompts of up to this many tokens, or more.
 WORTHWHILE = 512
 
 ByTarget = Mapping[str, Mapping[int, float]]

@@ -41,7 +41,7 @@ def aligned(nbytes: int) -> int:
 
 
 class Upload:
-    """The tensors of a weight file, as layers ask for them. This class alone makes empty ones of their shapes, on the
+    """The tensors of a weight file, as layers ask for them. This class makes empty ones of their shapes, on the
     device without memory; `DeviceUpload` fills them.
 
     `requantise`: see stored_type. `pinned`: names of matrices that stay in host memory, where kernels read them.
