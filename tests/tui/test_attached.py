@@ -228,7 +228,7 @@ async def test_panels_follow_what_others_ask_of_the_server(make_app: Callable[..
         assert len(shown.tokens) == 5
         await ask(pilot, "/requests")
         await shows(pilot, "What other programs ask of", "an-agent")
-        for action, key in (("Tune", "f8"), ("Preset", "p"), ("Keep prompts", "c")):
+        for action, key in (("Tune", "f8"), ("Preset", "p"), ("Store prompts", "c")):
             assert action not in screen_text(app).splitlines()[-1], "of this program's own server"
             await pilot.press(key)
             await shows(pilot, "the model is on the server")

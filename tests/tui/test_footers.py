@@ -125,7 +125,7 @@ async def test_steps_name_the_keys_of_the_view_and_the_turns_there_are(make_app:
     [
         ("chats", "n New  F1 Help  Esc Back"),
         ("whatif", "F1 Help  Esc Back"),
-        ("requests", "c Keep prompts  F1 Help  Esc Back"),
+        ("requests", "c Store prompts  F1 Help  Esc Back"),
     ],
 )
 async def test_a_page_without_rows_names_no_keys_of_rows(make_app: MakeApp, name: str, keys: str) -> None:

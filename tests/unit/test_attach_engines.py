@@ -229,12 +229,12 @@ def test_the_figures_are_the_engine_s(server: Replaying, expected: dict[str, Any
 @pytest.mark.parametrize(
     ("it", "told"),
     [
-        (LLAMA_SERVER, "drafts: by what its counters grew meanwhile; by the clock here: first token"),
+        (LLAMA_SERVER, "drafts: by the growth of its counters; by the clock of this machine: first token"),
         (VLLM, "figures of vLLM"),
-        (SGLANG, "by the clock here: first token, speed"),
+        (SGLANG, "by the clock of this machine: first token, speed"),
         (NINFER, "acceptance by depth into its log"),
         (OLLAMA, "Ollama reports no drafts"),
-        (PLAIN, "by the clock here: first token, speed"),
+        (PLAIN, "by the clock of this machine: first token, speed"),
     ],
     ids=lambda it: getattr(it, "engine", ""),
 )

@@ -96,7 +96,7 @@ def test_what_is_no_list_of_models(answer: Answer, said: str) -> None:
 
 def test_a_server_of_something_else() -> None:
     with replaying() as server:
-        assert "it is no server of models that is known here" in refused(server.url)
+        assert "it is no known server of models" in refused(server.url)
 
 
 def test_a_redirect_is_told_and_not_followed() -> None:

@@ -349,7 +349,7 @@ GLOBAL = (
     option("--draft-type", None, "on a GPU: quantise the drafter further", choices=("q8_0", "q4_0"), default=""),
     option(
         "--embedding", None,
-        "on a GPU: keep the token embedding there (card), or in main memory, which frees its bytes (host)",
+        "on a GPU: where the token embedding is, on the card or in main memory (host), which frees its bytes",
         choices=("card", "host"),
     ),
     option(

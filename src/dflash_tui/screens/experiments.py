@@ -75,7 +75,7 @@ class TuneScreen(ExperimentScreen):
     EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = (
         ("", "Enter measures many settings on your last prompts, or on examples."),
     )
-    OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (("prompts=FILE samples=6", "on so many prompts of a file"),)
+    OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (("prompts=FILE samples=6", "on this many prompts of a file"),)
 
     def plan(self, text: str, session: SessionLike) -> Design:
         if session.limits.drafter is None and session.limits.taken is None:

@@ -219,7 +219,7 @@ STEPS = (
     Step(
         "Parameters, F2",
         f"{SPEC['drafting'].label}: {SPEC['drafting'].help}\n"
-        "In there ← and → move a value, m shows the others. F8 finds the best.",
+        "← and → change a value there, m shows the others. F8 finds the best.",
         "panel-params",
         "params",
     ),

@@ -159,7 +159,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("experiment.whatif", "i", "What if", "what other budgets would give", "view('whatif')"),
     Action("requests.preset", "p", "Preset", "the next preset for this program", "preset", True),
     Action("requests.tune", "f8", "Tune", "find the fastest setting on its prompts", "tune", True),
-    Action("requests.keep", "c", "Keep prompts", "keep prompts in memory for F8", "keep", True),
+    Action("requests.keep", "c", "Store prompts", "store prompts in memory for F8", "keep", True),
     Action("whatif.exact", "e", "Exact", "run the drafter again for every budget", "exact", True),
     Action("whatif.measure", "m", "Measure", "measure these budgets: a sweep", "measure", True),
     Action("whatif.export", "x", "Export", "write JSON or CSV", "export", True),

@@ -20,8 +20,8 @@ from dflash_core.resources import themes_dir
 from dflash_tui.application.settings.config import DEFAULT_THEME, Config, config_folder
 from dflash_tui.application.settings.toml_file import TomlError, line_of, read_toml
 
-GROUND = "background"  # the backmost color: Textual's editor cannot be drawn if it is transparent
-OPAQUE = "expected an opaque color"
+GROUND = "background"  # the backmost colour: Textual's editor cannot be drawn if it is transparent
+OPAQUE = "expected an opaque colour"
 _NAME = re.compile(r"[a-zA-Z][\w-]*", re.ASCII)
 _REFERENCE = re.compile(r"\$([a-zA-Z][\w-]*)", re.ASCII)
 _OPACITY = re.compile(r"(.+?)\s+(\d{1,3}(?:\.\d{1,6})?)%", re.DOTALL | re.ASCII)
@@ -60,7 +60,7 @@ def _variable(name: str, variables: Mapping[str, str], generated: Mapping[str, s
         return color
     if style and (own_style or not own):
         return text
-    expected = "text styles" if own_style else "a color, or a color and its opacity in percent"
+    expected = "text styles" if own_style else "a colour, or a colour and its opacity in percent"
     expected += "" if own else ", or text styles"
     raise _wrong(name, variables[name], f"; expected {expected}", "variables.")
 
@@ -99,7 +99,7 @@ def _is_style(text: str) -> bool:
 
 
 def _as_color(text: str) -> str | None:
-    """A color in Textual's own notation; None if the value is no color."""
+    """A colour in Textual's own notation; None if the value is none."""
     match = _OPACITY.fullmatch(text)
     text, opacity = (match[1], float(match[2])) if match is not None else (text, 100.0)
     try:
@@ -185,7 +185,7 @@ def _read(table: Mapping[str, Any], stem: str) -> Theme:
     if not isinstance(dark, bool):
         raise _wrong("dark", dark, "; expected true or false")
     if "primary" not in table:
-        raise _BadThemeError("no primary color; expected at least primary")
+        raise _BadThemeError("no primary colour; expected at least primary")
     colors: dict[str, Any] = {key: _color(key, table[key]) for key in _COLORS if key in table}
     if not isinstance(variables, dict) or not all(isinstance(value, str) for value in variables.values()):
         raise _BadThemeError('variables is not a table of texts; expected [variables] with name = "value"', "variables")
@@ -201,7 +201,7 @@ def _color(key: str, value: object) -> str:
     except ColorParseError:
         color = None
     if color is None or not isinstance(value, str):
-        raise _wrong(key, value, '; expected a color such as "#5ec8b0"')
+        raise _wrong(key, value, '; expected a colour such as "#5ec8b0"')
     if key == GROUND and color.a < 1:
         raise _wrong(key, value, f"; {OPAQUE}")
     return value

@@ -234,7 +234,7 @@ VERSIONS = {"-": "the version before", "+": "the version after"}
 ON_OFF = {"on": "start the servers of the settings, or the one named", "off": "stop the servers, or the one named"}
 LAB = (
     Slash("tune", "/tune [FILE]", "find the fastest setting on your prompts, or on a file of them", _tune),
-    Slash("sweep", "/sweep NAME VALUES", "measure values of one or two: budget 4..63", _lab("sweep"), knob_words),
+    Slash("sweep", "/sweep NAME VALUES", "values of one or two parameters: budget 4..63", _lab("sweep"), knob_words),
     Slash("ab", "/ab A | B", "A against B, in turn; without A and B: tree against chain", _lab("ab"), knob_words),
 )
 CHATS = (

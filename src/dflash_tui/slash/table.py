@@ -197,7 +197,7 @@ SLASH: dict[str, Slash] = {
         Slash("kv", "/kv TYPE|K/V", "the cache type of keys and values, from the next load on", _kv, _kv_types),
         *MODELS_AND_PROGRAMS,
         Slash("load", "/load [MODEL [DRAFT]]", "another model", _load),
-        Slash("reload", "/reload [CONTEXT]", "load the model again, with so many positions of context", _reload),
+        Slash("reload", "/reload [CONTEXT]", "load the model again, with a context of this many positions", _reload),
         Slash("system", "/system [TEXT]", "the system message of this conversation", _system, lambda host: SYSTEM),
         Slash("think", "/think on|off|LEVEL", "thinking for the next turn", _think, _levels),
         *(Slash(row.slash, f"/{row.slash}", row.help, does(row.action)) for row in ACTIONS if row.slash),

@@ -35,7 +35,7 @@ GLOSSARY: Mapping[str, str] = {
     "verified": "nodes of all trees that the target ran, in all and per step",
     "accepted": "nodes that the target agreed with, in all, per step, and as a share of the verified",
     "text": "nodes copied from earlier text instead of drafted, and how many were taken",
-    "drafters": "steps, tokens, nodes and speed by drafter, where several take turns",
+    "drafters": "steps, tokens, nodes and speed by drafter, where several drafted",
     "candidates": "how likely candidates of a kind are, over all turns of the pair. stated: by the drafter; "
     "learned: what the program decides by; found: how often the target agreed; tried: how often its answer was seen",
     "own": "the probability that the drafter gave a token, regardless of its path",
@@ -54,7 +54,7 @@ GLOSSARY: Mapping[str, str] = {
     "predicted": "the sum of all components, as computed before the load; a load that would not fit is refused by it",
     "measured": "what the device reports as used, with other programs if it cannot report them separately",
     "free": "memory of the device that is not in use",
-    "plan": "what a pair would take with a context and a type of keys and values, computed from the headers alone",
+    "plan": "what a pair would take with a context and a type of keys and values, computed from only the headers",
     "turn": "a message and its answers, counted from the first; a retry adds an answer to the same turn",
     "step": "a step of the turn, counted from 1; the first token comes with the prompt, before step 1",
     "‹1/2›": "which version of a message or answer is shown, of how many",

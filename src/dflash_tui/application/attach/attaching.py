@@ -37,7 +37,7 @@ def recognise(server: AttachedServer) -> Recognised:
     owner = text(listed[0], "owned_by") if listed else ""
     engine = next((one for one in ENGINES if one.recognises(server, owner)), ENGINES[-1])
     if not listed and engine is ENGINES[-1]:
-        raise AttachError(f"{server.url} answers, but lists no models: it is no server of models that is known here")
+        raise AttachError(f"{server.url} answers, but lists no models: it is no known server of models")
     return Recognised(engine, engine.models(server, listed))
 
 

@@ -154,7 +154,7 @@ class Engine:
         return parse(server.fetch("/metrics").decode(errors="replace"))
 
     def grown(self, before: Metrics, after: Metrics, tokens: int) -> Figures | None:
-        """What an answer of so many tokens added to its counters; None where that cannot be told apart."""
+        """What an answer of `tokens` tokens added to its counters; None where others may have added too."""
         return added(before, after, *self.counters, tokens)
 
     def recent(self, now: Metrics) -> str:

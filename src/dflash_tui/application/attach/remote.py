@@ -97,7 +97,7 @@ class RemoteTurn(StreamedTurn):
         return text, thinking
 
     def _thought(self) -> Figures:
-        """The reasoning by the clock here, and by the engine's count when the last of it came."""
+        """The reasoning by this machine's clock, and by the engine's count when the last of it came."""
         thoughts = [piece for piece in self._pieces if piece.thinking]
         counts = [piece.event.count for piece in thoughts if isinstance(piece.event, TextEvent)]
         if not thoughts:
@@ -123,7 +123,7 @@ class RemoteTurn(StreamedTurn):
         if self._pieces and its.decode_s is None and its.tokens_per_second is None:
             its = replace(its, decode_s=self._pieces[-1].at - self._pieces[0].at)
             clock.append("speed")
-        sources.append(f"by the clock here: {', '.join(clock)}" if clock else "")
+        sources.append(f"by the clock of this machine: {', '.join(clock)}" if clock else "")
         sources.append(engine.remedy if its.steps is None else "")
         source, knobs = "; ".join(filter(None, sources)), self._start.knobs
         self.report = found = report(
@@ -168,7 +168,7 @@ class RemoteSession(ServerSession):
         end = time.monotonic() + COUNTED_S
         while (now := self.engine.metrics(self.server)) is not None:
             if (found := self.engine.grown(before, now, tokens)) is not None:
-                return found, "drafts: by what its counters grew meanwhile" if found.steps else "it drafted nothing"
+                return found, "drafts: by the growth of its counters" if found.steps else "it drafted nothing"
             if time.monotonic() > end:
                 return UNKNOWN, self.engine.recent(now)
             time.sleep(LOOK_S)

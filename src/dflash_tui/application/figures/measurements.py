@@ -16,7 +16,7 @@ from dflash_tui.application.json_store import JsonFile
 
 MAX_MEASUREMENTS = 50  # measurements of a pair; older ones are dropped
 ENOUGH_STEPS = 128
-"""A measurement of so many steps is replaced by any newer one of as many: machines and programs change."""
+"""A measurement of this many steps is replaced by any newer one of as many: machines and programs change."""
 What = Literal["tune", "sweep", "ab", "plain"]
 
 
