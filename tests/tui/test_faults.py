@@ -317,7 +317,7 @@ async def test_esc_closes_an_estimate_that_is_not_there_yet(make_app: MakeApp, m
             time.sleep(0.01)
             yield ExperimentProgress(0, 1, None, "reading the session's step times")
 
-    monkeypatch.setattr(WhatIfScreen, "_reckon", endless)
+    monkeypatch.setattr(WhatIfScreen, "_estimate_turn", endless)
     app = make_app()
     async with app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)

@@ -80,9 +80,9 @@ class WhatIfScreen(LabScreen):
         """Estimate from the beginning. Unpacking and rebuilding the trees of long turns takes a while, so it is an
         experiment too."""
         self.costs, self._estimate, self.curve = whatif.StepTimes(), (), None
-        self.begin(self._reckon(), self._estimated, decodes=False)
+        self.begin(self._estimate_turn(), self._estimated, decodes=False)
 
-    def _reckon(self) -> Iterator[ExperimentProgress]:
+    def _estimate_turn(self) -> Iterator[ExperimentProgress]:
         assert self.record is not None
         turns = self.chat.state.session.turns[-TURNS:] if self.chat.state.session is not None else ()
         for number, turn in enumerate(turns):

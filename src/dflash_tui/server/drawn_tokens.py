@@ -37,7 +37,7 @@ class DrawnTokens:
         self._detokenizer, self._split = Detokenizer(tokenizer), ThinkingSplit(prompt.opens_thinking)
         self._split.push(self._detokenizer.push(prompt.answered))
         self._tags = {tokenizer.special.get(tag) for tag in THINK_TAGS}
-        self._seen = self._said = 0  # tokens seen; bytes of text handed out, and of calls before it
+        self._seen = self._sent = 0  # tokens seen; bytes of text handed out, and of calls before it
         self._written = bytearray()  # of the tokens that are text or calls
         self._called = False  # a call follows the text that was handed out
         self._waiting: list[tuple[int, Drawn]] = []  # with the byte of the text that each begins at
@@ -55,13 +55,13 @@ class DrawnTokens:
                 self._called = True
             if isinstance(part, Text):
                 data = part.text.encode()
-                if self._called and (at := self._written.rfind(data, self._said)) >= 0:  # what came last is this text
+                if self._called and (at := self._written.rfind(data, self._sent)) >= 0:  # what came last is this text
                     self._waiting = [(begins, one) for begins, one in self._waiting if begins >= at]
-                    self._said, self._called = at, False
-                self._said += len(data)
-                if self._said > len(self._written):
+                    self._sent, self._called = at, False
+                self._sent += len(data)
+                if self._sent > len(self._written):
                     self._decide()  # an answer of nothing but white space
-                ready = tuple(one for begins, one in self._waiting if begins < self._said)
+                ready = tuple(one for begins, one in self._waiting if begins < self._sent)
                 self._waiting = self._waiting[len(ready) :]
                 part = DrawnText(part.text, tuple(_entry(one, self._tokenizer) for one in ready))
             found.append(part)
