@@ -121,12 +121,8 @@ def _check_tree(tree: StepTree) -> None:
 def _check_drafts(drafts: StepDrafts) -> None:
     widths = {len(row) for row in (*drafts.tokens, *drafts.log_probs)}
     depth = len(drafts.tokens)
-    if (
-        depth != len(drafts.log_probs)
-        or depth > MAX_DEPTH
-        or len(widths) > 1
-        or not all(0 < n <= MAX_WIDTH for n in widths)
-    ):
+    fits = depth == len(drafts.log_probs) <= MAX_DEPTH and len(widths) < 2
+    if not fits or not all(0 < width <= MAX_WIDTH for width in widths):
         raise FormatError(
             f"candidates of {depth:,} depths with {len(drafts.log_probs):,} of log-probabilities, {len(widths)} widths;"
             f" expected the same of both, up to {MAX_DEPTH} by {MAX_WIDTH}"
