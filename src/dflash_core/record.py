@@ -143,11 +143,12 @@ def encode(line: Line) -> bytes:
 def decode(data: bytes) -> Line:
     """The opposite of `encode`. Raises FormatError: what is wrong, and in which field."""
     try:
-        return _DECODER.decode(_current(data))
+        line: Line = _DECODER.decode(_current(data))
     except RecursionError:
         raise FormatError("not a line of a turn's record: it is nested too deeply") from None
     except (msgspec.MsgspecError, KnobError, ValueError) as error:
         raise FormatError(f"not a line of a turn's record, version {VERSION}: {in_words(error)}") from None
+    return line
 
 
 # Field names of version 1. The quotes and the colon make it a key: inside a string the quotes would be escaped.
