@@ -60,9 +60,7 @@ def quoted(data: bytes) -> str:
     return f"the bytes {data.hex(' ')}"
 
 
-_NOTHING = frozenset(
-    ("Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Mn")
-)  # categories of characters that show nothing by themselves
+_NOTHING = ("Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Mn")  # categories of characters that show nothing by themselves
 _FILLERS = frozenset("\u115f\u1160\u3164\uffa0\u2800")
 
 

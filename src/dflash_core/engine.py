@@ -13,8 +13,7 @@ import torch
 
 from dflash_core import fits, fits_notes, memory
 from dflash_core.arch.recommended import recommended
-from dflash_core.backends.base import Session
-from dflash_core.backends.opened import Target
+from dflash_core.backends.opened import Session, Target
 from dflash_core.cache_types import AUTO, CacheChoice, checked, named
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.draft import Draft

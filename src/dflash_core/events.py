@@ -1,13 +1,27 @@
-"""What a decoder reports: one event per prefill and per step. Plain data, no torch."""
+"""What a decoder reports: one event per prefill and per step. Plain data, no torch.
+
+Annotated types bound what may stand in a file: msgspec refuses a value outside when it reads a record.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from msgspec import Meta
+
+from dflash_core.drafting import MAX_NODES
 from dflash_core.knobs import Knobs
+
+MAX_TREE_NODES = 1 + MAX_NODES
+Whole = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""A token, or a count of tokens or positions."""
+Chance = Annotated[float, Meta(ge=0, le=1.001)]  # float32 rounds some a little above 1
+LogProb = Annotated[float, Meta(le=1e-3)]
+Ms = Annotated[float, Meta(ge=-1e12, le=1e12)]
+"""Of a stage: a difference of time stamps may be slightly negative."""
 
 Stop = Literal["stop token", "max tokens", "context full", "cancelled", "loop"]
 EffectiveMode = Literal["plain", "chain", "tree", "remote"]
@@ -20,12 +34,12 @@ class StageTimes:
     """Milliseconds that one step spent in each of its five parts. `host`: the wall time since the step before it that
     no part accounts for: Python, detokenising, the app."""
 
-    draft: float = 0.0
-    tree: float = 0.0
-    verify: float = 0.0
-    accept: float = 0.0
-    commit: float = 0.0
-    host: float = 0.0
+    draft: Ms = 0.0
+    tree: Ms = 0.0
+    verify: Ms = 0.0
+    accept: Ms = 0.0
+    commit: Ms = 0.0
+    host: Ms = 0.0
 
     @property
     def total(self) -> float:
@@ -44,13 +58,13 @@ class StepTree:
     that the walk reaches node i, where the policy uses it. `copied`: the nodes that came from the text.
     """
 
-    tokens: tuple[int, ...]
+    tokens: tuple[Whole, ...]
     parents: tuple[int, ...]
     depths: tuple[int, ...]
-    probs: tuple[float, ...]
-    path_probs: tuple[float, ...]
+    probs: tuple[Chance, ...]
+    path_probs: tuple[Chance, ...]
     accepted: tuple[int, ...]
-    values: tuple[float, ...] = ()
+    values: tuple[Chance, ...] = ()
     copied: tuple[int, ...] = ()
 
 
@@ -62,8 +76,11 @@ class StepDrafts:
     tree temperature). Budget and `p_min` decide which of them the tree holds.
     """
 
-    tokens: tuple[tuple[int, ...], ...] = ()
-    log_probs: tuple[tuple[float, ...], ...] = ()
+    tokens: tuple[tuple[Whole, ...], ...] = ()
+    log_probs: tuple[tuple[LogProb, ...], ...] = ()
+
+
+SHOWN_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +88,8 @@ class Choice:
     """What `auto` knew of a step. `brings[i]`: the tokens expected from a tree of SHOWN_ROWS[i] rows, as far as it was
     built; `rows`: how many `auto` chose, in records of earlier versions also beside a tree of a fixed size."""
 
-    brings: tuple[float, ...]
-    rows: int
-
-
-SHOWN_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+    brings: Annotated[tuple[Annotated[float, Meta(ge=0, le=MAX_TREE_NODES)], ...], Meta(max_length=len(SHOWN_ROWS))]
+    rows: Annotated[int, Meta(ge=0, le=MAX_TREE_NODES)]
 
 
 def brings(values: Sequence[float]) -> tuple[float, ...]:
@@ -112,16 +126,16 @@ class PrefillEvent:
     `read_again`: tokens that would have been known from the turn before, but for the change that `read_why` names.
     """
 
-    tokens: tuple[int, ...]
-    prompt_tokens: int
-    reused_tokens: int
+    tokens: Annotated[tuple[Whole, ...], Meta(max_length=1)]
+    prompt_tokens: Whole
+    reused_tokens: Whole
     elapsed_ms: float
     mode: EffectiveMode
     reason: str
     stop: Stop | None = None
     kv: str = ""  # types of keys and values, "" where they are not known
     guard: GuardEvent | None = None
-    read_again: int = 0
+    read_again: Whole = 0
     read_why: str = ""
 
 
@@ -137,17 +151,17 @@ class StepEvent:
     kind that drafted, "" where none did.
     """
 
-    tokens: tuple[int, ...]
+    tokens: tuple[Whole, ...]
     tree: StepTree
     drafted_depth: int
     accepted_depth: int
-    length: int
+    length: Whole
     stages: StageTimes
     mode: EffectiveMode
     reason: str
     stop: Stop | None = None
     drafts: StepDrafts = NO_DRAFTS
-    bonus: int | None = None
+    bonus: Whole | None = None
     knobs: Knobs = Knobs()
     guard: GuardEvent | None = None
     choice: Choice | None = None
@@ -168,8 +182,8 @@ class TextEvent:
     """Text of another engine, which names neither its tokens nor its steps. `count`: tokens of the answer so far, 0
     where the engine does not count them as it goes."""
 
-    count: int = 0
-    tokens: tuple[int, ...] = ()
+    count: Whole = 0
+    tokens: tuple[Whole, ...] = ()
     mode: EffectiveMode = "remote"
     reason: str = ""
     stop: Stop | None = None

@@ -9,9 +9,13 @@ import resource
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from dflash_core.errors import Code, KnobError, OutOfMemoryError, Shortage
 
+Bytes = Annotated[int, Meta(ge=0, le=2**60)]  # in a record
 OTHERS = "other processes"  # the component of other processes
 EXPERT_PLACES = ("card", "host", "auto")
 MIN_BYTES = 512  # what is less was meant as another unit
@@ -24,9 +28,9 @@ class Component:
     """One consumer of memory: predicted bytes, a description, and the bytes found, where that can be measured."""
 
     name: str
-    bytes: int
+    bytes: Bytes
     detail: str = ""
-    measured: int | None = None
+    measured: Bytes | None = None
 
     @property
     def off(self) -> float:
@@ -44,9 +48,9 @@ class MemoryBreakdown:
 
     device: str
     components: tuple[Component, ...]
-    total: int
-    free: int
-    measured: int = 0
+    total: Bytes
+    free: Bytes
+    measured: Bytes = 0
 
     @property
     def predicted(self) -> int:

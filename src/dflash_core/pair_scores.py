@@ -33,7 +33,7 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class PairScores:
-    """Implements `tree.Given`. `marginal` (depths, candidates): log-probabilities at the tree temperature. `position`:
+    """A `tree.Given`. `marginal` (depths, candidates): log-probabilities at the tree temperature. `position`:
     how many tokens are before the root, for messages. Raises NumericsError where the best score is NaN."""
 
     marginal: Array
@@ -44,7 +44,7 @@ class PairScores:
     """(depths, candidates) is added to scores: what is known of the draws (drafters/draw_noise.py)."""
     _known: dict[tuple[int, int], Array] = field(default_factory=dict)
 
-    def log_probs(self, depth: int, parent: int) -> Array:
+    def __call__(self, depth: int, parent: int) -> Array:
         if (depth, parent) not in self._known:
             self._known[depth, parent] = self._scored(depth, parent)
         return self._known[depth, parent]

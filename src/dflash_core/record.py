@@ -11,18 +11,18 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar, overload
+from typing import Annotated, Any, Generic, TypeVar, overload
 
 import msgspec
 
 from dflash_core.damaged import in_words
 from dflash_core.drafting import upgraded
 from dflash_core.errors import FormatError, KnobError
-from dflash_core.events import Event, Piece, PrefillEvent, StepEvent, TextEvent
+from dflash_core.events import Event, Piece, PrefillEvent, StepEvent, TextEvent, Whole
 from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.memory import MemoryBreakdown
-from dflash_core.turn_check import TurnCheck, check_loaded, check_start
-from dflash_core.turn_stats import TurnReport
+from dflash_core.turn_check import TurnCheck, check_created
+from dflash_core.turn_stats import MAX_DEPTH, TurnReport
 
 VERSION = 2
 E = TypeVar("E", PrefillEvent, StepEvent, TextEvent)
@@ -36,7 +36,7 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded", tag_field="line"):
     """The models of the turns that follow; a trace begins with it, a store does not have it."""
 
     title: str
-    context_length: int
+    context_length: Whole
     memory: MemoryBreakdown
 
 
@@ -48,11 +48,11 @@ class Start(msgspec.Struct, frozen=True, tag="turn", tag_field="line"):
     draft: str
     system: str
     prompt: str
-    prompt_ids: tuple[int, ...]
+    prompt_ids: tuple[Whole, ...]
     knobs: Knobs
-    draft_block: int = 0
+    draft_block: Annotated[int, msgspec.Meta(ge=0, le=MAX_DEPTH)] = 0
     draft_kind: str = ""  # of the drafter, as the registry names it; "" in records of version 1
-    sinks: int = 0  # tokens of the prompt that an attention window always shows
+    sinks: Whole = 0  # tokens of the prompt that an attention window always shows
 
 
 class _PieceLine(msgspec.Struct, Generic[E], frozen=True, omit_defaults=True):
@@ -148,8 +148,6 @@ def decode(data: bytes) -> Line:
         raise FormatError("not a line of a turn's record: it is nested too deeply") from None
     except (msgspec.MsgspecError, KnobError, ValueError) as error:
         raise FormatError(f"not a line of a turn's record, version {VERSION}: {in_words(error)}") from None
-    if isinstance(line, Loaded):
-        check_loaded(line.context_length, line.memory)
     return line
 
 
@@ -202,7 +200,7 @@ def assemble(lines: Iterable[TurnLine]) -> Iterator[TurnRecord]:
     for line in lines:
         try:
             if isinstance(line, Start):
-                check_start(line.created, line.prompt_ids, line.draft_block, line.sinks)
+                check_created(line.created)
                 if start is not None:
                     yield TurnRecord(start, tuple(pieces), texts=texts)
                 start, pieces, texts, check = line, [], {}, TurnCheck()

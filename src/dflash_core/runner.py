@@ -18,10 +18,10 @@ from dflash_core.backends.base import (
     Checkpoint,
     Logits,
     PrefillCancelled,
-    Session,
-    StepDecoder,
 )
+from dflash_core.backends.decoder import AnswerDecoder
 from dflash_core.backends.guarded import guarded_step, watched
+from dflash_core.backends.opened import Session
 from dflash_core.constraints.base import Constraint
 from dflash_core.errors import Code, ContextError, DFlashError, OutOfMemoryError
 from dflash_core.events import Event, PrefillEvent, StepEvent, Stop
@@ -219,7 +219,7 @@ class Runner:
             )
         earlier.close()
 
-    def _steps(self, decoder: StepDecoder, guard: TurnGuard | None, stop: Stop | None) -> Iterator[StepEvent]:
+    def _steps(self, decoder: AnswerDecoder, guard: TurnGuard | None, stop: Stop | None) -> Iterator[StepEvent]:
         while stop is None and not self._cancelled.is_set():
             root = decoder.answer[-1]
             if self._changed is not None:
@@ -253,7 +253,7 @@ class Runner:
         """What answers so far have shown to be wrong with the drafters, a line each."""
         return self.policy.watch.notes
 
-    def _rest(self, decoder: StepDecoder) -> Sequence[StepEvent]:
+    def _rest(self, decoder: AnswerDecoder) -> Sequence[StepEvent]:
         """Steps that were under way when the answer was cancelled: their tokens are committed, so they belong to it."""
         root = decoder.answer[-1] if decoder.answer else None
         events = decoder.finish()

@@ -11,7 +11,6 @@ import heapq
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +18,9 @@ import numpy.typing as npt
 _GROUP = 16  # of values, whose maxima bound the k-th largest
 
 
-class Given(Protocol):
-    """The scores of a drafter that scores candidates given their parent token."""
-
-    def log_probs(self, depth: int, parent: int) -> npt.NDArray[np.float64]:
-        """Log-probabilities of the candidates of `depth` (0 is the first) below a node with the token `parent`:
-        (candidates,), in their order, normalised over the whole vocabulary."""
+Given = Callable[[int, int], npt.NDArray[np.float64]]
+"""Log-probabilities of the candidates of a depth (0 is the first) below a node with the token `parent`: (candidates,),
+in their order, normalised over the whole vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ class Candidates:
         if self.given is None:
             log_probs: list[float] = self.log_probs[depth].tolist()
             return tokens[: self.ranks], log_probs[: self.ranks]
-        scores: list[float] = self.given.log_probs(depth, parent).tolist()
+        scores: list[float] = self.given(depth, parent).tolist()
         order = sorted((-one, token) for one, token in zip(scores, tokens) if one > -math.inf)[: self.ranks]
         return [token for _, token in order], [-one for one, _ in order]
 

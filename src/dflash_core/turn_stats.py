@@ -9,13 +9,33 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from dflash_core.events import STAGES, EffectiveMode, GuardEvent, Piece, PrefillEvent, StageTimes, StepEvent, Stop
+from msgspec import Meta
+
+from dflash_core.events import (
+    MAX_TREE_NODES,
+    STAGES,
+    Chance,
+    EffectiveMode,
+    GuardEvent,
+    Piece,
+    PrefillEvent,
+    StageTimes,
+    StepEvent,
+    Stop,
+    Whole,
+)
 from dflash_core.knobs import RANDOM_SEED, Knobs
 from dflash_core.text.reasoning import Effort
 
 _times = attrgetter(*STAGES)
+MAX_DEPTH = 256  # positions of the longest block that a drafter file may have
+Counts = Annotated[tuple[Whole, ...], Meta(max_length=MAX_TREE_NODES + 1)]
+ByDepth = Annotated[tuple[Whole, ...], Meta(max_length=MAX_DEPTH)]
+Rates = Annotated[tuple[Annotated[float, Meta(ge=0, le=1)], ...], Meta(max_length=MAX_DEPTH)]
+Length = Annotated[float, Meta(ge=0, le=MAX_TREE_NODES)]
+Speed = Annotated[float, Meta(ge=0, le=1e20)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +43,17 @@ class PartStats:
     """Figures of a turn's reasoning, or of its answer, as in `TurnStats`. `seconds`: the time of the steps; a first
     token counts none."""
 
-    steps: int = 0
-    tokens: int = 0
-    acceptance_length: float = 0.0
+    steps: Whole = 0
+    tokens: Whole = 0
+    acceptance_length: Length = 0.0
     seconds: float = 0.0
-    tokens_per_second: float = 0.0
-    verified: int = 0
-    accepted: int = 0
-    copied: int = 0
-    copied_accepted: int = 0
-    accept_rate_by_depth: tuple[float, ...] = ()
-    drafted_by_depth: tuple[int, ...] = ()
+    tokens_per_second: Speed = 0.0
+    verified: Whole = 0
+    accepted: Whole = 0
+    copied: Whole = 0
+    copied_accepted: Whole = 0
+    accept_rate_by_depth: Rates = ()
+    drafted_by_depth: ByDepth = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +82,29 @@ class TurnStats:
     the PrefillEvent.
     """
 
-    steps: int
-    tokens: int
-    acceptance_length: float
-    accept_rate_by_depth: tuple[float, ...]
-    drafted_by_depth: tuple[int, ...]
-    tokens_per_second: float
+    steps: Whole
+    tokens: Whole
+    acceptance_length: Length
+    accept_rate_by_depth: Rates
+    drafted_by_depth: ByDepth
+    tokens_per_second: Speed
     ttft_ms: float
     decode_s: float
-    prompt_tokens: int
-    reused_tokens: int
+    prompt_tokens: Whole
+    reused_tokens: Whole
     stage_ms: StageTimes
-    drafted: int = 0
-    verified: int = 0
-    accepted: int = 0
-    lengths: tuple[int, ...] = ()
+    drafted: Whole = 0
+    verified: Whole = 0
+    accepted: Whole = 0
+    lengths: Counts = ()
     thinking: PartStats = PartStats()
     answer: PartStats = PartStats()
-    copied: int = 0
-    copied_accepted: int = 0
-    nodes: tuple[int, ...] = ()
+    copied: Whole = 0
+    copied_accepted: Whole = 0
+    nodes: Counts = ()
     kv: str = ""
     drafters: tuple[DrafterStats, ...] = ()
-    read_again: int = 0
+    read_again: Whole = 0
     read_why: str = ""
 
     @property
@@ -254,10 +274,10 @@ class FoundRow:
     learned before each trial, and the one measured."""
 
     kind: str
-    trials: int
-    stated: float
-    learned: float
-    found: float
+    trials: Annotated[int, Meta(ge=1, le=2**53)]
+    stated: Chance
+    learned: Chance
+    found: Chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,14 +293,14 @@ class TurnReport:
 
     text: str
     thinking: str
-    tokens: tuple[int, ...]
+    tokens: tuple[Whole, ...]
     mode: EffectiveMode
     reason: str
     stop: Stop
     knobs: Knobs
     stats: TurnStats
     guards: tuple[GuardEvent, ...] = ()
-    learned: tuple[FoundRow, ...] = ()
+    learned: Annotated[tuple[FoundRow, ...], Meta(max_length=16)] = ()
     effort: Effort = ""
     notes: tuple[str, ...] = ()
     seed_source: Literal["", "random", "fixed"] = ""

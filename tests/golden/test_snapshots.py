@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from dflash_core import Engine, Knobs, load_draft, load_target
-from dflash_core.backends.base import Session
-from dflash_core.backends.opened import Target
+from dflash_core.backends.opened import Session, Target
 from dflash_core.events import PrefillEvent
 from dflash_core.snapshots.base import Rows, Snapshot, SnapshotError
 from dflash_core.snapshots.store import LOG, SnapshotStore

@@ -12,13 +12,14 @@ import pytest
 from tools.bench.synthetic import synthetic_pair
 
 from dflash_core import Knobs, load_draft, load_target
-from dflash_core.backends.base import Checkpoint, Session
+from dflash_core.backends.base import Checkpoint
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.base import on_device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
+from dflash_core.backends.opened import Session
 from dflash_core.bench.family_models import GEMMA_31B, gemma4, gemma4_assistant, own_values
 from dflash_core.bench.synthetic_models import Model
 from dflash_core.cache_types import CachePair

@@ -13,11 +13,12 @@ import torch
 from tools.bench.replay import GivenCosts
 
 from dflash_core import Knobs
-from dflash_core.backends.base import Checkpoint, Session
+from dflash_core.backends.base import Checkpoint
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda import step as cuda_step
 from dflash_core.backends.cuda.drafters import base
 from dflash_core.backends.cuda.drafters.mtp import Mtp
+from dflash_core.backends.opened import Session
 from dflash_core.events import StepEvent
 from dflash_core.knobs import Value
 from dflash_core.policy.arm import Arm, Depths, PairState

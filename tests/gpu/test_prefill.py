@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_core.backends.base import PrefillCancelled, Session
+from dflash_core.backends.base import PrefillCancelled
 from dflash_core.backends.cuda import chunk
 from dflash_core.backends.cuda import session as cuda_session
 from dflash_core.backends.cuda.kv import KVCache
 from dflash_core.backends.cuda.layers import attention, feed_forward
 from dflash_core.backends.cuda.layers.attention import AttentionMemory
 from dflash_core.backends.cuda.session import CudaSession
+from dflash_core.backends.opened import Session
 from dflash_core.errors import OutOfMemoryError
 from dflash_core.progress import silent
 from support.device_pairs import close, pair, whole_pair

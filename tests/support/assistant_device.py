@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from dflash_core import load_draft
-from dflash_core.backends.base import Session
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
-from dflash_core.backends.opened import Target
+from dflash_core.backends.opened import Session, Target
 from dflash_core.cache_types import F16, CachePair
 from dflash_core.drafters.draft import Draft
 from support.device_pairs import CONTEXT, device_named

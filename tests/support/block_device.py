@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from dflash_core import load_target
-from dflash_core.backends.base import Session
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.base import OnDevice, on_device
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
-from dflash_core.backends.opened import Target
+from dflash_core.backends.opened import Session, Target
 from dflash_core.drafters.draft import Draft
 from support.device_pairs import CONTEXT
 from support.draft_files import random_draft

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_core import load_draft, load_target
-from dflash_core.backends.base import Session
 from dflash_core.backends.cuda.activations import CHOICES
 from dflash_core.backends.cuda.drafters.mtp import DeviceMtp
 from dflash_core.backends.cuda.launch import Device
 from dflash_core.backends.cuda.session import CudaSession
 from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload
-from dflash_core.backends.opened import Target
+from dflash_core.backends.opened import Session, Target
 from dflash_core.drafters.draft import Draft
 from support.device_pairs import CONTEXT, device_named
 from support.golden import golden

@@ -19,7 +19,7 @@ from dflash_core.policy.auto import AFTER, MAX_TREE_NODES, AutoPolicy
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
 from dflash_core.policy.choosing import ALL, FIRST, Found
 from dflash_core.policy.copying import Copies, chain
-from dflash_core.policy.costs import CPU, H200, MIN_STEPS, NEWEST, StepCosts, gains, min_slopes, paying, rising
+from dflash_core.policy.costs import CPU, H200, MIN_STEPS, NEWEST, StepCosts, min_slopes, paying, rising
 from dflash_core.policy.queued import LEARNED_AT_ONCE
 from dflash_core.policy.values import CLASSES, COPIED, Learned, Stated, start_weights
 from support import drafted
@@ -151,7 +151,6 @@ def test_a_stop_token_ends_the_trials() -> None:
 
 def test_how_many_rows_pay() -> None:
     values, curve = [1.0, 0.9, 0.8, 0.1, 0.05], [1.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]
-    assert gains(values, curve, 0.2) == pytest.approx([0.8, 1.6, 2.3, 2.3, 2.25])
     assert paying(values, curve, 0.2) == 2
     assert paying(values, curve, 1e-9) == 4, "time is worth nothing"
     assert paying(values, curve, 1e9) == 0, "time is all"

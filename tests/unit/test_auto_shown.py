@@ -16,6 +16,7 @@ from dflash_core.lab.whatif import StepTimes, auto_turn, curve, estimate, own_ms
 from dflash_core.policy.arm import KINDS, Arm, PairState
 from dflash_core.policy.auto import AutoPolicy
 from dflash_core.policy.costs import CPU
+from dflash_core.record import Step, assemble, decode, encode
 from dflash_core.turn_check import check_step
 from dflash_core.turn_stats import TurnReport, TurnTotals, turn_stats
 from dflash_tui.application.figures.meter import Meter
@@ -26,6 +27,7 @@ from dflash_tui.widgets.stats import Figures, drawn
 from dflash_tui.widgets.strip import Status, StatusStrip
 from support.counting import CountingBackend
 from support.deciding import decoded
+from support.turns import turn_of
 
 READ = PrefillEvent((2,), 1, 0, 10.0, "tree", "auto")
 
@@ -192,5 +194,6 @@ def test_a_record_that_does_not_fit_is_refused(damage: object) -> None:
     steps, _ = answered()
     step = next(step for step in steps if len(step.tree.tokens) > 2)
     check_step(step)
+    turn = [turn_of([]).start, Step(damage(step), 1.0)]  # type: ignore[operator]
     with pytest.raises(FormatError):
-        check_step(damage(step))  # type: ignore[operator]
+        list(assemble(map(decode, map(encode, turn))))

@@ -13,7 +13,7 @@ pytest.importorskip("cuda.bindings")
 from dflash_core import nvrtc
 from dflash_core.backends.cuda import driver as cuda_driver
 from dflash_core.backends.cuda.driver import find_driver, open_card
-from dflash_core.backends.cuda.runtime import Kernel, Runtime
+from dflash_core.backends.cuda.runtime import Event, Kernel, Pinned, Runtime
 from dflash_core.errors import DeviceError, DFlashError, KernelError, OutOfMemoryError, UnsupportedError
 from support.fake_cuda import FakeDriver, R, fake_torch
 
@@ -210,7 +210,7 @@ def test_a_lost_context_says_where_and_to_reload_from_then_on() -> None:
     assert caught.value.reload
     api.fails.clear()
     before = len(api.calls)
-    for attempt in (launch, runtime.synchronize, runtime.memory, lambda: runtime.pinned(4, np.int32)):
+    for attempt in (launch, runtime.synchronize, runtime.memory, lambda: Pinned(runtime, 4, np.int32)):
         with pytest.raises(KernelError, match=r"gave up in scale .*reload the engine"):
             attempt()
     assert len(api.calls) == before  # the driver is left alone
@@ -228,7 +228,7 @@ def test_out_of_memory_is_its_own_error() -> None:
     runtime, api = opened()
     api.fails["cuMemHostAlloc"] = R.CUDA_ERROR_OUT_OF_MEMORY
     with pytest.raises(OutOfMemoryError, match="no memory left for 4,096 bytes of pinned memory"):
-        runtime.pinned((16, 64), np.int32)
+        Pinned(runtime, (16, 64), np.int32)
 
 
 def test_a_graph_is_recorded_once_and_launched_by_name() -> None:
@@ -265,7 +265,7 @@ def test_every_thread_enters_the_context_once() -> None:
 
 def test_pinned_memory_is_an_array_and_an_address() -> None:
     runtime, api = opened()
-    pinned = runtime.pinned((2, 3), np.float32)
+    pinned = Pinned(runtime, (2, 3), np.float32)
     assert pinned.array.shape == (2, 3)
     assert not pinned.array.any()
     host = pinned.array.ctypes.data
@@ -278,7 +278,7 @@ def test_pinned_memory_is_an_array_and_an_address() -> None:
 
 def test_events_time_what_lies_between() -> None:
     runtime, _ = opened()
-    one, two = runtime.event(), runtime.event()
+    one, two = Event(runtime), Event(runtime)
     one.record()
     two.record()
     two.wait()

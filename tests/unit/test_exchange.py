@@ -107,7 +107,7 @@ def first(file: dict[str, Any]) -> dict[str, Any]:
         (lambda file: first(file)["messages"][1]["report"].update(tokens=[]), "message 'a1' has a report of 3 tokens"),
         (
             lambda file: first(file)["messages"][1]["report"]["stats"].update(drafted=10**400),
-            "message 'a1' has a count of a report is 1",
+            "messages[1].report.stats.drafted: expected a whole number <= ",
         ),
         (lambda file: first(file)["turns"]["a1"].extend(first(file)["turns"]["a1"]), "not that of one turn"),
         (lambda file: first(file)["messages"][1]["report"]["knobs"].update(drafting="tree 0"), "drafting"),

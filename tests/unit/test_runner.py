@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, AnswerOptions, PrefillCancelled, StepDecoder
+from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, AnswerOptions, PrefillCancelled
 from dflash_core.backends.decoder import Decoder
 from dflash_core.errors import ContextError, DFlashError, NumericsError
 from dflash_core.events import PrefillEvent, StepEvent, Stop
@@ -288,7 +288,7 @@ class AheadBackend(CountingBackend):
 
     fails = False
 
-    def decoder(self, options: AnswerOptions) -> StepDecoder:  # type: ignore[override]
+    def decoder(self, options: AnswerOptions) -> Ahead:  # type: ignore[override]
         return Ahead(Decoder(self, replace(options, policy=None, log_probs=None)), fails=self.fails)
 
 

@@ -101,7 +101,7 @@ def test_candidates_share_what_the_marginal_gives_to_all() -> None:
     given = drafts(2)
     assert given.given is not None
     for depth, parent in ((0, ROOT), (3, 11)):
-        total = np.exp(given.given.log_probs(depth, parent)).sum()
+        total = np.exp(given.given(depth, parent)).sum()
         assert total == pytest.approx(np.exp(given.log_probs[depth]).sum())
 
 

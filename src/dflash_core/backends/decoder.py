@@ -74,8 +74,11 @@ class _Sequence(Protocol):
 
 
 class AnswerDecoder(ABC):
-    """The part of `backends.base.StepDecoder` that is the same on every machine: the answer so far, the tokens that a
-    guard supplies, and where the answer ends."""
+    """What a runner needs of a decoder: one answer after the prompt that its backend has just read. `answer`: the
+    tokens that `first` and `step` have returned. The tokens that a guard supplies, and where the answer ends, are the
+    same on every machine."""
+
+    decision: Decision
 
     def __init__(self, backend: _Sequence, options: AnswerOptions) -> None:
         self._sequence, self.knobs, self.context_length = backend, options.knobs, options.context_length
@@ -88,7 +91,31 @@ class AnswerDecoder(ABC):
         self._halt: int | None = None
 
     @abstractmethod
-    def go_on(self) -> None: ...
+    def take(self, knobs: Knobs) -> None: ...
+
+    @abstractmethod
+    def step(self) -> StepEvent: ...
+
+    @property
+    def ahead(self) -> bool:
+        """Whether steps are under way that `step` has not returned yet; `finish` ends them and returns them."""
+        return False
+
+    def finish(self) -> Sequence[StepEvent]:
+        return ()
+
+    @property
+    def halted(self) -> bool:
+        """Whether the answer has reached the point where it must halt. `go_on`, `inject` and `put` lift that."""
+        return len(self.answer) == self._halt
+
+    def halt_at(self, tokens: int | None) -> None:
+        """Halt where the answer has so many tokens; None: nowhere. Steps under way may not know of it."""
+        self._halt = tokens
+
+    def go_on(self) -> None:
+        """After a halt: `step` decodes on from the newest token."""
+        self._halt = None
 
     @abstractmethod
     def _went_on(self, stop: Stop | None) -> None:
@@ -108,6 +135,8 @@ class AnswerDecoder(ABC):
         return token, stop
 
     def inject(self, tokens: Sequence[int], event: GuardEvent) -> StepEvent:
+        """After a halt: continue with `tokens` instead of the target's own, no further than one that ends the answer.
+        The step's `stop` says whether one did."""
         self.go_on()
         taken, stop = self._until_stop(tokens)
         run, began = [self.answer[-1], *taken[:-1]], time.perf_counter()
@@ -131,6 +160,8 @@ class AnswerDecoder(ABC):
         return step
 
     def put(self, token: int) -> Stop | None:
+        """After a stop token: the answer has `token` in its place and goes on, unless it ends there too, which is
+        returned."""
         self.go_on()
         del self.answer[-1]
         for record in self.constraint, self.log_probs:
@@ -192,16 +223,6 @@ class Decoder(AnswerDecoder):
 
     def _went_on(self, stop: Stop | None) -> None:
         self._clock = _Clock()
-
-    @property
-    def halted(self) -> bool:
-        return len(self.answer) == self._halt
-
-    def halt_at(self, tokens: int | None) -> None:
-        self._halt = tokens
-
-    def go_on(self) -> None:
-        self._halt = None
 
     def step(self) -> StepEvent:
         """Decode one step after the root, and leave the state at the last token of what it committed."""
@@ -277,14 +298,6 @@ class Decoder(AnswerDecoder):
         drafts = self.decision.mode != "plain" and self.decision.drafts
         capabilities = self.backend.capabilities
         return (self.decision.drafter or (capabilities.kind if capabilities else "")) if drafts else ""
-
-    @property
-    def ahead(self) -> bool:
-        return False
-
-    def finish(self) -> Sequence[StepEvent]:
-        """Nothing: a step is over when it returns."""
-        return ()
 
     def draft(self) -> Candidates:
         """The drafter's best tokens per depth after the root, or none where it is not used."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeVar
 
-from dflash_core.backends.base import StepDecoder
+from dflash_core.backends.decoder import AnswerDecoder
 from dflash_core.events import GuardEvent, PrefillEvent, StepEvent, Stop
 from dflash_core.guards.turn import Intervention, TurnGuard
 
 E = TypeVar("E", PrefillEvent, StepEvent)
 
 
-def guarded_step(decoder: StepDecoder, guard: TurnGuard) -> list[StepEvent]:
+def guarded_step(decoder: AnswerDecoder, guard: TurnGuard) -> list[StepEvent]:
     """The next step, or the guard's step in its place where the answer has halted or the user requested it."""
     events: list[StepEvent] = []
     if (action := guard.requested) is not None:
@@ -39,13 +39,13 @@ def guarded_step(decoder: StepDecoder, guard: TurnGuard) -> list[StepEvent]:
     return events
 
 
-def _inject(decoder: StepDecoder, guard: TurnGuard, action: Intervention) -> StepEvent:
+def _inject(decoder: AnswerDecoder, guard: TurnGuard, action: Intervention) -> StepEvent:
     event = decoder.inject(action.tokens, action.event)
     guard.see(event.tokens, injected=True)
     return event
 
 
-def watched(decoder: StepDecoder, guard: TurnGuard | None, event: E) -> tuple[E, *tuple[StepEvent, ...]]:
+def watched(decoder: AnswerDecoder, guard: TurnGuard | None, event: E) -> tuple[E, *tuple[StepEvent, ...]]:
     """The event after the guard has seen it, with the guard's tokens in place of a stop token where it goes on."""
     if guard is None:
         return (event,)

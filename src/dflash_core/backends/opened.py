@@ -1,27 +1,34 @@
-"""What targets of every backend have in common: the header with its text parts, and passes over plain ids."""
+"""Sessions and machines as other code sees them; and what targets of every backend have in common: the header with its
+text parts, and passes over plain ids."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from dflash_core import memory
 from dflash_core.arch.folders.opening import open_model
 from dflash_core.arch.spec import EMBEDDING, ModelSpec
-from dflash_core.backends.base import PREFILL_CHUNK, Logits, Machine, Session
+from dflash_core.backends.base import PREFILL_CHUNK, AnswerOptions, Backend, Logits
+from dflash_core.backends.decoder import AnswerDecoder
 from dflash_core.cache_types import AUTO, CachePair
 from dflash_core.config import read_target
 from dflash_core.drafters import registry
+from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.draft import Draft
 from dflash_core.errors import MismatchError
 from dflash_core.fits import PREFILL_ROWS, MemoryEstimator
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.ids import check_ids
+from dflash_core.knobs import Knobs
+from dflash_core.memory import Component, MemoryBreakdown
+from dflash_core.policy.costs import CostTable
+from dflash_core.snapshots.base import Resumable
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +36,69 @@ if TYPE_CHECKING:
     from dflash_core.progress import Progress
     from dflash_core.text.template import ChatTemplate
     from dflash_core.text.tokenizer import Tokenizer
+
+
+class Session(Backend, Resumable, Protocol):
+    """A backend that decodes answers, can be stored, and shows the outputs of its target's layers."""
+
+    def in_chunks(self, count: int) -> bool:
+        """Whether `prefill` reads so many tokens by other arithmetic than a step's."""
+
+    def decoder(self, options: AnswerOptions) -> AnswerDecoder:
+        """What decodes one answer after the prompt that was read last. Raises KnobError."""
+
+    def prepare(self, progress: Progress, knobs: Knobs) -> None:
+        """Prepare what a first answer, with the sampling of `knobs`, would have to wait for."""
+
+    @property
+    def nbytes(self) -> Mapping[str, int]:
+        """Bytes in use now, by component of the memory breakdown."""
+
+    @property
+    def cuts_anywhere(self) -> bool:
+        """Whether `cut` succeeds for every length: all layers store all positions."""
+
+    @property
+    def max_drafted(self) -> int:
+        """The most drafted tokens of a tree: the budgets that memory is reserved for."""
+
+    def leave(self) -> None:
+        """End of the session's use: it gives up the memory of its copies."""
+
+    def features(self) -> Logits:
+        """Outputs of the captured layers (n, layers * hidden) at the rows of the last verify, before its commit."""
+
+
+class Machine(Protocol):
+    """Where a pair runs: what it can do, and what memory there is. `Target.estimator` predicts a pair's share."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def prefill_chunk(self) -> int:
+        """Prompt tokens that one pass reads."""
+
+    @property
+    def tree_width(self) -> int:
+        """Candidates per draft position that a step can keep, at most."""
+
+    def step_costs(self, drafter: Capabilities) -> CostTable | None:
+        """How the cost of a step with `drafter` grows with its rows, before any is measured; None where the knobs alone
+        decide."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of it, a line each."""
+
+    def learn(self, session: Session, progress: Progress) -> None:
+        """Measure what is not known of this machine yet, on an empty sequence that stays empty."""
+
+    def available(self) -> int:
+        """Bytes that weights and a sequence may take now."""
+
+    def breakdown(self, components: tuple[Component, ...], session: Session | None = None) -> MemoryBreakdown:
+        """The components and what the machine has now; with a session also what it and other processes hold."""
 
 
 class Target(ABC):

@@ -29,8 +29,9 @@ class Drafter(Protocol):
     @property
     def nbytes(self) -> Mapping[str, int]: ...
 
-    def begin(self) -> None:
-        """Begin a new, empty sequence."""
+    def begin(self, states: Sequence[LayerState] = ()) -> None:
+        """Begin a new, empty sequence. `states`: those of the target's layers for it, whose keys and values a drafter
+        may read; on a card, a drafter inside the step gets them there."""
 
     def observe(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
         """`tokens` were committed, in this order. `hidden` (tokens, layers * width): the outputs of the captured layers
@@ -62,15 +63,6 @@ class DenseDrafter(Drafter, Protocol):
     def logits(self, root: int, window: int, at: int | None = None) -> npt.NDArray[np.float32]:
         """Logits (depths, vocab) after `root`; `window`: positions that it sees, 0 for all; `at` as in
         `Drafter.propose`."""
-
-
-@runtime_checkable
-class ReadsKeys(Protocol):
-    """A drafter that reads keys and values of the target's layers on the CPU; on a card, a drafter inside the step gets
-    them there."""
-
-    def use_keys(self, states: Sequence[LayerState]) -> None:
-        """The states of the target's layers for this sequence. Committed positions are theirs after every commit."""
 
 
 class DraftModel(Protocol):

@@ -36,11 +36,7 @@ FLAVOURS: dict[str, Flavour] = {
 }  # fmt: skip
 UPSTREAM = ("dflash.", "dspark.")
 LAGUNA_WINDOW = 512  # of every layer of poolside's drafters; their GGUF files leave it out
-DEFAULT_BLOCK = {
-    "dflash": 16,
-    "dflash2": 8,
-    "dspark": 7,
-}  # that public drafters were trained with, where a file has none
+DEFAULT_BLOCK = {"dflash": 16, "dflash2": 8, "dspark": 7}  # of public drafters, where a file has none
 MAX_BLOCK, MAX_LAYER = 256, 1023
 
 
@@ -69,11 +65,8 @@ def _open_gguf(path: Path) -> tuple[DraftConfig, WeightFile]:
     architecture = Settings(source, weights.metadata).text("general.architecture")
     if architecture not in FLAVOURS:
         role = "a target model" if architecture in ARCHITECTURES else "not a DFlash drafter"
-        found, expected = (
-            f"{source} is {role} (architecture {architecture})",
-            f"a DFlash drafter ({', '.join(FLAVOURS)})",
-        )
-        raise UnsupportedError(f"{found}, expected {expected}; give the drafter made for your target")
+        found = f"{source} is {role} (architecture {architecture}), expected a DFlash drafter ({', '.join(FLAVOURS)})"
+        raise UnsupportedError(f"{found}; give the drafter made for your target")
     keys = Settings(source, weights.metadata, architecture + ".")
     check_heads(source, weights.tensors)
     check_families(source, weights.tensors)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dflash_core.cache_types import CachePair
 from dflash_core.config import unused_heads
-from dflash_core.drafters.base import Drafter, DraftModel, ReadsKeys
+from dflash_core.drafters.base import Drafter, DraftModel
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.errors import Code, ContextError, UnsupportedError
 from dflash_core.knobs import Knobs
@@ -144,14 +144,9 @@ class SeveralDrafters:
     def nbytes(self) -> Mapping[str, int]:
         return Counter[str]() + sum((Counter(part.nbytes) for part in self.parts), Counter[str]())
 
-    def begin(self) -> None:
+    def begin(self, states: Sequence[LayerState] = ()) -> None:
         for part in self.parts:
-            part.begin()
-
-    def use_keys(self, states: Sequence[LayerState]) -> None:
-        for part in self.parts:
-            if isinstance(part, ReadsKeys):
-                part.use_keys(states)
+            part.begin(states)
 
     def observe(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
         layers = self.capabilities.captured_layers

@@ -20,6 +20,8 @@ from dflash_core.tree import NO_CANDIDATES, Candidates
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dflash_core.models.rows import LayerState
+
 KIND = "ngram"
 BLOCK = 32
 # A tree temperature softens a distribution over the vocabulary and a width takes more of it; here there is one token.
@@ -37,7 +39,7 @@ class NgramDrafter:
         self._text, self._length = NgramTable(), 0
         self.nbytes: Mapping[str, int] = {}  # little compared with a cache
 
-    def begin(self) -> None:
+    def begin(self, states: Sequence[LayerState] = ()) -> None:
         self.cut(0)
 
     def observe(self, tokens: Sequence[int], hidden: Tensor | None) -> None:

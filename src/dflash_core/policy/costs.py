@@ -73,10 +73,7 @@ class StepCosts:
         self._drafted: dict[int, deque[float]] = {}  # by rows
         self._verified: dict[int, deque[float]] = {}  # without drafting; 1 row is plain decoding
         self._drafts, self._whole = _times(), _times()  # of only drafting; of plain steps with the time before them
-        self._any, self._any_drafted = (
-            _times(),
-            _times(),
-        )  # times divided by the shape's; of steps that drafted
+        self._any, self._any_drafted = _times(), _times()  # times divided by the shape's; of steps that drafted
         self._made_of: dict[int, float] = {}  # the medians that the curve was computed from
         self._curve: list[float] | None = None
         self._plain: float | None = None
@@ -210,17 +207,12 @@ def min_slopes(curve: Sequence[float]) -> list[float]:
     return least
 
 
-def gains(values: Sequence[float], curve: Sequence[float], rate: float) -> list[float]:
-    """By number of nodes below the root: a step's tokens minus the value of its time at `rate` tokens per ms."""
-    brought = accumulate(values)  # the root's value is 1: the token that the target draws anyway
-    return [tokens - rate * curve[nodes + 1] for nodes, tokens in enumerate(brought)]
-
-
 def paying(values: Sequence[float], curve: Sequence[float], rate: float) -> int:
-    """How many of the nodes pay, and with them those that cost nothing more. `values`: in the tree's order, the root's
-    1 first."""
+    """How many of the nodes pay at `rate` tokens per ms, and with them those that cost nothing more. `values`: in the
+    tree's order, first the root's 1, for the token that the target draws anyway."""
     best, use = float("-inf"), 0
-    for nodes, gain in enumerate(gains(values, curve, rate)):
+    for nodes, tokens in enumerate(accumulate(values)):
+        gain = tokens - rate * curve[nodes + 1]
         if gain > best + 1e-12:
             best, use = gain, nodes
     while use < len(values) - 1 and curve[use + 2] <= curve[use + 1] + 1e-9:

@@ -36,7 +36,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationBlock])
         self.filters["tojson"] = _to_json
         self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
+        self.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
 
 
 @functools.lru_cache(maxsize=8)
@@ -90,10 +90,6 @@ class GenerationBlock(Extension):
 
 def _raise_exception(message: str) -> None:
     raise JinjaError(message)
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
 
 
 def _to_json(

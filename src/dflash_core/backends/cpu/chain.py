@@ -46,8 +46,8 @@ class ChainDrafter(ABC, Generic[Model]):
     def nbytes(self) -> Mapping[str, int]:
         return {"drafter KV": self._hidden.nbytes}
 
-    def begin(self) -> None:
-        self._hidden, self._length = self._none, 0
+    def begin(self, states: Sequence[LayerState] = ()) -> None:
+        self._states, self._hidden, self._length = states, self._none, 0
 
     @torch.inference_mode()
     def observe(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
@@ -104,8 +104,8 @@ class CpuMtpDrafter(ChainDrafter[Mtp]):
     def nbytes(self) -> Mapping[str, int]:
         return {"drafter KV": self.cache.nbytes + self._hidden.nbytes}
 
-    def begin(self) -> None:
-        super().begin()
+    def begin(self, states: Sequence[LayerState] = ()) -> None:
+        super().begin(states)
         self.cache = self._model.new_state()
         self._tokens: list[int] = []
         self._cached = 0  # pairs in the cache
@@ -155,14 +155,8 @@ class CpuMtpDrafter(ChainDrafter[Mtp]):
 
 
 class CpuAssistantDrafter(ChainDrafter[Assistant]):
-    """Implements `drafters.base.ReadsKeys` too."""
-
     def __init__(self, model: Assistant) -> None:
-        self._states: Sequence[LayerState] = ()
         super().__init__(model, assistant.capabilities(model.config), model.output_norm, model.config.target_width)
-
-    def use_keys(self, states: Sequence[LayerState]) -> None:
-        self._states = states
 
     def _pass(self, length: int) -> Pass:
         return lambda token, hidden, depth: self._model.forward(token, hidden, length, self._states)

@@ -18,6 +18,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.models.dflash import DFlash
 from dflash_core.models.kv_cache import KVCache
 from dflash_core.models.matrix import Weights
+from dflash_core.models.rows import LayerState
 from dflash_core.models.target import TargetModel
 from dflash_core.sampling import check_finite
 from dflash_core.tree import Candidates
@@ -41,7 +42,7 @@ class CpuDFlashDrafter:
     def nbytes(self) -> Mapping[str, int]:
         return {"drafter KV": sum(cache.nbytes for cache in self.caches)}
 
-    def begin(self) -> None:
+    def begin(self, states: Sequence[LayerState] = ()) -> None:
         self.caches: list[KVCache] = self._model.new_states(self._kv)
         self._length = self._cached = 0  # positions observed, and those of them that are in the caches
         self._pending: list[Tensor] = []

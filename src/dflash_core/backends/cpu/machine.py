@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from dflash_core import memory
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK, Session
+from dflash_core.backends.base import MAX_CHECKPOINTS, PREFILL_CHUNK
+from dflash_core.backends.opened import Session
 from dflash_core.cache_types import AUTO_RECENT, EXACT, F16, named
 from dflash_core.config import target_weights
 from dflash_core.drafters.capabilities import Capabilities
@@ -22,7 +23,7 @@ from dflash_core.progress import Progress
 
 
 class CpuMachine:
-    """Implements `backends.base.Machine` for the reference backend."""
+    """Implements `backends.opened.Machine` for the reference backend."""
 
     name = memory.HOST
     prefill_chunk = PREFILL_CHUNK

@@ -11,7 +11,7 @@ from dflash_core.attention_window import EVERYTHING, AttentionWindow
 from dflash_core.backends.base import AnswerOptions, Checkpoint, Logits
 from dflash_core.backends.decoder import Decoder
 from dflash_core.cache_types import CachePair
-from dflash_core.drafters.base import DenseDrafter, Drafter, ReadsKeys
+from dflash_core.drafters.base import DenseDrafter, Drafter
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import ContextError
@@ -24,7 +24,7 @@ from dflash_core.tree import Candidates
 
 
 class CpuSession:
-    """Implements `backends.base.Session` for a target and, if given, a drafter that proposes in lock-step.
+    """Implements `backends.opened.Session` for a target and, if given, a drafter that proposes in lock-step.
 
     `captured`: the target layers whose outputs passes record, where no drafter says so. `kv`: how keys and values are
     stored; None: as floats of the model's own type.
@@ -51,9 +51,7 @@ class CpuSession:
         self._tokens: list[int] = []  # of the last pass
         self._features: Tensor | None = None
         if self.drafter is not None:
-            self.drafter.begin()
-            if isinstance(self.drafter, ReadsKeys):
-                self.drafter.use_keys(self.states)
+            self.drafter.begin(self.states)
 
     @property
     def capabilities(self) -> Capabilities | None:

@@ -21,7 +21,7 @@ from dflash_core.backends.cuda.host_blocks import HostBlocks
 from dflash_core.backends.cuda.launch import Launch, PinnedMemory, Run, Size
 from dflash_core.backends.cuda.library import WORKSPACE_BYTES, Library
 from dflash_core.backends.cuda.plan import Card
-from dflash_core.backends.cuda.runtime import Kernel, Module, Runtime
+from dflash_core.backends.cuda.runtime import Event, Kernel, Module, Pinned, Runtime
 from dflash_core.errors import Code, OutOfMemoryError
 from dflash_core.files import write_whole
 from dflash_core.memory import gib
@@ -87,23 +87,16 @@ class Programs:
 FORMAT = 1
 
 
-def default_folder() -> Path:
-    """The folder of this user's compiled kernels."""
-    return user_folder("cache") / "kernels"
-
-
 class CubinCache:
-    """Compiles kernels and caches them in a folder; usable from any thread.
+    """Compiles kernels and caches them in a folder, by default that of this user; usable from any thread.
 
-    `note`: why entries could not be saved, or None; they are cached in memory anyway. `compiled`: how many kernels were
-    compiled.
+    `note`: why entries could not be saved, or None. `compiled`: how many kernels were compiled.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or default_folder()
+        self.folder = folder or user_folder("cache") / "kernels"
         self.note: str | None = None
         self.compiled = 0
-        self._memory: dict[str, bytes] = {}
         self._lock = threading.Lock()
 
     def get(self, file: str, arch: str, defines: Mapping[str, str]) -> bytes:
@@ -112,13 +105,12 @@ class CubinCache:
         texts = nvrtc.closure(folder / file, (folder,))
         settings = (FORMAT, nvrtc.version(), arch, sorted(defines.items()))
         key = f"{Path(file).stem}-{nvrtc.content_hash(texts, *settings)[:32]}"
-        code = self._memory.get(key) or self._read(key)
+        code = self._read(key)
         if code is None:
             code = nvrtc.compile_cubin(texts[folder / file], file, arch, defines=defines, include=[folder])
             with self._lock:
                 self.compiled += 1
             self._write(key, code)
-        self._memory[key] = code
         return code
 
     def _path(self, key: str) -> Path:
@@ -204,13 +196,13 @@ class CudaDevice:
         return graph
 
     def pinned(self, shape: Size, dtype: npt.DTypeLike) -> PinnedMemory:
-        return self.runtime.pinned(shape, dtype)
+        return Pinned(self.runtime, shape, dtype)
 
     def synchronize(self) -> None:
         self.runtime.synchronize()
 
     def mark(self) -> Run:
-        event = self.runtime.event()
+        event = Event(self.runtime)
         event.record()
         return event.wait
 

@@ -39,12 +39,7 @@ class Slabs:
 
     @property
     def nbytes(self) -> int:
-        return self.count * self.slab_bytes
-
-    @property
-    def slab_bytes(self) -> int:
-        """Bytes of one expert."""
-        return sum(packed_bytes(shape.type, shape.rows, self.columns) for shape in self.shapes)
+        return self.count * sum(packed_bytes(shape.type, shape.rows, self.columns) for shape in self.shapes)
 
     def __str__(self) -> str:
         return f"{self.count} x {'+'.join(f'{s.type} {s.rows}' for s in self.shapes)} x {self.columns}"

@@ -20,6 +20,7 @@ from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.launch import Argument, Launch, ceil_div
 from dflash_core.cache_types import CHUNK_BYTES, F16, CachePair
 from dflash_core.models.cache_rows import CODECS
+from dflash_core.snapshots.base import Rows
 
 KERNEL_TYPES = {"f16": "KvF16", "bf16": "KvBf16", "q8_0": "KvQ8", "q5_0": "KvQ5", "q4_0": "KvQ4", "tq3_0": "KvTq3"}
 """The names of the cache types in kernels/kv.cuh."""
@@ -203,18 +204,10 @@ class SequenceState:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
-class HostRows:
-    """Rows of positions begin..end of some layers, in host memory: tensors of shape (heads, positions, row)."""
-
-    begin: int
-    end: int
-    tensors: Tensors
-
-    def part(self, begin: int, end: int) -> HostRows:
-        """Only the rows of positions begin..end."""
-        rows = slice(begin - self.begin, end - self.begin)
-        return HostRows(begin, end, tuple(one[:, rows] for one in self.tensors))
+def part(rows: Rows, begin: int, end: int) -> Rows:
+    """Only the rows of positions begin..end, of layers' tensors (heads, positions, row)."""
+    inside = slice(begin - rows.begin, end - rows.begin)
+    return Rows(begin, end, tuple(one[:, inside] for one in rows.tensors))
 
 
 class Rings(SequenceState):
@@ -260,7 +253,7 @@ class Rings(SequenceState):
             self._first = 0
         if saved is None or not self._rings:
             return
-        rows = HostRows(self.seen(length), length, saved) if saved else None
+        rows = Rows(self.seen(length), length, saved) if saved else None
         if before < length:  # another sequence, in stream order
             self._first = 0
             if rows is not None:
@@ -270,7 +263,7 @@ class Rings(SequenceState):
         self._first = oldest = self.oldest(before)
         if rows is not None:
             if rows.begin < min(oldest, length):
-                put(self._rings, rows.part(rows.begin, min(oldest, length)))
+                put(self._rings, part(rows, rows.begin, min(oldest, length)))
             self._first = min(rows.begin, oldest)
 
     def positions(self, begin: int, end: int) -> Tensors:
@@ -286,22 +279,22 @@ def _plain(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return torch.empty(tuple(shape), dtype=dtype)
 
 
-def copied(layers: Sequence[Layer], begin: int, end: int, empty: Empty = _plain) -> HostRows:
+def copied(layers: Sequence[Layer], begin: int, end: int, empty: Empty = _plain) -> Rows:
     """Copies of the positions begin..end, complete once the device is synchronized, or at once in pageable memory."""
     tensors = [tensor for layer in layers for tensor in layer.tensors]
-    rows = HostRows(begin, end, tuple(empty((one.shape[0], end - begin, one.shape[2]), one.dtype) for one in tensors))
+    rows = Rows(begin, end, tuple(empty((one.shape[0], end - begin, one.shape[2]), one.dtype) for one in tensors))
     for on_card, on_host in _parts(layers, rows):
         on_host.copy_(on_card, non_blocking=True)
     return rows
 
 
-def put(layers: Sequence[Layer], rows: HostRows, *, wait: bool = True) -> None:
+def put(layers: Sequence[Layer], rows: Rows, *, wait: bool = True) -> None:
     """Copy rows back to where their positions are."""
     for on_card, on_host in _parts(layers, rows):
         on_card.copy_(on_host, non_blocking=not wait)
 
 
-def _parts(layers: Sequence[Layer], rows: HostRows) -> Iterator[tuple[Tensor, Tensor]]:
+def _parts(layers: Sequence[Layer], rows: Rows) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows of layers and their place in `rows`, in pieces that are contiguous: torch then makes no copy on the card."""
     tensors = [(layer, tensor) for layer in layers for tensor in layer.tensors]
     for (layer, tensor), on_host in zip(tensors, rows.tensors, strict=True):

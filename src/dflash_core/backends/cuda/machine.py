@@ -23,8 +23,8 @@ from dflash_core.nvml import Management, holders
 from dflash_core.policy.costs import H200, CostTable
 
 if TYPE_CHECKING:
-    from dflash_core.backends.base import Session
     from dflash_core.backends.cuda.timings import Timer
+    from dflash_core.backends.opened import Session
     from dflash_core.progress import Progress
 
 NOTED = 512 << 20  # bytes that other programs use
@@ -32,7 +32,7 @@ MIN_LEARNED = 1 << 30  # bytes of a target; for smaller ones, compiling passes o
 
 
 class CudaMachine:
-    """Implements `backends.base.Machine` for a card and the target that was loaded on it."""
+    """Implements `backends.opened.Machine` for a card and the target that was loaded on it."""
 
     prefill_chunk = PREFILL_ROWS
     tree_width = MAX_WIDTH

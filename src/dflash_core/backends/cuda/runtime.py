@@ -73,14 +73,6 @@ class Runtime:
             api.cuGraphDestroy(recorded)
         self.driver.call(name, api.cuGraphUpload, graph.handle, self.stream)
 
-    def event(self) -> Event:
-        """A point in time on the stream."""
-        return Event(self)
-
-    def pinned(self, shape: Size, dtype: npt.DTypeLike) -> Pinned:
-        """Zeroed host memory that kernels can access. Raises OutOfMemoryError."""
-        return Pinned(self, shape, dtype)
-
     def lock(self, address: int, nbytes: int) -> None:
         """Page-lock memory. Raises DFlashError if the system refuses."""
         api = self.driver.api
@@ -271,10 +263,8 @@ class Event(_Owned):
 
 
 class Pinned(_Owned):
-    """Host memory mapped into the card: `array` for the host, `address` for kernels. The host sees a kernel's writes.
-
-    The array's memory is freed with this object.
-    """
+    """Zeroed host memory mapped into the card: `array` for the host, `address` for kernels. The host sees a kernel's
+    writes. The array's memory is freed with this object. Raises OutOfMemoryError."""
 
     free = "cuMemFreeHost"
 
@@ -324,7 +314,7 @@ def _triple(size: Size) -> tuple[int, int, int]:
 
 def seconds_of(runtime: Runtime, work: Callable[[], object]) -> float:
     """Seconds that the device needs for the work that `work` queues, by its own clock. Waits for that work."""
-    before, after = runtime.event(), runtime.event()
+    before, after = Event(runtime), Event(runtime)
     before.record()
     work()
     after.record()

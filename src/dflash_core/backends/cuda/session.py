@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dflash_core.attention_window import AttentionWindow
-from dflash_core.backends.base import AnswerOptions, Checkpoint, Logits, PrefillCancelled, StepDecoder
+from dflash_core.backends.base import AnswerOptions, Checkpoint, Logits, PrefillCancelled
 from dflash_core.backends.cuda.constrained_step import ConstrainedCudaDecoder
 from dflash_core.backends.cuda.kv import copies
 from dflash_core.backends.cuda.prefill import MIN_ROWS, PartsAhead
@@ -36,7 +36,7 @@ MIN_CHUNK_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down t
 
 
 class CudaSession(SequencePasses):
-    """Implements `backends.base.Session`. See `SequencePasses` for the arguments."""
+    """Implements `backends.opened.Session`. See `SequencePasses` for the arguments."""
 
     @cached_property
     def steps(self) -> Steps:
@@ -197,7 +197,7 @@ class CudaSession(SequencePasses):
         self.restore(CudaCheckpoint(length, [() for _ in states]))
         return True
 
-    def decoder(self, options: AnswerOptions) -> StepDecoder:
+    def decoder(self, options: AnswerOptions) -> CudaDecoder:
         kind = CudaDecoder if options.constraint is None else ConstrainedCudaDecoder
         return kind(self, self.steps, options)
 

@@ -79,7 +79,7 @@ class Queued:
 
 
 class CudaDecoder(AnswerDecoder):
-    """Implements `backends.base.StepDecoder` on the card. Raises KnobError for settings that the card does not support.
+    """Raises KnobError for settings that the card does not support.
 
     A drafter on the host needs the tokens that the previous step committed, so its steps are not queued ahead.
     """
@@ -106,11 +106,15 @@ class CudaDecoder(AnswerDecoder):
         self._stored_kind: tuple[Decision, StepKind] | None = None  # of the next step, while its decision stands
         self._pending = 0  # committed positions that the drafter on the card does not know, of steps that were read
         self._unknown = 0  # queued steps, the newest ones, whose positions it does not know either
-        self._begun = self._over = self.halted = False
+        self._begun = self._over = self._halted = False
 
     @property
     def ahead(self) -> bool:
         return bool(self._queue)
+
+    @property
+    def halted(self) -> bool:
+        return self._halted
 
     def halt_at(self, tokens: int | None) -> None:
         if tokens == self._halt:
@@ -124,12 +128,12 @@ class CudaDecoder(AnswerDecoder):
     def go_on(self) -> None:
         """Queued steps do nothing, and the next step begins like the first of a turn."""
         self.finish()
-        self._halt, self.halted, self._over = None, False, False
+        self._halt, self._halted, self._over = None, False, False
         self._read, self._last = 0, None
         self.policy.injected(())  # steps that it decided are gone
 
     def _went_on(self, stop: Stop | None) -> None:
-        self._over, self.halted = stop is not None, stop is None and len(self.answer) == self._halt
+        self._over, self._halted = stop is not None, stop is None and len(self.answer) == self._halt
 
     def take(self, knobs: Knobs) -> None:
         """Use other settings from the next step that is not queued yet."""
@@ -338,8 +342,8 @@ class CudaDecoder(AnswerDecoder):
         if self._unknown > len(self._queue):
             self._pending, self._unknown = self._pending + len(event.tokens), len(self._queue)
         self._read, self._last = self._read + 1, slot
-        self.halted = int(slot["stop"]) == StopCode.HALTED
-        self._over = event.stop is not None or self.halted
+        self._halted = int(slot["stop"]) == StopCode.HALTED
+        self._over = event.stop is not None or self._halted
         self._step_ms = max(event.stages.total, 0.1)
         if self.session.host_drafter is not None:
             self.session.host_drafter.observe([self.answer[-1], *event.tokens[:-1]], None)

@@ -13,8 +13,8 @@ from typing import Any
 from dflash_core.errors import FormatError
 from dflash_core.events import StageTimes, Stop
 from dflash_core.knobs import Knobs
-from dflash_core.turn_check import MAX_DEPTH, check_report
-from dflash_core.turn_stats import PartStats, TurnReport, TurnStats
+from dflash_core.turn_check import check_report
+from dflash_core.turn_stats import MAX_DEPTH, PartStats, TurnReport, TurnStats
 from dflash_tui.application.attach.reading import count, counts, number
 
 Paths = Mapping[str, tuple[str, ...]]

@@ -24,7 +24,7 @@ from dflash_core.backends.base import Logits
 from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk
 from dflash_core.backends.cuda.device_state import DeviceState
-from dflash_core.backends.cuda.kv import HostRows, KVCache, Layer, Rings, Tensors, copied, put, ring_slots
+from dflash_core.backends.cuda.kv import KVCache, Layer, Rings, Tensors, copied, part, put, ring_slots
 from dflash_core.backends.cuda.launch import NO_INPUTS, Device, Inputs, Launch
 from dflash_core.backends.cuda.layers.attention import AttentionBranch
 from dflash_core.backends.cuda.layers.base import CapturedLayers, MixerMemory, PassBuffers
@@ -42,6 +42,7 @@ from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafters.kinds import CARD
 from dflash_core.errors import Code, ContextError
 from dflash_core.knobs import Knobs
+from dflash_core.snapshots.base import Rows
 from dflash_core.tree import Candidates
 
 # Slots of a ring beyond its window: for a block, for what steps in flight may commit, and for what may be pending.
@@ -65,7 +66,7 @@ class DraftCaches(Rings):
     def __init__(self, layers: Sequence[Layer], ahead: int, positions: int) -> None:
         super().__init__(layers, ahead, positions)
         self._layers = tuple(layers)
-        self._copies: list[HostRows] = []  # rows that steps of the current answer have overwritten
+        self._copies: list[Rows] = []  # rows that steps of the current answer have overwritten
         self._copied = 0  # the position where those copies end
 
     def restore(self, saved: Tensors | None, length: int = 0, before: int = 0) -> None:
@@ -109,10 +110,10 @@ class DraftCaches(Rings):
             for layers, rows in saved:
                 put(layers, rows)
 
-    def _missing(self, at: int, length: int) -> list[HostRows]:
+    def _missing(self, at: int, length: int) -> list[Rows]:
         """Copies of rows that a block after `at` positions sees and that rings no longer hold."""
         begin, end = self.seen(at), min(self.oldest(length), at)
-        found = [rows.part(max(begin, rows.begin), min(end, rows.end)) for rows in self._copies
+        found = [part(rows, max(begin, rows.begin), min(end, rows.end)) for rows in self._copies
                  if max(begin, rows.begin) < min(end, rows.end)]  # fmt: skip
         if sum(rows.end - rows.begin for rows in found) < end - begin:
             raise overwritten(at)

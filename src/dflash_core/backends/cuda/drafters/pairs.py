@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -61,23 +60,17 @@ class PairTable(ABC):
         ids = self.ids[:depths, : self.top_k].cpu().numpy().astype(np.int64)
         log_probs = self.log_probs[:depths, : self.top_k].double().cpu().numpy()
         table = self.pairings.cpu().numpy().view(PAIRING).reshape(self.rows, PAIR_CANDIDATES, MAX_WIDTH)
-        return Candidates(ids, log_probs, _Found(ids, table), min(ranks, MAX_WIDTH))
 
+        def given(depth: int, parent: int) -> npt.NDArray[np.float64]:
+            """Only the best candidates of each parent are possible."""
+            above = int(np.flatnonzero(ids[depth - 1] == parent)[0]) if depth else 0
+            out = np.full(ids.shape[1], -np.inf)
+            for one in table[depth, above]:
+                if one["slot"] >= 0:
+                    out[one["slot"]] = one["log_prob"]
+            return out
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Implements `tree.Given` from a table: only the best candidates of each parent are possible."""
-
-    ids: npt.NDArray[np.int64]
-    table: npt.NDArray[np.void]
-
-    def log_probs(self, depth: int, parent: int) -> npt.NDArray[np.float64]:
-        above = int(np.flatnonzero(self.ids[depth - 1] == parent)[0]) if depth else 0
-        out = np.full(self.ids.shape[1], -np.inf)
-        for one in self.table[depth, above]:
-            if one["slot"] >= 0:
-                out[one["slot"]] = one["log_prob"]
-        return out
+        return Candidates(ids, log_probs, given, min(ranks, MAX_WIDTH))
 
 
 class DeviceSelector:

@@ -16,7 +16,7 @@ from dflash_core.backends.cuda.activations import Activations
 from dflash_core.backends.cuda.chunk import Chunk, Stage
 from dflash_core.backends.cuda.device_state import DeviceState
 from dflash_core.backends.cuda.kv import TILE, KVCache, Layer, Rings, Tensors, ring_slots
-from dflash_core.backends.cuda.launch import NO_INPUTS, WARP, Argument, Device, Inputs, Launch, ceil_div, optional
+from dflash_core.backends.cuda.launch import WARP, Argument, Device, Launch, ceil_div, optional
 from dflash_core.backends.cuda.layers.attention_weights import (
     AttentionWeights,
     frequencies,
@@ -222,12 +222,6 @@ class AttentionBranch(Branch):
     def _defines(self) -> dict[str, object]:
         return {**self.layers.defines, **self.kv.defines}
 
-    @property
-    def _biased(self) -> Inputs:
-        """What the kernels that sum up the projection have besides, where it has biases."""
-        bias = self.weights.bias
-        return NO_INPUTS if bias is None else ({"BIASED": 1}, [bias])
-
     def launches(self, scope: Pass) -> Iterator[Launch]:
         weights, splits, heads, buffers = self.weights, self.splits, self.layers.heads, scope.buffers
         split = SplitLaunch.of(heads, splits.order, scope.rows, self.layers.device.card.shared_bytes)
@@ -236,11 +230,10 @@ class AttentionBranch(Branch):
         cache, count, recent = self.kv.layer(self.place), splits.order.splits, self.kv.recent(self.place)
         norms: list[Argument] = [weights.q_norm, weights.k_norm, self.layers.frequencies]
         norms += [np.float32(self.layers.spec.eps), self.layers.query_scale]
-        window = scope.window if self.layers.window is None else self.layers.window
-        windowed: dict[str, object] = {} if window is None else {"WINDOWED": 1}
-        results: list[Argument] = [splits.out, splits.stats, *recent, *(() if window is None else (window,))]
-        biased, bias = self._biased
-        sinks: Inputs = NO_INPUTS if weights.sinks is None else ({"SINKS": 1}, [weights.sinks])
+        windowed, window = optional(WINDOWED=scope.window if self.layers.window is None else self.layers.window)
+        results: list[Argument] = [splits.out, splits.stats, *recent, *window]
+        biased, bias = optional(BIASED=weights.bias)  # of the kernels that sum up the projection
+        sunk, sinks = optional(SINKS=weights.sinks)
         yield from self.inputs.launches(buffers.acts, buffers.wide, scope.rows)
         own = self.layers.made  # heads of keys and values that a row makes
         if scope.single_row and split.holds_row and own:
@@ -265,9 +258,9 @@ class AttentionBranch(Branch):
         groups = ceil_div(heads.heads * heads.head_dim, GROUP)
         spread = self._one_round(groups * scope.rows)
         yield Launch(
-            "attention.cu", "attn_combine", {**defines, **sinks[0]}, (groups, scope.rows), COMBINE_THREADS,
+            "attention.cu", "attn_combine", {**defines, **sunk}, (groups, scope.rows), COMBINE_THREADS,
             [scope.state.pointer, node0, splits.out, splits.stats, count, buffers.wide, rows, kv_heads,
-             *self.out.act_args(buffers.acts), *sinks[1]],
+             *self.out.act_args(buffers.acts), *sinks],
             per_sm=spread if spread in COMBINE_SPREAD else 0,
         )  # fmt: skip
         yield from self.out.launches(buffers.acts, buffers.narrow, scope.rows)
