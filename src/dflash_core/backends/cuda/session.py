@@ -293,9 +293,9 @@ class CudaSession(SequencePasses):
             drafts = step.mode != "plain" and self.drafter is not None
             kinds[self._kind(min(step.budget, longest), used, drafts=drafts)] = None
         if self.drafter is not None:  # the widths that mode auto chooses from
-            chosen = [(rows, knobs) for rows in CHOICES]
-            if self.drafter.capabilities.depth_knob:  # and the depths that it falls to while drafts are wrong
-                chosen += [(CHOICES[0], knobs.replace(mtp_depth=depth)) for depth in range(1, Knobs().mtp_depth)]
+            # And the depths that it falls to while drafts are wrong.
+            depths = [knobs.replace(mtp_depth=depth) for depth in range(1, Knobs().mtp_depth)]
+            chosen = [*((rows, knobs) for rows in CHOICES), *((CHOICES[0], used) for used in depths)]
             copies = self.memory.text is not None
             kinds |= {replace(self._kind(rows - 1, used, drafts=True), text=copies): None for rows, used in chosen}
         return tuple(kinds)
