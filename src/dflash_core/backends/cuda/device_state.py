@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dflash_core.backends.cuda.launch import WARP, Argument, At, Device, Launch, Run, ceil_div
+from dflash_core.backends.cuda.launch import WARP, Argument, At, Device, Launch, PinnedMemory, Run, ceil_div
 from dflash_core.backends.cuda.state import AFTER_KNOBS, FIRST_KNOB, STEP_SLOTS, STEP_STATE, StopCode, from_text
 from dflash_core.drafters.ngram_table import RUNS, SLOTS, NgramTable
 from dflash_core.tree import Tree, ancestors
@@ -168,17 +168,17 @@ class DeviceNgrams:
         changes, apply = next(self.lists)
         places, tokens = text.places(begin)[0], text.tokens[begin:]
         slots, count = len(places), len(places) + len(tokens)
-        changes[0, 0] = count
-        pairs = changes[1 : 1 + count]
+        changes.array[0, 0] = count
+        pairs = changes.array[1 : 1 + count]
         pairs[:slots, 0], pairs[:slots, 1] = places, text.last.reshape(-1)[places]
         pairs[slots:, 0], pairs[slots:, 1] = np.arange(self._last + begin, self._last + len(text)), tokens
         apply()
 
     @cached_property
-    def lists(self) -> Iterator[tuple[npt.NDArray[np.int32], Run]]:
+    def lists(self) -> Iterator[tuple[PinnedMemory, Run]]:
         """Lists of changes in turn, one for each step that may be queued, and what applies each."""
-        memory = self._device.pinned((STEP_SLOTS, 1 + MAX_CHANGES, 2), np.int32)
-        runs = [
-            self._device.bind([self.launch(memory.address + one * memory.array[0].nbytes)]) for one in range(STEP_SLOTS)
-        ]
-        return itertools.cycle(zip(memory.array, runs, strict=True))
+        return itertools.cycle([self._list() for _ in range(STEP_SLOTS)])
+
+    def _list(self) -> tuple[PinnedMemory, Run]:
+        changes = self._device.pinned((1 + MAX_CHANGES, 2), np.int32)
+        return changes, self._device.bind([self.launch(changes.address)])
