@@ -86,9 +86,11 @@ def run(
     answers: int = 1,
     thinking: int = 0,
     host: Host = NONE,
+    copied: bool = False,
 ) -> Ran:
-    """`answers` answers of `tokens` tokens on a machine of `shape`; drafts are right for `right(position)` tokens.
-    Steps of a late policy are queued ahead. `thinking`: how many tokens of each answer are reasoning."""
+    """`answers` answers of `tokens` tokens on a machine of `shape`; drafts are right for `right(position)` tokens, which
+    are `copied` from the text while the drafter itself is wrong. Steps of a late policy are queued ahead. `thinking`:
+    how many tokens of each answer are reasoning."""
     ran, curve, late = Ran(max(shape.plain, host.step)), shape.curve(), isinstance(policy, QueuedPolicy)
     now = done = 0.0  # on the host's clock, and when the card has done all that was read
     step_ms, since, before = math.inf, MANY, "plain"  # `since`: plain steps since the last draft
@@ -108,6 +110,9 @@ def run(
             policy.spare()
             decision, launched = queue.popleft()
             event = step(policy, decision, curve, shape, at, right(at))
+            if copied and event.mode != "plain":
+                tree = replace(event.tree, copied=event.tree.accepted[1:])
+                event = replace(event, tree=tree, drafts=StepDrafts(((0,),), ((0.0,),)))
             done = done if said else launched  # nothing waits for an answer's first step
             wait = max(launched - done, 0.0) + host.pause * (len(ran.modes) % host.every == host.every - 1)
             drafts = event.mode != "plain"

@@ -19,7 +19,7 @@ from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.arm import PARTS, Arm, PairState, Part
 from dflash_core.policy.auto import AutoPolicy, Step, free, max_nodes
-from dflash_core.policy.base import Decision, as_set
+from dflash_core.policy.base import Decision, as_set, draft_was_right
 from dflash_core.policy.best_first import Trials
 from dflash_core.policy.choosing import QUEUED, START_TOKENS, Allowance, Chooser, Found
 from dflash_core.policy.costs import MIN_STEPS
@@ -163,7 +163,7 @@ class QueuedPolicy(AutoPolicy):
             decision = replace(decision, budget=untimed[0] - 1, reason=why)
         takes = curve[best] / plain
         pays = known.mean > takes
-        if known.tokens > known.steps and pays and allowance.left > takes - 1:
+        if not known.never_right and pays and allowance.left > takes - 1:
             return decision
         # A drafter that was never right, or is not known to pay, drafts one step at a time, between plain steps.
         risk = max(takes + self._waits - 1, MIN_TRY_LOSS)
@@ -223,7 +223,9 @@ class QueuedPolicy(AutoPolicy):
         arm, costs, brought = self.arm, self.arm.costs, step.accepted_depth + 1
         spent = costs.add(step, True)
         arm.state.pace.add(len(step.tokens), spent, arm.unit)
-        better = self._trying and brought > 1  # what earlier drafts brought no longer counts
+        # Copied tokens may be right with any drafter.
+        own = draft_was_right(step)
+        better = self._trying and brought > 1 and own  # what earlier drafts brought no longer counts
         if better:
             self._drafts(arm).pop(QUEUED, None)
         arm.changed = self._begun = True
@@ -233,7 +235,8 @@ class QueuedPolicy(AutoPolicy):
         wait = _usual(self._before, _wait(step, usual) / unit)
         self._waited = wait
         took = usual / unit + wait
-        self._known.add(brought, took)
+        counts = own or brought > took or not self._known.never_right
+        self._known.add(brought if counts else 1, took)
         self._allowance.earn(took, self._known.share)
         self._allowance.settle(brought - usual / unit - wait)
         if step.choice is None:
