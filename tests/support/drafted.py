@@ -88,9 +88,9 @@ def run(
     host: Host = NONE,
     copied: bool = False,
 ) -> Ran:
-    """`answers` answers of `tokens` tokens on a machine of `shape`; drafts are right for `right(position)` tokens, which
-    are `copied` from the text while the drafter itself is wrong. Steps of a late policy are queued ahead. `thinking`:
-    how many tokens of each answer are reasoning."""
+    """`answers` answers of `tokens` tokens on a machine of `shape`; drafts are right for `right(position)` tokens,
+    which are `copied` from the text while the drafter itself is wrong. Steps of a late policy are queued ahead.
+    `thinking`: how many tokens of each answer are reasoning."""
     ran, curve, late = Ran(max(shape.plain, host.step)), shape.curve(), isinstance(policy, QueuedPolicy)
     now = done = 0.0  # on the host's clock, and when the card has done all that was read
     step_ms, since, before = math.inf, MANY, "plain"  # `since`: plain steps since the last draft
