@@ -73,6 +73,17 @@ def test_what_a_card_waits_for_the_host_because_of_drafts_is_their_loss(name: st
     assert short.lost(2000) <= 0.015
 
 
+@kinds
+def test_long_waits_of_some_tries_are_charged(kind: str) -> None:
+    """As on an H200: no more than the median of the newest was charged, and a drafter that was right once in 50 drafts
+    cost 2.8 % in place of 1.2."""
+    host = replace(HOST, rare=1.1)
+    right = (np.random.default_rng(2).random(2100) < 0.02).tolist()
+    ran = run(policy_for(True, kind), DEMO, lambda position: int(right[position]), host=host)
+    assert ran.drafts >= 10
+    assert ran.lost(2000) <= 0.015
+
+
 def test_a_card_tries_a_drafter_that_was_never_right_ever_more_rarely() -> None:
     shape, host = WAITING["the demo pair"]
     ran = run(policy_for(True), shape, lambda position: 0, 8000, host=host)
