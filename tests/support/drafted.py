@@ -33,13 +33,15 @@ AHEAD, MAX_AHEAD, CALM_MS, BUSY_MS = 2, 6, 0.5, 2.0  # as in backends/cuda/step.
 class Host:
     """Milliseconds of a card's host: to queue and read a `step`; more to queue a step that drafts after one that does
     not (`begin`), or the other way round (`end`), and to `read` a draft after plain steps. On the card a draft after
-    many of those has to `catch_up`. Each `every`-th step waits for a machine that pauses for `pause`."""
+    many of those has to `catch_up`, and each third such draft waits `rare`ly for longer. Each `every`-th step waits for
+    a machine that pauses for `pause`."""
 
     step: float = 0.0
     begin: float = 0.0
     end: float = 0.0
     read: float = 0.0
     catch_up: float = 0.0
+    rare: float = 0.0
     pause: float = 0.0
     every: int = 1
 
@@ -86,9 +88,11 @@ def run(
     answers: int = 1,
     thinking: int = 0,
     host: Host = NONE,
+    copied: bool = False,
 ) -> Ran:
-    """`answers` answers of `tokens` tokens on a machine of `shape`; drafts are right for `right(position)` tokens.
-    Steps of a late policy are queued ahead. `thinking`: how many tokens of each answer are reasoning."""
+    """`answers` answers of `tokens` tokens on a machine of `shape`; drafts are right for `right(position)` tokens,
+    which are `copied` from the text while the drafter itself is wrong. Steps of a late policy are queued ahead.
+    `thinking`: how many tokens of each answer are reasoning."""
     ran, curve, late = Ran(max(shape.plain, host.step)), shape.curve(), isinstance(policy, QueuedPolicy)
     now = done = 0.0  # on the host's clock, and when the card has done all that was read
     step_ms, since, before = math.inf, MANY, "plain"  # `since`: plain steps since the last draft
@@ -108,10 +112,14 @@ def run(
             policy.spare()
             decision, launched = queue.popleft()
             event = step(policy, decision, curve, shape, at, right(at))
+            if copied and event.mode != "plain":
+                tree = replace(event.tree, copied=event.tree.accepted[1:])
+                event = replace(event, tree=tree, drafts=StepDrafts(((0,),), ((0.0,),)))
             done = done if said else launched  # nothing waits for an answer's first step
             wait = max(launched - done, 0.0) + host.pause * (len(ran.modes) % host.every == host.every - 1)
             drafts = event.mode != "plain"
-            wait += host.catch_up * (drafts and since >= MANY)
+            if drafts and since >= MANY:
+                wait += host.catch_up + host.rare * (ran.drafts % 3 == 2)
             event = replace(event, stages=replace(event.stages, host=wait))
             done += event.stages.total
             now = max(now, done) + host.step / 2 + host.read * (drafts and since > 0)

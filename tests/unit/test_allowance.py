@@ -73,6 +73,17 @@ def test_what_a_card_waits_for_the_host_because_of_drafts_is_their_loss(name: st
     assert short.lost(2000) <= 0.015
 
 
+@kinds
+def test_long_waits_of_some_tries_are_charged(kind: str) -> None:
+    """As on an H200: no more than the median of the newest was charged, and a drafter that was right once in 50 drafts
+    cost 2.8 % in place of 1.2."""
+    host = replace(HOST, rare=1.1)
+    right = (np.random.default_rng(2).random(2100) < 0.02).tolist()
+    ran = run(policy_for(True, kind), DEMO, lambda position: int(right[position]), host=host)
+    assert ran.drafts >= 10
+    assert ran.lost(2000) <= 0.015
+
+
 def test_a_card_tries_a_drafter_that_was_never_right_ever_more_rarely() -> None:
     shape, host = WAITING["the demo pair"]
     ran = run(policy_for(True), shape, lambda position: 0, 8000, host=host)
@@ -81,6 +92,23 @@ def test_a_card_tries_a_drafter_that_was_never_right_ever_more_rarely() -> None:
     assert len(gaps) >= 5
     assert (np.diff(gaps) > 0).all()
     assert ran.lost(8000, 4000) <= 0.005
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_copied_token_that_was_right_does_not_make_a_dead_drafter_draft(every: int) -> None:
+    """On the card six drafts followed each of them: those that are queued before the next result is known."""
+    shape, host = WAITING["the demo pair"]
+    ran = run(policy_for(True), shape, lambda position: position % every == 0, host=host, copied=True)
+    tried = np.flatnonzero([mode == "tree" for mode in ran.modes])
+    assert (np.diff(tried) > 1).all(), "a try at a time"
+    assert ran.lost(2000) <= 0.01
+
+
+def test_copied_tokens_that_pay_make_any_drafter_draft() -> None:
+    shape, host = WAITING["the demo pair"]
+    ran = run(policy_for(True), shape, lambda position: 6 * (position > 1000), 3000, host=host, copied=True)
+    assert ran.modes[-100:].count("tree") > 90
+    assert ran.lost(3000, 2000) < -0.2
 
 
 SMOLLM2 = CostTable({1: 0.7, 8: 0.75, 16: 0.81, 24: 0.86, 64: 1.2}, plain=0.513, draft=0.2)

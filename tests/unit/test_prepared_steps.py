@@ -22,7 +22,7 @@ from dflash_core.engine import load_pair
 from dflash_core.knobs import Knobs
 from dflash_core.policy.queued import CHOICES as AUTO_ROWS
 from dflash_core.progress import Progress, silent
-from support.kernel_variants import CARDS, demo
+from support.kernel_variants import CARDS, Pair, demo, demo_mtp
 from support.recording_device import NamedUpload, RecordingDevice
 
 SAMPLED = Knobs(temperature=0.7, top_k=20, top_p=0.8)
@@ -45,8 +45,8 @@ class Counted(RecordingDevice):
         return super().record(name, work)
 
 
-def session() -> tuple[CudaSession, Counted]:
-    pair, device, chosen = demo(), Counted(), CHOICES["int8"]
+def session(pair: Pair | None = None) -> tuple[CudaSession, Counted]:
+    pair, device, chosen = pair or demo(), Counted(), CHOICES["int8"]
     target = DeviceTarget(device, NamedUpload(pair.target, device), pair.target_config, chosen)
     drafter = on_device(pair.draft_config, NamedUpload(pair.draft, device), target, chosen)
     return CudaSession(target, drafter, (), context=320), device
@@ -78,6 +78,18 @@ def test_a_fixed_tree_is_prepared_too() -> None:
     card.prepare(silent, wide)
     recorded = len(device.recorded)
     card.steps.graph(card.decoder(AnswerOptions(wide, frozenset(), 320))._kind())
+    assert device.recorded[recorded:] == []
+
+
+def test_depths_that_auto_falls_to_are_prepared() -> None:
+    card, device = session(demo_mtp())
+    card.prepare(silent, SAMPLED)
+    recorded = len(device.recorded)
+    for depth in (1, 2, 3):
+        drafting = SAMPLED.replace(mtp_depth=depth, drafting=f"tree {min(AUTO_ROWS) - 1}")
+        kind = card.decoder(AnswerOptions(drafting, frozenset(), 320))._kind()
+        assert kind.passes == depth
+        card.steps.graph(replace(kind, text=True))
     assert device.recorded[recorded:] == []
 
 

@@ -33,6 +33,7 @@ from dflash_core.demo import demo_draft_path, demo_mtp_path, demo_target_path
 from dflash_core.events import StepEvent
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.messages import Message
+from dflash_core.progress import silent
 from dflash_core.prompting import build_prompt
 from dflash_core.text.prompt import Prompting
 from dflash_tui.application import collector
@@ -40,6 +41,7 @@ from tools.bench.engines import synthetic_or_demo
 from tools.bench.tool import run_tool
 
 QUESTION = "Why is the sky blue?"
+SAMPLED = Knobs(temperature=0.8, ignore_eos=True)
 LENGTHS = (256, 2000)
 CONTEXT = 4096
 AROUND = 8  # steps before and after a draft that may wait for the host because of it
@@ -160,6 +162,7 @@ def main() -> None:
     end = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as folder:
         for kind, engine, ids in engines(options, Path(folder)):
+            engine.session.prepare(silent, SAMPLED)  # as a load does
             collector.calm(tidied=False)
             processor = not engine.session.capabilities.on_device if engine.session.capabilities else True
             for length in LENGTHS:

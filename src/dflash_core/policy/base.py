@@ -108,9 +108,16 @@ class Watch:
             return
         self._drafts[kind] += 1
         self._prefix = None
-        # Where no candidate was worth verifying, the target's token shows whether the best was right.
-        if step.drafts.tokens[0][0] == step.tokens[0] or set(step.tree.accepted[1:]) - set(step.tree.copied):
+        if draft_was_right(step):
             self._right.add(kind)
+
+
+def draft_was_right(step: StepEvent) -> bool:
+    """Whether the target drew a token of the step's draft, not only tokens that were copied from the text. Where no
+    candidate was worth verifying, the first token shows whether the best was right."""
+    if not step.drafts.tokens:
+        return False
+    return step.drafts.tokens[0][0] == step.tokens[0] or bool(set(step.tree.accepted[1:]) - set(step.tree.copied))
 
 
 class Policy:

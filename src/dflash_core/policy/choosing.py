@@ -59,9 +59,13 @@ class Found:
         return (self.tokens + START_STEPS * START_TOKENS) / (self.steps + START_STEPS)
 
     @property
+    def never_right(self) -> bool:
+        return self.tokens == self.steps
+
+    @property
     def share(self) -> float:
         """Of the time, for tries: the less, the more drafts have brought nothing, if none was ever right."""
-        return SHARE * START_STEPS / (START_STEPS + (self.steps if self.tokens == self.steps else 0.0))
+        return SHARE * START_STEPS / (START_STEPS + (self.steps if self.never_right else 0.0))
 
 
 Drafts = dict[Circumstance, Found]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from dflash_core.events import SHOWN_ROWS, StepEvent
 from dflash_core.knobs import Knobs
 from dflash_core.policy.arm import PARTS, Arm, PairState, Part
 from dflash_core.policy.auto import AutoPolicy, Step, free, max_nodes
-from dflash_core.policy.base import Decision, as_set
+from dflash_core.policy.base import Decision, as_set, draft_was_right
 from dflash_core.policy.best_first import Trials
 from dflash_core.policy.choosing import QUEUED, START_TOKENS, Allowance, Chooser, Found
 from dflash_core.policy.costs import MIN_STEPS
@@ -36,7 +35,7 @@ MIN_WEIGHT = 0.05  # weight of a step in the expectations
 MIN_TRY_LOSS = 0.1  # plain steps that a try is taken to lose at least
 START = 3.0  # plain steps: a try has waits, so it is worth more than one draft
 WAITING = 8  # plain steps after a draft whose waits are the draft's: those that are queued until it is counted
-NEWEST_WAITS = 5  # whose median is the usual one
+FIRST_WAITS = 5  # whose median is the usual one
 WAIT_WEIGHT = 0.5  # of a try in the mean of what tries wait
 MAX_PLAIN_BATCH = 128  # plain steps that are decided and counted at once: each by itself takes the host long
 SAMPLES = 16  # of such a batch, by which its time is known
@@ -69,8 +68,8 @@ class QueuedPolicy(AutoPolicy):
         self._beyond = dict(zip(CHOICES, START_BEYOND))
         self._steps = 0
         self._waits = 0.0  # mean of what the card waits for the host because of a draft, in plain steps
-        # The newest waits of drafts, and of plain steps after them, in plain steps.
-        self._before, self._after = (deque[float](maxlen=NEWEST_WAITS) for _ in range(2))
+        # The first waits of drafts, and of plain steps after them, in plain steps.
+        self._before, self._after = list[float](), list[float]()
 
     def begin(self, ids: Sequence[int], stops: frozenset[int]) -> None:
         super().begin(ids, stops)
@@ -163,7 +162,7 @@ class QueuedPolicy(AutoPolicy):
             decision = replace(decision, budget=untimed[0] - 1, reason=why)
         takes = curve[best] / plain
         pays = known.mean > takes
-        if known.tokens > known.steps and pays and allowance.left > takes - 1:
+        if not known.never_right and pays and allowance.left > takes - 1:
             return decision
         # A drafter that was never right, or is not known to pay, drafts one step at a time, between plain steps.
         risk = max(takes + self._waits - 1, MIN_TRY_LOSS)
@@ -223,7 +222,9 @@ class QueuedPolicy(AutoPolicy):
         arm, costs, brought = self.arm, self.arm.costs, step.accepted_depth + 1
         spent = costs.add(step, True)
         arm.state.pace.add(len(step.tokens), spent, arm.unit)
-        better = self._trying and brought > 1  # what earlier drafts brought no longer counts
+        # Copied tokens may be right with any drafter.
+        own = draft_was_right(step)
+        better = self._trying and brought > 1 and own  # what earlier drafts brought no longer counts
         if better:
             self._drafts(arm).pop(QUEUED, None)
         arm.changed = self._begun = True
@@ -233,7 +234,8 @@ class QueuedPolicy(AutoPolicy):
         wait = _usual(self._before, _wait(step, usual) / unit)
         self._waited = wait
         took = usual / unit + wait
-        self._known.add(brought, took)
+        counts = own or brought > took or not self._known.never_right
+        self._known.add(brought if counts else 1, took)
         self._allowance.earn(took, self._known.share)
         self._allowance.settle(brought - usual / unit - wait)
         if step.choice is None:
@@ -268,11 +270,14 @@ class QueuedPolicy(AutoPolicy):
         return walk_trials(step, self._stops, text, self._of(self.arm).copies)
 
 
-def _usual(newest: deque[float], wait: float) -> float:
-    """What of a wait counts: a machine that pauses does so in plain decoding too, so no more than the median of the
-    newest of its kind."""
-    newest.append(wait)
-    return min(wait, statistics.median(newest))
+def _usual(first: list[float], wait: float) -> float:
+    """What of a wait counts. A machine that pauses does so in plain decoding too, and an early pause would end the
+    tries of a good drafter: no more than the median of the first ones. All of it later: rare long waits are half of
+    what a dead drafter costs."""
+    if len(first) == FIRST_WAITS:
+        return wait
+    first.append(wait)
+    return min(wait, statistics.median(first))
 
 
 def _wait(step: StepEvent, usual: float) -> float:
