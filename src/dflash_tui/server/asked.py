@@ -35,7 +35,7 @@ Tool = TypeVar("Tool")
 @dataclass(frozen=True, slots=True)
 class Asked:
     """`messages` as they came, an answer that comes last goes on; `ids` in their place is a prompt that no template is
-    applied to. `changes`: knobs, by name, checked only as to their kind. `places`: the request's own name of a knob,
+    applied to; `place`: the request's own name of either. `changes`: knobs, by name, checked only as to their kind. `places`: the request's own name of a knob,
     where it is another. `thinking` "" leaves it to the server's settings; `effort` is a level of EFFORT_WORDS.
     `max_tokens` None: as many as fit.
     `choice`: whether the model may or must call its tools, `tool` the only one; `strict`: calls follow their schemas;
@@ -45,6 +45,7 @@ class Asked:
 
     messages: tuple[Message, ...] = ()
     ids: tuple[int, ...] | None = None
+    place: str = "messages"
     tools: Tools = ()
     choice: Choice = "auto"
     tool: str = ""

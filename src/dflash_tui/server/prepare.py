@@ -63,7 +63,7 @@ class Preparer:
         asked, prompt, messages = self._prompt(asked, defaults)
         limits, capacity = self._engine.limits, self._engine.context_length
         if len(prompt.ids) >= capacity:
-            raise too_long(len(prompt.ids), capacity)
+            raise too_long(len(prompt.ids), capacity, asked.place)
         knobs = knobs_of(asked, defaults, limits, capacity - len(prompt.ids))
         form = self.support.form if asked.tools and asked.choice != "none" and asked.grammar is None else None
         return Prepared(
@@ -86,7 +86,7 @@ class Preparer:
         """The prompt of a request and the messages in it; whether to reason is as the answer that goes on did."""
         if asked.ids is not None:
             return asked, Prompt(asked.ids, "", opens_thinking=False, stable=len(asked.ids)), ()
-        messages = normalised(asked.messages, self.support)
+        messages = normalised(asked.messages, self.support, asked.place)
         if messages[-1].role != "assistant":
             return asked, self._of_messages(asked, defaults, messages), messages
         *history, last = messages
@@ -103,16 +103,16 @@ class Preparer:
         knobs = knobs_of(asked, defaults, self._engine.limits, capacity)
         size = sum(len(one.content) + len(one.thinking) for one in (*messages, *more))
         if size > BYTES_PER_POSITION * capacity:
-            raise too_long(size // BYTES_PER_TOKEN, capacity)
+            raise too_long(size // BYTES_PER_TOKEN, capacity, asked.place)
         try:
             prompting = Prompting.of(self.tokenizer, self._template, knobs, asked.tools)
             prompt = build_prompt(prompting, messages)
             if knobs.attention_window:
                 prompt = replace(prompt, sinks=visible_end(prompting, messages, prompt))
         except (TemplateError, KnobError) as error:
-            raise invalid(f"the model's chat template refuses these messages: {error}", "messages") from None
+            raise invalid(f"the model's chat template refuses these messages: {error}", asked.place) from None
         if not prompt.ids:
-            raise invalid("the prompt is empty", "messages")
+            raise invalid("the prompt is empty", asked.place)
         return self._written.put_back(prompt, messages)
 
     def _answered(

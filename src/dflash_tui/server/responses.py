@@ -120,6 +120,7 @@ def asked_of(request: ResponseRequest, thoughts: Thoughts) -> Asked:
         form=(form, "text.format"),
         effort=(request.reasoning.effort if request.reasoning else None, "reasoning.effort"),
         messages=tuple(messages),
+        place="input",
         parallel=request.parallel_tool_calls is not False,
         notes=tuple(notes),
     )
