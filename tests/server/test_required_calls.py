@@ -26,6 +26,7 @@ TOOLS: list[Any] = [
     for name, schema in SCHEMAS.items()
 ]
 ASK: list[Any] = [{"role": "user", "content": "hi"}]
+NOTHING = {"type": "function", "function": {"name": "nothing"}}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,11 @@ def check(name: str, arguments: str) -> None:
     assert type(value.get("dry", True)) is bool
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "paint"}}])
+PAINT = {"type": "function", "function": {"name": "paint"}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [PAINT]}}
+
+
+@pytest.mark.parametrize("choice", ["required", PAINT, ALLOWED])
 def test_a_chat_has_to_call(server: Running, choice: Any) -> None:
     answers = []
     for mode in ("tree", "plain"):
@@ -74,17 +79,22 @@ def test_other_apis(server: Running) -> None:
     assert message.stop_reason == "tool_use"
     check(block.name, json.dumps(block.input))
     flat: list[Any] = [{"type": "function", "name": name, "parameters": schema} for name, schema in SCHEMAS.items()]
-    response = server.openai().responses.create(
-        model="demo", input="hi", tools=flat, tool_choice={"type": "function", "name": "paint"}, max_output_tokens=200,
-        parallel_tool_calls=False,
-    )  # fmt: skip
-    [item] = [one for one in response.output if one.type == "function_call"]
-    check(item.name, item.arguments)
+    named: Any = {"type": "function", "name": "paint"}
+    for choice in (named, {"type": "allowed_tools", "mode": "required", "tools": [named]}):
+        response = server.openai().responses.create(
+            model="demo", input="hi", tools=flat, tool_choice=choice, max_output_tokens=200, parallel_tool_calls=False
+        )
+        [item] = [one for one in response.output if one.type == "function_call"]
+        assert item.name == "paint"
+        check(item.name, item.arguments)
 
 
 @pytest.mark.parametrize(
     ("choice", "more"),
     [("required", {"tools": []}), ({"type": "function", "function": {"name": "fly"}}, {}), ({"type": "function"}, {}),
+     ({**ALLOWED, "allowed_tools": {"mode": "required", "tools": [NOTHING]}}, {}), ({"type": "allowed_tools"}, {}),
+     ({**ALLOWED, "allowed_tools": {"mode": "must", "tools": [PAINT]}}, {}),
+     ({**ALLOWED, "allowed_tools": {"tools": [{"type": "function"}]}}, {}),
      ("always", {}), ("required", {"response_format": {"type": "json_object"}}), ({}, {})],
 )  # fmt: skip
 def test_what_cannot_be_required_is_refused(server: Running, choice: Any, more: dict[str, Any]) -> None:

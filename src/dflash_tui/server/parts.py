@@ -76,8 +76,8 @@ def role_of(role: object, place: str, *more: str) -> Role:
 
 
 def normalised(messages: Sequence[Message], support: ToolSupport, place: str = "messages") -> tuple[Message, ...]:
-    """The messages to render, which the request has at `place`; the last one is the assistant's where its answer goes on. Raises RequestError where there
-    is nothing to answer."""
+    """The messages to render, which the request has at `place`; the last one is the assistant's where its answer goes
+    on. Raises RequestError where there is nothing to answer."""
     if messages and messages[-1] == Message("assistant", ""):  # what a new answer goes into
         messages = messages[:-1]
     messages = _with_user_message(messages, place)

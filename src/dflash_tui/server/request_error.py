@@ -61,7 +61,8 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
 
 
 def too_long(needed: int, capacity: int, place: str) -> RequestError:
-    """The refusal of a prompt of `needed` tokens, which the request has at `place`. Agents look for these words and then shorten their history."""
+    """The refusal of a prompt of `needed` tokens, which the request has at `place`. Agents look for these words and
+    then shorten their history."""
     return RequestError(
         400,
         f"This model's maximum context length is {capacity} tokens, your prompt has {needed} tokens; "
