@@ -103,6 +103,7 @@ BAD: list[tuple[str, Any, str | None]] = [
         "type": "strange"}}}), "response_format"),
     ("/v1/responses", {"input": "a", "text": {"format": {"type": "json_schema", "schema": 3}}}, "text.format.schema"),
     ("/v1/responses", {"input": []}, "input"),
+    ("/v1/responses", {"input": "a", "top_logprobs": 21}, "top_logprobs"),
     ("/v1/responses", {"input": [{"role": "user", "content": "a"}, {
         "type": "function_call", "call_id": "c", "name": "f"}]}, "input"),
     ("/v1/chat/completions", chat(tools=[NOTHING], tool_choice="required", response_format={"type": "json_object"}),
