@@ -106,8 +106,8 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/responses", {"input": "a", "top_logprobs": 21}, "top_logprobs"),
     ("/v1/responses", {"input": [{"role": "user", "content": "a"}, {
         "type": "function_call", "call_id": "c", "name": "f"}]}, "input"),
-    ("/v1/chat/completions", chat(tools=[NOTHING], tool_choice="required", response_format={"type": "json_object"}),
-     "tool_choice"),
+    ("/v1/chat/completions", chat(tools=[{"function": {"name": "f", "parameters": {"properties": {"a": {
+        "type": "strange"}}}}}], response_format={"type": "json_object"}), "tools"),
     ("/v1/chat/completions", chat(dflash={"bugdet": 3}), "dflash.bugdet"),
     ("/v1/chat/completions", chat(dflash={"budget": 0}), "dflash.budget"),
     ("/v1/chat/completions", chat(dflash={"budget": [3]}), "dflash.budget"),

@@ -119,7 +119,7 @@ class Request(msgspec.Struct, kw_only=True):
             if not functions and kind == "required":
                 raise invalid("tool_choice allows none of the tools", "tool_choice")
         return Asked(
-            tools=tools_of(functions, tool if kind == "required" else None),
+            tools=tools_of(functions, tool if kind == "required" or (kind == "auto" and grammar is not None) else None),
             choice=kind,
             tool=tool,
             strict=any(one.strict for one in functions),
