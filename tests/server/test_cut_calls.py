@@ -13,7 +13,8 @@ SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "require
 
 
 def test_a_cut_call_is_no_complete_one() -> None:
-    """Regression: an item of the Responses API was completed, with {} where no argument had come yet."""
+    """Regressions: an item of the Responses API was completed, with {} where no argument had come yet; a call that was
+    cut before its name was complete came as text."""
     tool: dict[str, Any] = {"type": "function", "name": "look", "parameters": SCHEMA}
     statuses = set[tuple[str, str]]()
     with running(ScriptedEngine(lambda prompt: f"Let me see.\n\n{CALL}", width=1)) as server:
@@ -22,6 +23,7 @@ def test_a_cut_call_is_no_complete_one() -> None:
         for limit in range(1, 60):
             found = client.responses.create(max_output_tokens=limit, **asked)
             cut = found.status == "incomplete"
+            assert "Let me see.\n\n".startswith(found.output_text)
             for item in found.output:
                 assert item.type in ("message", "function_call")
                 statuses.add((item.type, item.status))

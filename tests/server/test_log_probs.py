@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from dflash_core.text.tool_calls.parts import Thinking
-from dflash_tui.server.drawn_tokens import DrawnText, LegacyLogProbs
+from dflash_core.log_probs import Drawn, LogProbs
+from dflash_core.text.prompt import Prompt
+from dflash_core.text.tokenizer import Detokenizer
+from dflash_core.text.tool_calls.answer import AnswerParts, AnswerShape
+from dflash_core.text.tool_calls.forms import FORMS
+from dflash_core.text.tool_calls.parts import CallEnd, Part, Thinking
+from dflash_tui.server.drawn_tokens import DrawnText, DrawnTokens, LegacyLogProbs
 from support import demo_pair
 from support.serving import Running
 
 CHAT: list[Any] = [{"role": "user", "content": "What is 12 plus 7?"}]
+QWEN_XML = FORMS[1]
 
 
 @cache
@@ -59,36 +65,32 @@ def test_they_are_the_target_s_own(server: Running, mode: str) -> None:
     streamed = [one for chunk in chunks if chunk.choices and chunk.choices[0].logprobs
                 for one in chunk.choices[0].logprobs.content or []]  # fmt: skip
     assert [one.token for one in streamed] == [one.token for one in content]
+    more: dict[str, Any] = {"include": ["message.output_text.logprobs"], "top_logprobs": 3}
+    response = server.openai().responses.create(model="demo", input=CHAT, extra_body=asked["extra_body"], **more)
+    assert response.output[-1].type == "message"
+    [part] = response.output[-1].content
+    assert part.type == "output_text"
+    assert [one.token for one in part.logprobs or ()] == [one.token for one in content]
+    assert [len(one.top_logprobs) for one in part.logprobs or ()] == [3] * len(content)
 
 
-DIGIT = {
-    "type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"],
-    "additionalProperties": False,
-}  # fmt: skip
-
-
-def test_those_of_calls_are_left_out(server: Running) -> None:
+def test_those_of_calls_are_left_out() -> None:
     """Regression: text behind a call had the tokens of the call, as many as fit into it."""
-    tool: Any = {"type": "function", "function": {"name": "look", "parameters": DIGIT}}
-    text_seen = ""
-    for limit in (28, 58, 60):
-        for stream in (False, True):
-            asked: dict[str, Any] = {
-                "model": "demo", "messages": [{"role": "user", "content": "Tell me a story."}], "tools": [tool],
-                "tool_choice": "required", "logprobs": True, "max_tokens": limit, "stream": stream,
-                "extra_body": {"dflash": {"mode": "plain"}},
-            }  # fmt: skip
-            found = server.openai().chat.completions.create(**asked)
-            if stream:
-                choices = [chunk.choices[0] for chunk in found if chunk.choices]
-                text = "".join(one.delta.content or "" for one in choices)
-                tokens = [token.token for one in choices for token in (one.logprobs.content if one.logprobs else ())]
-            else:
-                text = found.choices[0].message.content or ""
-                tokens = [token.token for token in found.choices[0].logprobs.content]
-            assert "".join(tokens) == text
-            text_seen += text
-    assert text_seen, "no answer was cut at the beginning of a second call"
+    tokenizer, tools = demo_pair.target().tokenizer, [{"type": "function", "function": {"name": "look"}}]
+    call = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
+    ids = tokenizer.encode(f"Let me see.\n\n{call}\nThere it is.\n\n{call}")
+    log_probs, prompt = LogProbs(0), Prompt((), "", opens_thinking=False, stable=0)
+    drawn, shape = DrawnTokens(tokenizer, log_probs, prompt), AnswerShape((), AnswerParts(QWEN_XML, tools))
+    detokenizer, parts = Detokenizer(tokenizer, QWEN_XML.shown), list[Part]()
+    for id in ids:
+        log_probs.drawn.append(Drawn(id, -1.0, ()))
+        parts += drawn.with_tokens(shape.push("", detokenizer.push((id,))))
+    parts += drawn.with_tokens([*shape.push("", detokenizer.finish()), *shape.finish(cut=False)])
+    texts = [part for part in parts if isinstance(part, DrawnText)]
+    assert "".join(one.text for one in texts) == "Let me see.\nThere it is."
+    for one in texts:
+        assert "".join(token["token"] for token in one.tokens).strip() == one.text.strip()
+    assert sum(isinstance(part, CallEnd) for part in parts) == 2
 
 
 def test_reasoning_and_what_a_stop_string_cuts_are_left_out(server: Running) -> None:

@@ -102,8 +102,12 @@ BAD: list[tuple[str, Any, str | None]] = [
     ("/v1/chat/completions", chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {
         "type": "strange"}}}), "response_format"),
     ("/v1/responses", {"input": "a", "text": {"format": {"type": "json_schema", "schema": 3}}}, "text.format.schema"),
-    ("/v1/chat/completions", chat(tools=[NOTHING], tool_choice="required", response_format={"type": "json_object"}),
-     "tool_choice"),
+    ("/v1/responses", {"input": []}, "input"),
+    ("/v1/responses", {"input": "a", "top_logprobs": 21}, "top_logprobs"),
+    ("/v1/responses", {"input": [{"role": "user", "content": "a"}, {
+        "type": "function_call", "call_id": "c", "name": "f"}]}, "input"),
+    ("/v1/chat/completions", chat(tools=[{"function": {"name": "f", "parameters": {"properties": {"a": {
+        "type": "strange"}}}}}], response_format={"type": "json_object"}), "tools"),
     ("/v1/chat/completions", chat(dflash={"bugdet": 3}), "dflash.bugdet"),
     ("/v1/chat/completions", chat(dflash={"budget": 0}), "dflash.budget"),
     ("/v1/chat/completions", chat(dflash={"budget": [3]}), "dflash.budget"),
@@ -257,8 +261,13 @@ def test_a_prompt_that_is_too_long_is_told_in_the_words_that_agents_look_for(ser
     with pytest.raises(anthropic.BadRequestError) as by_anthropic:
         server.anthropic().messages.create(model="m", max_tokens=5, messages=long)
     assert f"prompt is too long: {3000 + 12} tokens > 2048 maximum" in str(by_anthropic.value)
-    with pytest.raises(openai.BadRequestError):
-        server.openai().responses.create(model="demo", input="word " * 500_000)
+    for words in ("word " * 3000, "word " * 500_000):
+        with pytest.raises(openai.BadRequestError, match="shorten the input") as by_responses:
+            server.openai().responses.create(model="demo", input=words)
+        assert by_responses.value.param == "input"
+    with pytest.raises(openai.BadRequestError, match="shorten the prompt") as by_completions:
+        server.openai().completions.create(model="demo", prompt="word " * 3000)
+    assert by_completions.value.param == "prompt"
 
 
 def test_unknown_models_and_paths(server: Running) -> None:

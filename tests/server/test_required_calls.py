@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support import demo_pair
+from support.scripted import ScriptedEngine
 from support.serving import Running, running
 
 pytest.importorskip("llguidance")
@@ -26,6 +27,7 @@ TOOLS: list[Any] = [
     for name, schema in SCHEMAS.items()
 ]
 ASK: list[Any] = [{"role": "user", "content": "hi"}]
+NOTHING = {"type": "function", "function": {"name": "nothing"}}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,11 @@ def check(name: str, arguments: str) -> None:
     assert type(value.get("dry", True)) is bool
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "paint"}}])
+PAINT = {"type": "function", "function": {"name": "paint"}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [PAINT]}}
+
+
+@pytest.mark.parametrize("choice", ["required", PAINT, ALLOWED])
 def test_a_chat_has_to_call(server: Running, choice: Any) -> None:
     answers = []
     for mode in ("tree", "plain"):
@@ -74,18 +80,23 @@ def test_other_apis(server: Running) -> None:
     assert message.stop_reason == "tool_use"
     check(block.name, json.dumps(block.input))
     flat: list[Any] = [{"type": "function", "name": name, "parameters": schema} for name, schema in SCHEMAS.items()]
-    response = server.openai().responses.create(
-        model="demo", input="hi", tools=flat, tool_choice={"type": "function", "name": "paint"}, max_output_tokens=200,
-        parallel_tool_calls=False,
-    )  # fmt: skip
-    [item] = [one for one in response.output if one.type == "function_call"]
-    check(item.name, item.arguments)
+    named: Any = {"type": "function", "name": "paint"}
+    for choice in (named, {"type": "allowed_tools", "mode": "required", "tools": [named]}):
+        response = server.openai().responses.create(
+            model="demo", input="hi", tools=flat, tool_choice=choice, max_output_tokens=200, parallel_tool_calls=False
+        )
+        [item] = [one for one in response.output if one.type == "function_call"]
+        assert item.name == "paint"
+        check(item.name, item.arguments)
 
 
 @pytest.mark.parametrize(
     ("choice", "more"),
     [("required", {"tools": []}), ({"type": "function", "function": {"name": "fly"}}, {}), ({"type": "function"}, {}),
-     ("always", {}), ("required", {"response_format": {"type": "json_object"}}), ({}, {})],
+     ({**ALLOWED, "allowed_tools": {"mode": "required", "tools": [NOTHING]}}, {}), ({"type": "allowed_tools"}, {}),
+     ({**ALLOWED, "allowed_tools": {"mode": "must", "tools": [PAINT]}}, {}),
+     ({**ALLOWED, "allowed_tools": {"tools": [{"type": "function"}]}}, {}),
+     ("always", {}), ({}, {})],
 )  # fmt: skip
 def test_what_cannot_be_required_is_refused(server: Running, choice: Any, more: dict[str, Any]) -> None:
     body = {"messages": ASK, "tools": TOOLS, "tool_choice": choice, **more}
@@ -93,3 +104,27 @@ def test_what_cannot_be_required_is_refused(server: Running, choice: Any, more: 
         answer = client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"].startswith("tool_choice")
+
+
+NUMBER = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "schema": NUMBER}}
+
+
+def test_a_format_leaves_a_choice_of_calls(server: Running) -> None:
+    """Regressions: with a format no tool could be called, and a call that is required was refused."""
+    asked: dict[str, Any] = {"model": "demo", "messages": ASK, "tools": TOOLS, "response_format": FORMAT}
+    asked |= {"max_tokens": 200, "parallel_tool_calls": False, "extra_body": {"dflash": {"mode": "tree"}}}
+    for choice in ("required", PAINT):
+        message = server.openai().chat.completions.create(tool_choice=choice, **asked).choices[0].message
+        [call] = message.tool_calls or ()
+        check(call.function.name, call.function.arguments)  # type: ignore[union-attr]
+        assert not message.content
+    for choice in ("auto", "none"):
+        message = server.openai().chat.completions.create(tool_choice=choice, **asked).choices[0].message
+        assert message.tool_calls or json.loads(message.content or "")["n"] in (1, 2)
+        assert not (message.tool_calls and choice == "none")
+    call_text = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
+    with running(ScriptedEngine(lambda prompt: call_text)) as scripted:
+        message = scripted.openai().chat.completions.create(**asked).choices[0].message
+    [call] = message.tool_calls or ()
+    check(call.function.name, call.function.arguments)  # type: ignore[union-attr]

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from h11._connection import DEFAULT_MAX_INCOMPLETE_EVENT_SIZE
 
 from dflash_core.messages import Message
 from dflash_tui.server import connection as connections
@@ -184,6 +185,21 @@ def test_where_no_connection_is_idle_one_more_is_refused(monkeypatch: pytest.Mon
         assert b"retry-after: " in head
         assert json.loads(body)["error"]["code"] == "too_many_connections"
         engine.permits.release(5000)
+
+
+@pytest.mark.parametrize("sent", [
+    b"HELLO\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500), b"GET /health HTTP/1.1\r\n\r\n",
+    (b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + b"x: y\r\n" * 20_000)[: DEFAULT_MAX_INCOMPLETE_EVENT_SIZE + 1],
+    b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+])  # fmt: skip
+def test_what_is_no_request_gets_an_error_object(sent: bytes) -> None:
+    with running(ScriptedEngine(lambda prompt: "one")) as server, socket.create_connection(place_of(server)) as client:
+        client.settimeout(WAIT_S)
+        client.sendall(sent)
+        data = client.recv(4096)
+    head, _, body = data.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert "use http://" in json.loads(body)["error"]["message"]
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nhost: loc"])

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_core.text.tool_calls.forms import FORMS, Form
+from dflash_core.text.tool_calls.llama import TAG
 from dflash_core.text.tool_calls.parts import CallArguments, CallEnd, CallStart, Malformed, Part, Text, Thinking, merged
 from dflash_core.text.tool_calls.schemas import Schemas, retyped, typed
 
@@ -231,13 +232,25 @@ def test_an_answer_that_is_cut_off_has_what_was_sent_of_its_call(form: str) -> N
     assert text(read(form, [answer])) == answer, "the model itself ended it there: no call"
 
 
-@pytest.mark.parametrize("form", sorted(ONE))
-def test_wherever_a_call_is_cut_off_nothing_of_it_is_text(form: str) -> None:
-    """Regression: the beginning of a parameter's tag."""
-    for end in range(len(ONE[form])):
-        parts = read(form, [ONE[form][:end]], cut=True)
-        if any(isinstance(part, CallEnd) and not part.complete for part in parts):
+@pytest.mark.parametrize(("form", "tag", "answer"), [
+    *((form, BY_NAME[form].begins, answer) for form, answer in ONE.items()), ("harmony", "<|channel|>", ONE["harmony"]),
+    *(("llama", TAG, TAG + call) for call in (ONE["llama"], 'f.call(s="a", n=5)')),
+])  # fmt: skip
+def test_wherever_a_call_is_cut_off_nothing_of_it_is_text(form: str, tag: str, answer: str) -> None:
+    """Regressions: the beginning of a parameter's tag; a call without its whole name. Without a tag it may be text."""
+    for end in range(len(tag), len(answer)):
+        parts = read(form, [answer[:end]], cut=True)
+        begun = [part for part in parts if isinstance(part, CallEnd)]
+        if (tag and not begun) or any(not part.complete for part in begun):
             assert not text(parts)
+            assert not any(isinstance(part, Malformed) for part in parts)
+
+
+@pytest.mark.parametrize(("form", "begun"), [
+    ("hermes", '<tool_call>\n{"names": '), ("gemma", "<|tool_call>lookf"), ("qwen xml", "<tool_call>\noops"),
+])  # fmt: skip
+def test_what_is_no_call_stays_text_although_it_is_cut_off(form: str, begun: str) -> None:
+    assert text(read(form, [begun], cut=True)) == begun
 
 
 TYPED = [

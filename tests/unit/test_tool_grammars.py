@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -53,9 +54,9 @@ def form_of(name: str) -> Form:
     return form
 
 
-def follows(source: str, text: str) -> bool:
+def follows(source: str | Grammar, text: str) -> bool:
     """Whether an answer may be `text`, its special tokens being such."""
-    constraint = grammars().constraint(Grammar("lark", source))
+    constraint = grammars().constraint(source if isinstance(source, Grammar) else Grammar("lark", source))
     ids = tokenizer().encode(text)
     path: list[int] = []
     for id in ids:
@@ -159,12 +160,25 @@ def test_any_text_that_conforms_is_a_call(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["qwen", "hermes", "gemma"])
 def test_free_text_with_calls_that_conform(name: str) -> None:
-    source = tool_grammar(form_of(name), TOOLS, tokenizer().special, free=True)
+    source = tool_grammar(form_of(name), TOOLS, tokenizer().special, beside="text")
     call = written(name, "paint", {"colour": "red", "size": 1})
     for text in ("", "I think so.", f"I look.\n\n{call}", f"{call}\n{call}\nDone."):
         assert follows(source, text), text
     for text in (written(name, "paint", {"colour": "blue", "size": 1}), call[: len(call) // 2]):
         assert not follows(source, text)
+
+
+@pytest.mark.parametrize("name", ["qwen", "hermes", "gemma"])
+def test_calls_may_come_in_the_place_of_a_format(name: str) -> None:
+    source = tool_grammar(form_of(name), TOOLS, tokenizer().special, beside="format")
+    formatted = Grammar.schema({"type": "object", "properties": {"n": SIZE}, "required": ["n"]})
+    call = written(name, "paint", {"colour": "red", "size": 1})
+    for text in ('{"n": 3}', call, f"{call}\n{call}"):
+        assert follows(replace(formatted, calls=source), text), text
+    wrong = written(name, "paint", {"colour": "blue", "size": 1})
+    for text in ("", "I think so.", '{"n": 300}', wrong, f'{{"n": 3}}{call}', f"{call}{{}}"):
+        assert not follows(replace(formatted, calls=source), text), text
+    assert not follows(formatted, call)
 
 
 def test_what_cannot_be_required_is_refused() -> None:
@@ -173,12 +187,12 @@ def test_what_cannot_be_required_is_refused() -> None:
         (None, TOOLS, {}),
         (FORMS[0], TOOLS, {"name": "unknown"}),
         (FORMS[0], [], {}),
-        (form_of("llama"), TOOLS, {"free": True}),
+        (form_of("llama"), TOOLS, {"beside": "text"}),
     ):
         with pytest.raises(GrammarError):
             tool_grammar(form, tools, special, **more)
     with pytest.raises(GrammarError):
-        tool_grammar(FORMS[0], TOOLS, {}, free=True)
+        tool_grammar(FORMS[0], TOOLS, {}, beside="text")
     assert (
         follows(tool_grammar(FORMS[0], TOOLS[2:], {}), '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
         is False

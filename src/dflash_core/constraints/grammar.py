@@ -109,12 +109,14 @@ AFTER_REASONING = "start: space @body\nspace: /[ \\n]{0,4}/"
 class Grammar:
     """What an answer must conform to. `source`: a JSON schema, a regular expression, a JSON list of texts to choose
     from, or a grammar in Lark's syntax as llguidance extends it. `lenient`: ignore what the library does not know in a
-    schema. `whole`: it describes all of the answer, the names of channels and reasoning in them included."""
+    schema. `whole`: it describes all of the answer, the names of channels and reasoning in them included. `calls`: a
+    grammar in Lark's syntax that has this one as @answer: calls of tools may come in its place."""
 
     kind: Literal["schema", "regex", "choice", "lark"]
     source: str
     lenient: bool = False
     whole: bool = False
+    calls: str = ""
 
     @property
     def title(self) -> str:
@@ -216,8 +218,9 @@ class Grammars:
 
     def _compile(self, grammar: Grammar, around: str) -> LLMatcher:
         assert self._tables is not None, "compiled before the tables are built"
-        body = {"name": "body", **_described(grammar)}
-        parts = [{"lark_grammar": around}, body] if around else [body]
+        parts: list[dict[str, Any]] = [{"lark_grammar": around}] if around else []
+        parts += [{"name": "body", "lark_grammar": grammar.calls}] if grammar.calls else []
+        parts.append({"name": "answer" if grammar.calls else "body", **_described(grammar)})
         limits = self._library.LLParserLimits(verbose_errors=False)
         matcher: LLMatcher = self._library.LLMatcher(
             self._tables, json.dumps({"grammars": parts}), log_level=0, limits=limits

@@ -35,9 +35,9 @@ Tool = TypeVar("Tool")
 @dataclass(frozen=True, slots=True)
 class Asked:
     """`messages` as they came, an answer that comes last goes on; `ids` in their place is a prompt that no template is
-    applied to. `changes`: knobs, by name, checked only as to their kind. `places`: the request's own name of a knob,
-    where it is another. `thinking` "" leaves it to the server's settings; `effort` is a level of EFFORT_WORDS.
-    `max_tokens` None: as many as fit.
+    applied to; `place`: the request's own name of either. `changes`: knobs, by name, checked only as to their kind.
+    `places`: the request's own name of a knob, where it is another. `thinking` "" leaves it to the server's settings;
+    `effort` is a level of EFFORT_WORDS. `max_tokens` None: as many as fit.
     `choice`: whether the model may or must call its tools, `tool` the only one; `strict`: calls follow their schemas;
     `parallel`: more than one in an answer. `grammar`: what the answer conforms to, at `grammar_place` of the request.
     `log_probs`: answer with the probability of each token, and of so many others in its place. `events`: the stream
@@ -45,6 +45,7 @@ class Asked:
 
     messages: tuple[Message, ...] = ()
     ids: tuple[int, ...] | None = None
+    place: str = "messages"
     tools: Tools = ()
     choice: Choice = "auto"
     tool: str = ""
@@ -111,9 +112,14 @@ class Request(msgspec.Struct, kw_only=True):
         changes, places = self._changes()
         grammar, place = grammar_of(*form, self.dflash or {})
         switch, level = effort_of(*effort)
+        choice, allowed = allowed_of(choice)
         kind, tool = choice_of(choice)
+        if allowed is not None:
+            functions = [one for one in functions if one.name in allowed]
+            if not functions and kind == "required":
+                raise invalid("tool_choice allows none of the tools", "tool_choice")
         return Asked(
-            tools=tools_of(functions, tool if kind == "required" else None),
+            tools=tools_of(functions, tool if kind == "required" or (kind == "auto" and grammar is not None) else None),
             choice=kind,
             tool=tool,
             strict=any(one.strict for one in functions),
@@ -232,8 +238,27 @@ def choice_of(choice: str | Mapping[str, Any] | None) -> tuple[Choice, str]:
         return "required", ""
     if kind not in ("function", "tool", "custom"):
         raise invalid(f"tool_choice is {str(kind)[:40]!r}, expected auto, none, required or a tool", "tool_choice")
-    inner = given.get("function")
-    name = (inner if isinstance(inner, dict) else given).get("name")
+    return "required", _named(given)
+
+
+def allowed_of(
+    choice: str | Mapping[str, Any] | None,
+) -> tuple[str | Mapping[str, Any] | None, frozenset[str] | None]:
+    """`tool_choice` without its list of the only tools that may be called, and their names; None where there is no
+    list. Raises RequestError."""
+    if not isinstance(choice, Mapping) or choice.get("type") != "allowed_tools":
+        return choice, None
+    inner = choice.get("allowed_tools", choice)
+    tools = inner.get("tools") if isinstance(inner, dict) else None
+    if not isinstance(tools, list) or not all(isinstance(one, dict) for one in tools):
+        raise invalid("expected a list of tools at tool_choice.tools", "tool_choice")
+    return {"type": inner.get("mode", "auto")}, frozenset(map(_named, tools))
+
+
+def _named(tool: Mapping[str, Any]) -> str:
+    """The name of a tool that `tool_choice` names, in the form of either OpenAI API. Raises RequestError."""
+    inner = tool.get("function")
+    name = (inner if isinstance(inner, dict) else tool).get("name")
     if not isinstance(name, str) or not name:
         raise invalid("expected the name of a tool at tool_choice.name", "tool_choice")
-    return "required", name
+    return name

@@ -29,8 +29,8 @@ def asked_of(request: CompletionRequest, tokenizer: Tokenizer, vocabulary: int) 
         raise invalid(f"logprobs is {request.logprobs}, expected 0 to {MAX_TOP}", "logprobs")
     ids = _ids(request.prompt, tokenizer, vocabulary, special=request.switch("special"))
     return request.asked(
-        limits=(request.max_tokens,), stop=request.stop, thinking="off", ids=ids, log_probs=request.logprobs,
-        timings=request.timings_per_token is True,
+        limits=(request.max_tokens,), stop=request.stop, thinking="off", ids=ids, place="prompt",
+        log_probs=request.logprobs, timings=request.timings_per_token is True,
     )  # fmt: skip
 
 

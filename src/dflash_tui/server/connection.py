@@ -6,11 +6,12 @@ uvicorn has neither. Its own limit answers 503, which agents send again at once,
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dflash_tui.server.request_error import busy
+from dflash_tui.server.request_error import RequestError, busy, invalid
 
 MAX_CONNECTIONS = 256
 HEADER_S = 10.0
@@ -41,8 +42,9 @@ class Connection(H11Protocol):
             self.connections.discard(oldest)
             oldest.transport.close()
         else:
-            transport.write(_refusal())
-            transport.close()
+            self._refuse(
+                busy(f"{MAX_CONNECTIONS} connections are open, the limit of this server", "too_many_connections")
+            )
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -52,6 +54,10 @@ class Connection(H11Protocol):
             self._forget_headers()
         elif self._late is None:
             self._wait_for_headers()
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn answers with a text, which clients do not read as an error."""
+        self._refuse(invalid("this is no HTTP/1.1 request, or its headers are too large; use http://, not https://"))
 
     def on_response_complete(self) -> None:
         self._since = self.loop.time()
@@ -70,10 +76,11 @@ class Connection(H11Protocol):
             self._late.cancel()
             self._late = None
 
-
-def _refusal() -> bytes:
-    refusal = busy(f"{MAX_CONNECTIONS} connections are open, the limit of this server", "too_many_connections")
-    body = msgspec.json.encode(refusal.body("openai", ""))
-    fields = {"content-type": "application/json", "content-length": len(body), "connection": "close", **refusal.headers}
-    lines = ["HTTP/1.1 429 Too Many Requests", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
-    return "\r\n".join(lines).encode() + body
+    def _refuse(self, refusal: RequestError) -> None:
+        """Write the refusal of what has no request yet, and close."""
+        body = msgspec.json.encode(refusal.body("openai", ""))
+        fields = {"content-type": "application/json", "content-length": len(body), "connection": "close"}
+        lines = [f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in (fields | refusal.headers_in("openai")).items()]
+        self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+        self.transport.close()

@@ -155,7 +155,7 @@ class Endpoints:
         }  # fmt: skip
         if "anthropic-version" in http.headers:
             created = datetime.fromtimestamp(service.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            found |= {"type": "model", "display_name": name, "created_at": created}
+            found |= {"type": "model", "display_name": name, "created_at": created, "lifecycle": "active"}
         return found
 
     async def metrics(self, http: HTTPRequest) -> Response:

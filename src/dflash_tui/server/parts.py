@@ -75,12 +75,12 @@ def role_of(role: object, place: str, *more: str) -> Role:
     return ROLES[role]
 
 
-def normalised(messages: Sequence[Message], support: ToolSupport) -> tuple[Message, ...]:
-    """The messages to render; the last one is the assistant's where its answer goes on. Raises RequestError where there
-    is nothing to answer."""
+def normalised(messages: Sequence[Message], support: ToolSupport, place: str = "messages") -> tuple[Message, ...]:
+    """The messages to render, which the request has at `place`; the last one is the assistant's where its answer goes
+    on. Raises RequestError where there is nothing to answer."""
     if messages and messages[-1] == Message("assistant", ""):  # what a new answer goes into
         messages = messages[:-1]
-    messages = _with_user_message(messages)
+    messages = _with_user_message(messages, place)
     found: list[Message] = []
     waiting: list[str] = []  # system messages between a call and its result
     apart = 0  # how many messages there were at the last of these: the next answer does not continue the one before
@@ -120,21 +120,21 @@ def normalised(messages: Sequence[Message], support: ToolSupport) -> tuple[Messa
         add(Message("user", "\n\n".join(waiting)))
     if found[-1].role == "assistant":
         if found[-1].calls:
-            raise invalid("the last message calls tools: expected a result for each, or a user message", "messages")
+            raise invalid("the last message calls tools: expected a result for each, or a user message", place)
         found[-1] = _split_open_thinking(found[-1])
         if found[-1].thinking and not found[-1].content and CLOSE in messages[-1].content:
             found[-1] = replace(found[-1], content="\n")  # the reasoning is over
     return tuple(found)
 
 
-def _with_user_message(messages: Sequence[Message]) -> Sequence[Message]:
+def _with_user_message(messages: Sequence[Message], place: str) -> Sequence[Message]:
     """A client that has put a summary in the place of a long conversation may send it as the assistant's, without any
     user message. Templates refuse that, so one follows the summary, in each turn at the same place."""
     if any(one.role == "user" for one in messages):
         return messages
     summary = next((at for at, one in enumerate(messages) if one.role == "assistant" and not one.calls), None)
     if summary is None:
-        raise invalid("no user message: expected at least one", "messages")
+        raise invalid("no user message: expected at least one", place)
     return (*messages[: summary + 1], Message("user", "continue"), *messages[summary + 1 :])
 
 

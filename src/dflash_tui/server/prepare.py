@@ -43,6 +43,8 @@ class Preparer:
         self._engine, self._names, self._compiled = engine, names, compiled
         self.tokenizer, self._template = engine.target.tokenizer, engine.target.template
         self.support = self._template.tools
+        form = self.support.form
+        self._tagged = form is not None and form.begins in self.tokenizer.special  # a call is told from any text
         self._written = WrittenAnswers(self.tokenizer)
         self._grammars = Grammars(self.tokenizer, engine.vocab_size)
         self._thread = ThreadPoolExecutor(1, "dflash-render")
@@ -63,9 +65,10 @@ class Preparer:
         asked, prompt, messages = self._prompt(asked, defaults)
         limits, capacity = self._engine.limits, self._engine.context_length
         if len(prompt.ids) >= capacity:
-            raise too_long(len(prompt.ids), capacity)
+            raise too_long(len(prompt.ids), capacity, asked.place)
         knobs = knobs_of(asked, defaults, limits, capacity - len(prompt.ids))
-        form = self.support.form if asked.tools and asked.choice != "none" and asked.grammar is None else None
+        calls = asked.choice == "required" or (asked.choice == "auto" and (asked.grammar is None or self._tagged))
+        form = self.support.form if asked.tools and calls else None
         return Prepared(
             asked=asked,
             prompt=prompt,
@@ -86,7 +89,7 @@ class Preparer:
         """The prompt of a request and the messages in it; whether to reason is as the answer that goes on did."""
         if asked.ids is not None:
             return asked, Prompt(asked.ids, "", opens_thinking=False, stable=len(asked.ids)), ()
-        messages = normalised(asked.messages, self.support)
+        messages = normalised(asked.messages, self.support, asked.place)
         if messages[-1].role != "assistant":
             return asked, self._of_messages(asked, defaults, messages), messages
         *history, last = messages
@@ -103,16 +106,16 @@ class Preparer:
         knobs = knobs_of(asked, defaults, self._engine.limits, capacity)
         size = sum(len(one.content) + len(one.thinking) for one in (*messages, *more))
         if size > BYTES_PER_POSITION * capacity:
-            raise too_long(size // BYTES_PER_TOKEN, capacity)
+            raise too_long(size // BYTES_PER_TOKEN, capacity, asked.place)
         try:
             prompting = Prompting.of(self.tokenizer, self._template, knobs, asked.tools)
             prompt = build_prompt(prompting, messages)
             if knobs.attention_window:
                 prompt = replace(prompt, sinks=visible_end(prompting, messages, prompt))
         except (TemplateError, KnobError) as error:
-            raise invalid(f"the model's chat template refuses these messages: {error}", "messages") from None
+            raise invalid(f"the model's chat template refuses these messages: {error}", asked.place) from None
         if not prompt.ids:
-            raise invalid("the prompt is empty", "messages")
+            raise invalid("the prompt is empty", asked.place)
         return self._written.put_back(prompt, messages)
 
     def _answered(
@@ -141,12 +144,10 @@ class Preparer:
         """What the answer must conform to: a format that the request names, or calls of its tools; not the reasoning.
         Raises RequestError for what cannot be followed."""
         required = asked.choice == "required"
-        if asked.grammar is not None and required:
-            raise invalid("a call is required and a format is given, which exclude each other", "tool_choice")
-        place = asked.grammar_place if asked.grammar is not None else "tool_choice" if required else "tools"
+        place = "tool_choice" if required else asked.grammar_place if asked.grammar is not None else "tools"
         began = time.perf_counter()
         try:
-            grammar = asked.grammar or self._of_tools(asked, required=required)
+            grammar = self._grammar(asked, required=required)
             if grammar is None:
                 return None
             found = self._grammars.of_answer(grammar, thinking=thinking, opens_thinking=prompt.opens_thinking)
@@ -159,15 +160,21 @@ class Preparer:
         finally:
             self._compiled(time.perf_counter() - began)
 
-    def _of_tools(self, asked: Asked, *, required: bool) -> Grammar | None:
-        """The grammar of calls that must be made, or must follow their schemas. Where a call could begin anywhere in a
-        text, those that are only strict are left as they are."""
-        form, special = self.support.form, self.tokenizer.special
+    def _grammar(self, asked: Asked, *, required: bool) -> Grammar | None:
+        """The grammar of the answer: calls that are required, whose text no format is for; a format, or calls in its
+        place; text with calls that follow their schemas. Where a call could begin anywhere in a text, a format leaves
+        no calls, and those that are only strict are left as they are."""
+        form, special, given = self.support.form, self.tokenizer.special, asked.grammar
         if not required and not (
-            asked.strict and asked.tools and asked.choice == "auto" and form is not None and form.begins in special
+            self._tagged and asked.tools and asked.choice == "auto" and (asked.strict or given is not None)
         ):
-            return None
-        source = tool_grammar(form, asked.tools, special, name=asked.tool, several=asked.parallel, free=not required)
+            return given
+        source = tool_grammar(
+            form, asked.tools, special, name=asked.tool, several=asked.parallel,
+            beside="" if required else "text" if given is None else "format",
+        )  # fmt: skip
+        if given is not None and not required:
+            return replace(given, calls=source)
         # A form that reads the names of channels itself has them in its grammar too.
         channels = self.tokenizer.channels
         whole = form is not None and channels is not None and form.shown.issuperset(channels.tokens)

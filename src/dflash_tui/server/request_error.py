@@ -60,13 +60,14 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return RequestError(400, message, param, code)
 
 
-def too_long(needed: int, capacity: int) -> RequestError:
-    """The refusal of a prompt of `needed` tokens. Agents look for these words and then shorten their history."""
+def too_long(needed: int, capacity: int, place: str) -> RequestError:
+    """The refusal of a prompt of `needed` tokens, which the request has at `place`. Agents look for these words and
+    then shorten their history."""
     return RequestError(
         400,
         f"This model's maximum context length is {capacity} tokens, your prompt has {needed} tokens; "
-        "shorten the messages",
-        "messages",
+        f"shorten the {place}",
+        place,
         "context_length_exceeded",
         anthropic=f"prompt is too long: {needed} tokens > {capacity} maximum",
     )

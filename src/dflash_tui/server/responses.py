@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 
 from dflash_core.events import PrefillEvent
+from dflash_core.log_probs import MAX_TOP
 from dflash_core.messages import Call, Message, arguments_of
 from dflash_tui.server.asked import Asked, Count, Function, Request, by_name
+from dflash_tui.server.drawn_tokens import listed
 from dflash_tui.server.parts import new_id, role_of, string_of, text_of
 from dflash_tui.server.request_error import RequestError, invalid
 from dflash_tui.server.updates import Ended, Reading
@@ -31,6 +33,8 @@ CALLS = {True: ("custom_tool_call", "ctc_", "input"), False: ("function_call", "
 
 ENCRYPTED = "reasoning.encrypted_content"
 """What a request includes to get a key of each reasoning, which it may send back in place of the text."""
+LOG_PROBS = "message.output_text.logprobs"
+"""What it includes to get the log-probabilities of the text."""
 
 
 class ResponseTool(msgspec.Struct):
@@ -57,6 +61,7 @@ class ResponseRequest(Request, kw_only=True):
     previous_response_id: str | None = None
     include: list[str] | None = None
     text: dict[str, Any] | None = None
+    top_logprobs: int | None = None
     metadata: dict[str, Any] | None = None
 
 
@@ -104,6 +109,9 @@ def asked_of(request: ResponseRequest, thoughts: Thoughts) -> Asked:
     form = (request.text or {}).get("format")
     if form is not None and not isinstance(form, dict):
         raise invalid("expected an object at text.format", "text.format")
+    top = request.top_logprobs or 0
+    if not 0 <= top <= MAX_TOP:
+        raise invalid(f"top_logprobs is {top}, expected 0 to {MAX_TOP}", "top_logprobs")
     messages = [Message("system", request.instructions)] if request.instructions else []
     notes: list[str] = []
     if isinstance(request.input, str):
@@ -120,7 +128,9 @@ def asked_of(request: ResponseRequest, thoughts: Thoughts) -> Asked:
         form=(form, "text.format"),
         effort=(request.reasoning.effort if request.reasoning else None, "reasoning.effort"),
         messages=tuple(messages),
+        place="input",
         parallel=request.parallel_tool_calls is not False,
+        log_probs=top if LOG_PROBS in (request.include or ()) else None,
         notes=tuple(notes),
     )
     shown = {name.name: known for known, (name, _) in tools.items()}
@@ -167,6 +177,7 @@ class ResponseWriter(Writer):
         self._names = {name: tool for name, (tool, _) in tools_of(request).items()}
         self._number = 0
         self._item: dict[str, Any] = {}  # the open one
+        self._tokens: list[dict[str, Any]] = []  # of the open text, with their log-probabilities
         self.answer = {
             "id": new_id("resp_"), "object": "response", "created_at": int(time.time()), "status": "in_progress",
             "model": model, "output": [], "instructions": request.instructions, "error": None,
@@ -203,9 +214,9 @@ class ResponseWriter(Writer):
             self._item = {
                 "id": new_id("msg_"), "type": "message", "status": "in_progress", "role": "assistant", "content": [],
             }  # fmt: skip
-            return self._of_output("added") + self._of_item(
-                "content_part.added", content_index=0, part=_output_text("")
-            )
+            self._tokens = []
+            part = _output_text("", [])
+            return self._of_output("added") + self._of_item("content_part.added", content_index=0, part=part)
         else:
             tool = self._names.get(name, ToolName(name))
             type, id, field = CALLS[tool.free]
@@ -227,14 +238,16 @@ class ResponseWriter(Writer):
             return self._of_item("function_call_arguments.delta", delta=part.text)
         if type == "reasoning":
             return self._of_item("reasoning_text.delta", content_index=0, delta=part.text)
-        return self._of_item("output_text.delta", content_index=0, delta=part.text, logprobs=[])
+        tokens = listed([part])["content"]
+        self._tokens += tokens
+        return self._of_item("output_text.delta", content_index=0, delta=part.text, logprobs=tokens)
 
     def close(self, kind: Kind, text: str, *, cut: bool) -> bytes:
         item = self._item
         if kind == "text":
-            item["content"] = [_output_text(text)]
-            found = self._of_item("output_text.done", content_index=0, text=text, logprobs=[])
-            found += self._of_item("content_part.done", content_index=0, part=_output_text(text))
+            item["content"] = [part := _output_text(text, self._tokens)]
+            found = self._of_item("output_text.done", content_index=0, text=text, logprobs=self._tokens)
+            found += self._of_item("content_part.done", content_index=0, part=part)
         elif kind == "thinking":
             item["content"] = [{"type": "reasoning_text", "text": text}]
             if self._thoughts is not None:
@@ -268,8 +281,8 @@ class ResponseWriter(Writer):
         return self._event("response.failed", response=self.answer)
 
 
-def _output_text(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _output_text(text: str, tokens: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": tokens}
 
 
 def _usage(ended: Ended) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def openai_usage(ended: Ended) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "completion_tokens": answer,
         "total_tokens": prompt + answer,
-        "prompt_tokens_details": {"cached_tokens": stats.reused_tokens if stats else 0},
+        "prompt_tokens_details": {"cached_tokens": stats.reused_tokens if stats else 0, "cache_write_tokens": 0},
         "completion_tokens_details": {
             "reasoning_tokens": min(stats.thinking.tokens, answer) if stats else 0,
             "accepted_prediction_tokens": stats.accepted if stats else 0,

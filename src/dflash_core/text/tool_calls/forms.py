@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from dflash_core.errors import GrammarError
 from dflash_core.text.template_values import JSON, Tools
@@ -66,11 +67,11 @@ def tool_grammar(
     *,
     name: str = "",
     several: bool = True,
-    free: bool = False,
+    beside: Literal["", "text", "format"] = "",
 ) -> str:
     """The grammar, in Lark's syntax, of an answer that calls one of `tools`, `several` times if it wants. `name`: the
-    only one that it may call. `free`: it may also write text, and need not call any. `special`: the special tokens of
-    the vocabulary.
+    only one that it may call. `beside`: it need not call any: it may also write text, or @answer, which is another
+    grammar, in the place of calls. `special`: the special tokens of the vocabulary.
 
     Raises GrammarError where the form of calls is not known, `name` is no tool, or free text could hold a call.
     """
@@ -80,10 +81,11 @@ def tool_grammar(
     offered = [one for one in functions if not name or one.get("name") == name]
     if not offered:
         raise GrammarError(f"no tool has the name {name!r}" if name else "a tool call without tools")
-    if free and form.begins not in special:
+    if beside and form.begins not in special:
         raise GrammarError(f"calls of the form {form.name} may begin anywhere in a text, so they cannot be constrained")
     lark = Lark(special)
     call = lark.rule(either([form.grammar(lark, str(one["name"]), mapping(one.get("parameters"))) for one in offered]))
-    if free:
+    if beside == "text":
         return lark.source(f"{lark.text()} ({call} {lark.text()})*")
-    return lark.source(f'{call} ("\\n" {call})*' if several and form.several else call)
+    calls = f'{call} ("\\n" {call})*' if several and form.several else call
+    return lark.source(f"@answer | {calls}" if beside else calls)

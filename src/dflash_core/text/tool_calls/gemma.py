@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dflash_core.text.template_values import JSON
 from dflash_core.text.tool_calls.lark import Lark, either, literal
 from dflash_core.text.tool_calls.parser import (
-    ENDED,
     SPACE,
     BrokenCallError,
     Emit,
+    EndedCallError,
     Reading,
     TaggedParser,
     collected,
@@ -92,7 +92,7 @@ class GemmaParser(TaggedParser):
             parts: list[str] = []
             end, _ = yield from reader.until(_SCALAR_ENDS, parts.append, SPACE)
             if not end:
-                raise BrokenCallError(ENDED)
+                raise EndedCallError
             emit(typed("".join(parts), kinds))
 
     def _string(self, emit: Emit) -> Reading[None]:

@@ -38,7 +38,8 @@ class HarmonyParser(Parser):
                 yield from reader.take(len(end))
                 header, text = "".join(parts), reader.take_back()
                 if end != MESSAGE:
-                    self.text(text)
+                    if end or not self.cut or text.startswith("assistant"):
+                        self.text(text)
                     continue
                 if recipient := _RECIPIENT.search(header):
                     yield from self.block(text, self._call(recipient[1].removeprefix("functions.")))

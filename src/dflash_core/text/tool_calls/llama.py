@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dflash_core.text.template_values import JSON
 from dflash_core.text.tool_calls.json_call import json_call, pass_on, read_call
 from dflash_core.text.tool_calls.lark import Lark
-from dflash_core.text.tool_calls.parser import SPACE, BrokenCallError, Parser, Reading, collected
+from dflash_core.text.tool_calls.parser import SPACE, BrokenCallError, EndedCallError, Parser, Reading, collected
 
 TAG = "<|python_tag|>"
 _MAX_EXPRESSION = 2**14  # characters
@@ -63,6 +63,8 @@ class LlamaParser(Parser):
             name = ast.unparse(call.func).removesuffix(".call")
             value = json.dumps({one.arg: ast.literal_eval(one.value) for one in call.keywords})
         except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+            if self.cut:
+                raise EndedCallError from None
             raise BrokenCallError('an expression is no tool call, expected NAME.call(key="value")') from None
         self.start(name)
         yield from pass_on(self, name, value)

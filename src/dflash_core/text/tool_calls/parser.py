@@ -19,11 +19,17 @@ Reading = Generator[None, None, T]
 """What a step of a parser is: it yields for more text, and returns a T."""
 Emit = Callable[[str], None]
 SPACE = " \n\r\t"
-ENDED = "the answer ended within a tool call"
 
 
 class BrokenCallError(Exception):
     """What was read is no call; the message is the reason, shown to users."""
+
+
+class EndedCallError(BrokenCallError):
+    """The text ended within a call."""
+
+    def __init__(self) -> None:
+        super().__init__("the answer ended within a tool call")
 
 
 class Reader:
@@ -78,7 +84,9 @@ class Reader:
         """Read `text`. Raises BrokenCallError where something else comes."""
         if not (yield from self.skip(text)):
             found = yield from self.peek(12)
-            raise BrokenCallError(f"a tool call has {found!r}, expected {text!r}" if found else ENDED)
+            if text.startswith(found):
+                raise EndedCallError
+            raise BrokenCallError(f"a tool call has {found!r}, expected {text!r}")
 
     def space(self) -> Reading[str]:
         begun = ""
@@ -91,7 +99,7 @@ class Reader:
         """As `until` within a call, which goes on after the end that is found. Raises BrokenCallError."""
         end, _ = yield from self.until(ends, emit)
         if not end:
-            raise BrokenCallError(ENDED)
+            raise EndedCallError
         return end
 
     def until(self, ends: tuple[str, ...], emit: Emit, trailing: str = "") -> Reading[tuple[str, str]]:
@@ -168,7 +176,8 @@ class Parser(abc.ABC):
         return self._read()
 
     def finish(self, *, cut: bool = False) -> list[Part]:
-        """The other parts. `cut`: a limit ended the answer, not the model; a call that had begun stays as it is."""
+        """The other parts. `cut`: a limit ended the answer, not the model; a call that had begun stays as it is, and
+        the beginning of one without its whole name goes."""
         self.cut = cut
         self.reader.ended = True
         return self._read()
@@ -209,8 +218,9 @@ class Parser(abc.ABC):
             yield from read
         except BrokenCallError as broken:
             raw = self.reader.take_back()
-            if self._open is not None and self.cut:
-                self.end(complete=False)
+            if self.cut and (self._open is not None or (certain and isinstance(broken, EndedCallError))):
+                if self._open is not None:
+                    self.end(complete=False)
                 yield from self.reader.take(len(self.reader.rest))  # the beginning of what comes next in the call
                 return True
             if certain or self._open is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from dflash_core.text.template_values import JSON
 from dflash_core.text.tool_calls.lark import Lark, either, literal
-from dflash_core.text.tool_calls.parser import ENDED, BrokenCallError, Emit, Reading, TaggedParser, collected
+from dflash_core.text.tool_calls.parser import BrokenCallError, Emit, EndedCallError, Reading, TaggedParser, collected
 from dflash_core.text.tool_calls.schemas import kinds_of, mapping, quoted, resolved, typed
 
 FUNCTION, FUNCTION_END = "<function=", "</function>"
@@ -62,7 +62,7 @@ class XmlParser(TaggedParser):
                 found = yield from reader.peek(12)
                 raise BrokenCallError(f"a tool call has {found!r}, expected {PARAMETER} or {FUNCTION_END}")
         elif self.cut:
-            raise BrokenCallError(ENDED)
+            raise EndedCallError
         self.arguments("}" if count else "{}")
         self.end()
 
