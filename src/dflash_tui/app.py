@@ -29,8 +29,8 @@ from dflash_core.cache_types import AUTO
 from dflash_core.clean import lines, one_line
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
+from dflash_tui.application.advice import at_home, fault, keep_trace
 from dflash_tui.application.conversations.history import History, data_folder
-from dflash_tui.application.faults import at_home, fault, keep_trace
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import Config

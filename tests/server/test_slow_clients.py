@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from dflash_core.messages import Message
-from dflash_tui.server import connection as connections
 from dflash_tui.server import exchange as exchanges
+from dflash_tui.server import serving as connections
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.chat import ChatRequest, ChatWriter
 from dflash_tui.server.job import Job

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from dflash_core.knobs import Knobs
-from dflash_tui.application.attach.attaching import attach
+from dflash_tui.application.attach.attaching import Local, attach, find, lines
 from dflash_tui.application.attach.engines import usual_urls
-from dflash_tui.application.attach.local import Local, find, lines
 from dflash_tui.application.attach.server import AttachedServer, AttachError
 from dflash_tui.application.session import LoadRequest, TurnLike
 from support.engine_recordings import LLAMA_SERVER, NINFER, OLLAMA, PLAIN, SSE, VLLM

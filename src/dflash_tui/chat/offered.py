@@ -16,8 +16,8 @@ from textual.widgets.option_list import Option
 from dflash_core.clean import one_line
 from dflash_core.memory import gib
 from dflash_tui.application import smollm2
+from dflash_tui.application.advice import at_home
 from dflash_tui.application.amounts import short
-from dflash_tui.application.faults import at_home
 from dflash_tui.application.finding import Finding
 from dflash_tui.application.hub.catalogue import Catalogue, Pair
 from dflash_tui.application.hub.files import begun_words

@@ -13,8 +13,8 @@ from dflash_core.errors import DFlashError, KnobError
 from dflash_core.memory import OTHERS
 from dflash_core.progress import Progress
 from dflash_tui.application import collector
+from dflash_tui.application.advice import explain, is_final, needs_restart
 from dflash_tui.application.background import Background
-from dflash_tui.application.faults import explain, is_final, needs_restart
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import ConfigError, remember

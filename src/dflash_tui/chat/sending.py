@@ -29,8 +29,7 @@ from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning
-from dflash_tui.text.commands import as_message, is_command
-from dflash_tui.widgets.prompt import Completions
+from dflash_tui.widgets.prompt import Completions, as_message, is_command
 from dflash_tui.widgets.transcript import TurnBlock
 
 PAUSE_S = 0.25  # pause in typing, in seconds, before the tokens are counted

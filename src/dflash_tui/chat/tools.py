@@ -20,13 +20,13 @@ from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.tool_servers import allow_always
 from dflash_tui.application.tools.offered import OfferedTool, for_template, needs
-from dflash_tui.application.tools.results import fitting
 from dflash_tui.application.tools.rounds import (
     CANCELLED,
     DENIED,
     MAX_ROUNDS,
     Permissions,
     Planned,
+    fitting,
     over,
     plan,
     result_tokens,

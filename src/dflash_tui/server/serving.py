@@ -1,7 +1,12 @@
-"""Runs the server in this process: until a signal ends it, or beside the app."""
+"""Runs the server in this process: until a signal ends it, or beside the app.
+
+Connections are limited: how many there are, and how long a client may take for the headers of a request. uvicorn has
+neither limit. Its own answers 503, which agents send again at once, and counts requests that only wait.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
@@ -10,18 +15,87 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
 
+import msgspec
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import HANDLED_SIGNALS
 
 from dflash_core.engine import Engine
 from dflash_core.errors import DFlashError
 from dflash_tui.application.background import DecoderUse
 from dflash_tui.application.requests import Requests
-from dflash_tui.server.connection import KEEP_ALIVE_S, Connection
 from dflash_tui.server.endpoints import application
+from dflash_tui.server.request_error import busy
 from dflash_tui.server.sampling import Defaults
 from dflash_tui.server.service import Served, Service
 from dflash_tui.server.settings import ServerSettings
+
+MAX_CONNECTIONS = 256
+HEADER_S = 10.0
+KEEP_ALIVE_S = 75
+"""For a connection between two requests. Longer than clients keep theirs: one that is closed while its client sends
+the next request is an error there."""
+
+
+class Connection(H11Protocol):
+    """One beyond the limit takes the place of that which has been idle longest; if none is idle, it is refused."""
+
+    _late: asyncio.TimerHandle | None = None
+    _since = 0.0  # when it became idle
+
+    @property
+    def idle(self) -> bool:
+        """No request of it is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_headers()
+        if len(self.connections) <= MAX_CONNECTIONS:
+            return
+        idle = [one for one in self.connections if isinstance(one, Connection) and one is not self and one.idle]
+        if idle:
+            oldest = min(idle, key=lambda one: one._since)
+            self.connections.discard(oldest)
+            oldest.transport.close()
+        else:
+            transport.write(_refusal())
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if not self.idle:
+            self._forget_headers()
+        elif self._late is None:
+            self._wait_for_headers()
+
+    def on_response_complete(self) -> None:
+        self._since = self.loop.time()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_headers()
+        super().connection_lost(exc)
+
+    def _wait_for_headers(self) -> None:
+        self._since = self.loop.time()
+        self._late = self.loop.call_later(HEADER_S, self.transport.close)
+
+    def _forget_headers(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+def _refusal() -> bytes:
+    refusal = busy(f"{MAX_CONNECTIONS} connections are open, the limit of this server", "too_many_connections")
+    body = msgspec.json.encode(refusal.body("openai", ""))
+    fields = {"content-type": "application/json", "content-length": len(body), "connection": "close", **refusal.headers}
+    lines = ["HTTP/1.1 429 Too Many Requests", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+    return "\r\n".join(lines).encode() + body
+
 
 GRACE_S = 5
 """How long connections may take to end."""

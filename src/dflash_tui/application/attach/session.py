@@ -16,8 +16,7 @@ from dflash_core.record import Line, TurnRecord, Turns
 from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.attach.reading import at, text
 from dflash_tui.application.attach.server import AttachedServer, Stream
-from dflash_tui.application.session import NOT_HERE, OnPrefill, TurnLike
-from dflash_tui.application.without_decoder import WithoutDecoder
+from dflash_tui.application.session import NOT_HERE, OnPrefill, TurnLike, WithoutDecoder
 
 MAX_CALLS = 64
 """More in one answer are not taken."""

@@ -20,7 +20,7 @@ from dflash_tui.application.amounts import counted
 from dflash_tui.application.log import LOG
 from dflash_tui.application.settings.tool_servers import ToolServer, expanded
 from dflash_tui.application.tools.offered import LeftOut, OfferedTool, listed, problem
-from dflash_tui.application.tools.results import MAX_CHARACTERS, as_text, shortened
+from dflash_tui.application.tools.rounds import MAX_CHARACTERS, as_text, shortened
 from dflash_tui.application.tools.stdio import ServerProcess
 from dflash_tui.application.tools.streams import Streams, checked, over_http
 
