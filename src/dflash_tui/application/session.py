@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from dflash_core.limits import Limits
     from dflash_core.memory import MemoryBreakdown
     from dflash_core.messages import Call
-    from dflash_core.record import Line, TurnRecord, Turns
+    from dflash_core.record import TurnRecord
     from dflash_core.snapshots.store import SnapshotStore
-    from dflash_core.text.template_values import Tools
-    from dflash_core.turn_stats import FoundRow, TurnReport
-    from dflash_tui.application.requests import Requests
+    from dflash_core.turn_stats import TurnReport
 
 
 class Watcher(Protocol):

@@ -257,9 +257,10 @@ def _check_files(config: Config, profile: Profile | None, command: str | None) -
 
 def _moved(profile: Profile, gone: Path, config: Config) -> str:
     """The error for a profile whose file is missing: where it was, and where a file of that name is."""
-    from dflash_tui.application.hub.walk import find_name
+    from dflash_tui.application.hub.places import places
+    from dflash_tui.application.hub.walk import of_name
 
-    found = find_name(gone.name, config.settings.model_folders)
+    found = of_name(gone.name, places(config.settings.model_folders))
     missing = f"profile {profile.name}: {gone} is not there"
     if found is None:
         return f"{missing}, and no {gone.name} where models are looked for; dflash-tui models lists what there is"

@@ -187,7 +187,8 @@ async def _attach(host: ChatParts, rest: str) -> None:
 
 
 async def _list(host: ChatParts) -> None:
-    found = [one for one in await aside(attaching.find) if one.url != host.state.serving]
+    found = await aside(attaching.find)
+    found.pop(host.state.serving, "")
     more = "/attach URL uses one" if found else ""
     await host.transcript.mount(Note("\n".join(attaching.lines(found)), more, kind="info"))
     host.say("")

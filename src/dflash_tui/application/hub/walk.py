@@ -16,7 +16,7 @@ from dflash_core.damaged import DAMAGED
 from dflash_core.errors import InputError
 from dflash_core.files import folder_name, read_input
 from dflash_core.formats.splits import SPLIT_NAME
-from dflash_tui.application.hub.places import Place, places
+from dflash_tui.application.hub.places import Place
 
 MAX_MANIFESTS = 2_000  # manifests, and blobs
 MAX_BYTES = 1 << 20
@@ -123,11 +123,6 @@ def of_name(name: str, where: Iterable[Place]) -> Path | None:
     """A file or folder with that name, found without reading headers."""
     found = (one for place in where for one in walk(place) if one is not None)
     return next((one.path for one in found if name in (one.path.name, one.name)), None)
-
-
-def find_name(name: str, folders: Iterable[Path]) -> Path | None:
-    """As `of_name`, in all places where models are, and in the user's own folders."""
-    return of_name(name, places(folders))
 
 
 def _enters(place: Place, name: str, depth: int) -> bool:
