@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.application.hub.places import places
+from dflash_tui.application.hub.walk import places
 from dflash_tui.application.settings.config import (
     Config,
     ConfigError,

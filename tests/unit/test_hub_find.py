@@ -22,8 +22,7 @@ from dflash_tui.application.hub.find import likeness, look
 from dflash_tui.application.hub.fitting import fit_check
 from dflash_tui.application.hub.found import Found, PassedOver
 from dflash_tui.application.hub.header import HeaderCache
-from dflash_tui.application.hub.places import Place, places
-from dflash_tui.application.hub.walk import of_name, walk
+from dflash_tui.application.hub.walk import Place, of_name, places, walk
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.command_line import main
 from support.homes import work_at_home

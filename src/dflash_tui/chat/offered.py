@@ -23,7 +23,7 @@ from dflash_tui.application.hub.catalogue import Catalogue, Pair
 from dflash_tui.application.hub.files import begun_words
 from dflash_tui.application.hub.fitting import FitCheck
 from dflash_tui.application.hub.found import Found, PassedOver, counted_others
-from dflash_tui.application.hub.places import downloads
+from dflash_tui.application.hub.walk import downloads
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.downloads import Downloads

@@ -257,8 +257,7 @@ def _check_files(config: Config, profile: Profile | None, command: str | None) -
 
 def _moved(profile: Profile, gone: Path, config: Config) -> str:
     """The error for a profile whose file is missing: where it was, and where a file of that name is."""
-    from dflash_tui.application.hub.places import places
-    from dflash_tui.application.hub.walk import of_name
+    from dflash_tui.application.hub.walk import of_name, places
 
     found = of_name(gone.name, places(config.settings.model_folders))
     missing = f"profile {profile.name}: {gone} is not there"

@@ -21,7 +21,7 @@ from dflash_tui.application.amounts import counted
 from dflash_tui.application.finding import Finding
 from dflash_tui.application.hub.catalogue import Catalogue, Pair, load_catalogue
 from dflash_tui.application.hub.fitting import fit_check, machine
-from dflash_tui.application.hub.places import places
+from dflash_tui.application.hub.walk import places
 from dflash_tui.application.new_file import typed_pair
 from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.offered import (

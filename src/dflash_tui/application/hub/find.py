@@ -22,8 +22,7 @@ from dflash_core.errors import DFlashError
 from dflash_core.formats.gguf import GGUFFile
 from dflash_tui.application.hub.found import DrafterFile, Found, PassedOver
 from dflash_tui.application.hub.header import HeaderCache, key_and_size, read_header
-from dflash_tui.application.hub.places import Place
-from dflash_tui.application.hub.walk import Candidate, walk
+from dflash_tui.application.hub.walk import Candidate, Place, walk
 
 
 def look(
