@@ -29,14 +29,13 @@ from dflash_core.cache_types import AUTO
 from dflash_core.clean import lines, one_line
 from dflash_core.errors import DFlashError
 from dflash_core.knobs import Knobs
+from dflash_tui.application.advice import at_home, fault, keep_trace
 from dflash_tui.application.conversations.history import History, data_folder
-from dflash_tui.application.faults import at_home, fault, keep_trace
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import Config
 from dflash_tui.application.starting import arguments_again
-from dflash_tui.chat.controller import LongTaskEnded, PairLoaded, Restart
-from dflash_tui.chat.state import AppState
+from dflash_tui.chat.state import AppState, LongTaskEnded, PairLoaded, Restart
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.explain import ExplainScreen, figures, parameter
 from dflash_tui.screens.pages import of_screens

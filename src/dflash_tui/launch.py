@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 from dflash_core.progress import Progress
+from dflash_core.trace import Trace
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.background import any_aside
 from dflash_tui.application.log import LOG
@@ -34,6 +37,16 @@ def run_app(request: LoadRequest, config: Config | None = None, serving: ServerS
             request, loader(request), loaders=loader, check=check, first_run=first_run, config=config, serving=serving
         )
     )
+
+
+def run_replay(trace: Trace, path: Path) -> int:
+    """Show a trace until it is left; returns the exit code."""
+    from dflash_tui.application.replay import replaying
+    from dflash_tui.screens.replay import ReplayScreen
+
+    # A temporary folder: a replay must not add to the user's conversations or prompt history.
+    with tempfile.TemporaryDirectory(prefix="dflash-replay-") as folder:
+        return open_app(DFlashApp(LoadRequest(), replaying(trace, path), data_dir=Path(folder), chat=ReplayScreen))
 
 
 def loader(request: LoadRequest) -> Loader:

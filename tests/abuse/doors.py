@@ -33,7 +33,7 @@ from dflash_tui.application.conversations.journal import Place
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation
 from dflash_tui.application.settings.config import load_config
 from dflash_tui.application.settings.presets import Presets
-from dflash_tui.settings.key_rules import key_rules
+from dflash_tui.cli.command_line import key_rules
 from dflash_tui.settings.themes import load_themes
 from dflash_tui.text.pages import to_markdown, to_svg
 from support import formats

@@ -10,9 +10,9 @@ import pytest
 from dflash_core.knobs import Knobs
 from dflash_core.messages import Call, Message
 from dflash_tui.application.attach.attaching import attach
-from dflash_tui.application.attach.own import attached
-from dflash_tui.application.attach.server import AttachedServer
-from dflash_tui.application.attach.session import StreamedCalls
+from dflash_tui.application.attach.own import AttachedSession
+from dflash_tui.application.attach.server import AttachedServer, Stream
+from dflash_tui.application.attach.session import ServerSession, StreamedTurn
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.tools.offered import OfferedTool, for_template
 from support.engine_recordings import Recording
@@ -44,7 +44,7 @@ def server() -> Iterator[Running]:
 
 @pytest.mark.parametrize("thinking", [False, True])
 def test_a_tool_is_called_through_our_server(server: Running, thinking: bool) -> None:
-    conversation = attached(AttachedServer(server.address)).conversation
+    conversation = AttachedSession(AttachedServer(server.address)).conversation
     conversation.tools = TOOLS
     knobs = Knobs().replace(thinking=thinking, max_tokens=300)
     turn = conversation.ask("Read a.txt", knobs)
@@ -108,7 +108,8 @@ def test_a_tool_is_called_through_another_engine() -> None:
     ],
 )  # fmt: skip
 def test_pieces_of_calls(pieces: list[dict[str, Any]], cut: bool, expected: list[tuple[str, Any]]) -> None:
-    calls = StreamedCalls()
+    server = AttachedServer("http://127.0.0.1:9")
+    calls = StreamedTurn(ServerSession(server, "none"), Stream(server, "/"), None)
     for piece in pieces:
         calls.take([piece])
     calls.end(cut=cut)

@@ -22,7 +22,8 @@ from dflash_core.lab.whatif import StepTimes
 from dflash_core.memory import Component, MemoryBreakdown
 from dflash_core.record import Loaded, Turns, encode, lines
 from dflash_core.trace import HEADER, Trace
-from dflash_tui.application.figures import deltas, measurements
+from dflash_tui.application.conversations import comparing
+from dflash_tui.application.figures import measurements
 from dflash_tui.application.figures.meter import Meter, course
 from dflash_tui.application.replay import ReplaySession, reported
 from dflash_tui.cli.replay import summary
@@ -69,8 +70,8 @@ def look_at(trace: Trace) -> None:
                 stats.drawn(replace(one, plain=speed), width)
         course(record)
         slider.spark([float(len(step.tokens)) for step in record.steps], 40)
-        deltas.measured(record)
-        deltas.along_the_steps(record)
+        comparing.measured(record)
+        comparing.along_the_steps(record)
         text = step_text.StepText(record, 40)
         step_text.drawn_calibration(record.steps, 60, "this turn")
         for number, step in enumerate(record.steps, 1):

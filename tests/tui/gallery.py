@@ -21,7 +21,7 @@ from dflash_tui.screens.experiment import ExperimentScreen
 from dflash_tui.screens.experiments import ABScreen, RequestsTuneScreen, SweepScreen, TuneScreen
 from dflash_tui.screens.explain import ExplainScreen, figures
 from dflash_tui.screens.get import GetScreen
-from dflash_tui.screens.help import HelpScreen
+from dflash_tui.screens.page import HelpScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.tour import TourScreen

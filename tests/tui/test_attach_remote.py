@@ -10,7 +10,7 @@ import pytest
 
 from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
-from dflash_tui.application.attach import local
+from dflash_tui.application.attach import attaching
 from dflash_tui.application.attach.remote import RemoteSession
 from dflash_tui.application.conversations.store import Store
 from dflash_tui.application.session import Loader, LoadRequest
@@ -217,7 +217,7 @@ async def test_a_key_is_for_its_own_server(
 async def test_servers_of_this_machine_are_listed(
     local_app: DFlashApp, server: Replaying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "find", partial(local.find, [server.url, "http://127.0.0.1:9"], 60.0))
+    monkeypatch.setattr(attaching, "find", partial(attaching.find, [server.url, "http://127.0.0.1:9"], 60.0))
     async with local_app.run_test(size=(120, 40)) as pilot:
         await loaded(pilot)
         await ask(pilot, "/attach")

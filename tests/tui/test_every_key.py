@@ -32,9 +32,8 @@ from dflash_tui.screens.experiment import ExperimentScreen
 from dflash_tui.screens.experiments import RequestsTuneScreen
 from dflash_tui.screens.explain import ExplainScreen, figures
 from dflash_tui.screens.get import GetScreen
-from dflash_tui.screens.help import HelpScreen
 from dflash_tui.screens.lab import LabScreen, RowsScreen
-from dflash_tui.screens.page import Page
+from dflash_tui.screens.page import HelpScreen, Page
 from dflash_tui.screens.pages import PAGES, page
 from dflash_tui.screens.palette import Palette
 from dflash_tui.screens.plan import PlanScreen

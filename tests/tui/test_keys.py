@@ -18,14 +18,14 @@ from dflash_core.knobs import Knobs
 from dflash_tui.app import DFlashApp
 from dflash_tui.screens import pages
 from dflash_tui.screens.chats import ChatsScreen
-from dflash_tui.screens.help import HelpScreen
+from dflash_tui.screens.page import HelpScreen
 from dflash_tui.screens.palette import ActionProvider
 from dflash_tui.settings.keys import ACTIONS, MOVES
 from dflash_tui.slash import table as slash
 from dflash_tui.terminal.key_order import as_move
-from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.dialogs import ConfirmScreen
 from dflash_tui.widgets.key_line import KeyLine
+from dflash_tui.widgets.prompt import is_command
 
 from .fake import FakeSession
 from .support import ask, idle, leave, loaded, says, screen_text, shows, talking, wait_until

@@ -12,8 +12,8 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application.lab_request import parse_ab, parse_sweep
 from dflash_tui.screens.experiment import EXAMPLE, ExperimentScreen
 from dflash_tui.screens.experiments import ABScreen, SweepScreen, TuneScreen
-from dflash_tui.screens.help import NAMES, HelpScreen
 from dflash_tui.screens.lab import CurveView
+from dflash_tui.screens.page import NAMES, HelpScreen
 from dflash_tui.screens.palette import Palette
 from dflash_tui.widgets.dialogs import LineScreen, TextScreen
 from dflash_tui.widgets.find_bar import FindBar

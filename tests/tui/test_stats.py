@@ -25,8 +25,7 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application.amounts import rates
 from dflash_tui.application.engine_session import load_session
 from dflash_tui.application.figures.measurements import ENOUGH_STEPS, Measurements, PlainSpeeds, when
-from dflash_tui.application.figures.meter import Meter, course
-from dflash_tui.application.figures.speeds import Verdict, verdict
+from dflash_tui.application.figures.meter import Meter, Verdict, course, verdict
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.widgets import stats
 from dflash_tui.widgets.literal import Static

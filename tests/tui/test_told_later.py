@@ -12,7 +12,7 @@ from textual.widgets._toast import Toast
 from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
 from dflash_tui.application import log
-from dflash_tui.application.faults import at_home
+from dflash_tui.application.advice import at_home
 from dflash_tui.application.settings.config import Config, Settings
 from dflash_tui.terminal.clipboard import desktop_notice
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.settings.config import Config, Settings, load_config, user_file
-from dflash_tui.settings.key_rules import key_rules
+from dflash_tui.cli.command_line import key_rules
 from dflash_tui.widgets.flash import Note
 
 from .scenes import answered

@@ -9,9 +9,9 @@ from typing import Any
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
 from dflash_tui.application.settings.tool_servers import ToolServer
-from dflash_tui.application.tools.connection import Connection
 from dflash_tui.application.tools.offered import LeftOut, OfferedTool, together
 from dflash_tui.application.tools.rounds import Planned
+from dflash_tui.application.tools.servers import Connection
 
 SERVERS = (
     ToolServer("files", "npx", ("-y", "a-server")),

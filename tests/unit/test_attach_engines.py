@@ -61,7 +61,7 @@ def answered(server: Replaying, knobs: Knobs = KNOBS) -> tuple[RemoteSession, Re
 @by_engine
 def test_an_engine_is_recognised_and_its_model_is_found(it: Recording, server: Replaying) -> None:
     found = recognise(AttachedServer(server.url))
-    assert found.name == it.engine
+    assert found.engine.name == it.engine
     session = attached(server)
     assert session.title == f"{it.model} at {server.url}"
     assert it.engine in session.notes[0]

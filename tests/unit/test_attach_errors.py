@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from dflash_core.knobs import Knobs
-from dflash_tui.application.attach.attaching import attach
+from dflash_tui.application.attach.attaching import attach, find, lines
 from dflash_tui.application.attach.engines import usual_urls
-from dflash_tui.application.attach.local import Local, find, lines
 from dflash_tui.application.attach.server import AttachedServer, AttachError
 from dflash_tui.application.session import LoadRequest, TurnLike
 from support.engine_recordings import LLAMA_SERVER, NINFER, OLLAMA, PLAIN, SSE, VLLM
@@ -251,14 +250,10 @@ def test_servers_of_this_machine_are_found_at_once() -> None:
         gone = "http://127.0.0.1:9"
         found = find([vllm.url, gone, ollama.url, keyed.url, other.url], patience_s=60)
         sent = [key for one in (vllm, ollama, keyed, other) for _, key, _ in one.asked]
-    assert found[:2] == [
-        Local(vllm.url, "vLLM", ("test-model",)),
-        Local(ollama.url, "Ollama", ("gemma4:latest", "llama3.2:latest")),
-    ]
-    assert [one.url for one in found] == [vllm.url, ollama.url, keyed.url]
-    assert "it needs a key" in found[2].problem
+    assert list(found) == [vllm.url, ollama.url, keyed.url]
+    assert "it needs a key" in found[keyed.url]
     assert not any(sent)
-    assert list(lines(found[:2])) == [
+    assert list(lines(found))[:2] == [
         f"{vllm.url}  vLLM: test-model",
         f"{ollama.url}  Ollama: gemma4:latest, llama3.2:latest",
     ]
@@ -267,7 +262,7 @@ def test_servers_of_this_machine_are_found_at_once() -> None:
 def test_only_usual_ports_of_this_machine_are_asked() -> None:
     assert {url.rpartition(":")[2] for url in usual_urls()} == {"8080", "8000", "30000", "1234", "11434"}
     assert all(url.startswith("http://127.0.0.1:") for url in usual_urls())
-    assert "nothing answers on the usual ports of this machine (8080, 8000, 30000, 11434, 1234)" in next(lines([]))
+    assert "nothing answers on the usual ports of this machine (8080, 8000, 30000, 11434, 1234)" in next(lines({}))
 
 
 def test_a_server_that_says_nothing_does_not_hold_the_list_up() -> None:
@@ -279,5 +274,5 @@ def test_a_server_that_says_nothing_does_not_hold_the_list_up() -> None:
 
     with replaying() as server:
         server.answers["/v1/models"] = silent
-        assert find([server.url], patience_s=0.2) == []
+        assert find([server.url], patience_s=0.2) == {}
         held.set()

@@ -13,9 +13,9 @@ import pytest
 from dflash_core.clean import LINE, clean, escaped, lines, marked, one_line, stripped
 from dflash_core.errors import DFlashError, KernelError
 from dflash_tui.application import log
+from dflash_tui.application.advice import fault
 from dflash_tui.application.conversations.branches import Branches, Node
 from dflash_tui.application.conversations.store import Card, StoredConversation
-from dflash_tui.application.faults import fault
 from dflash_tui.terminal.output import Notes, write_err
 from dflash_tui.text.pages import to_svg
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from dflash_tui.application.attach import local
+from dflash_tui.application.attach import attaching
 from dflash_tui.cli import command_line
 from dflash_tui.cli.command_line import main
 from support.engine_recordings import VLLM
@@ -17,7 +17,7 @@ def test_without_an_address_it_lists_what_answers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with replaying(VLLM) as server:
-        monkeypatch.setattr(local, "find", partial(local.find, [server.url], 60.0))
+        monkeypatch.setattr(attaching, "find", partial(attaching.find, [server.url], 60.0))
         assert main(["--attach"]) == 0
     assert capsys.readouterr().out == f"{server.url}  vLLM: test-model\n"
     assert main(["--attach"]) == 1  # it has ended

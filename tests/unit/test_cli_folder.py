@@ -11,7 +11,7 @@ import pytest
 from dflash_tui.application.hub.find import look
 from dflash_tui.application.hub.found import Found
 from dflash_tui.application.hub.header import HeaderCache
-from dflash_tui.application.hub.places import Place
+from dflash_tui.application.hub.walk import Place
 from dflash_tui.cli.command_line import main
 from support.folders import in_shards, quantised, saved, wide
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_tui.application.hub.places import places
+from dflash_tui.application.hub.walk import places
 from dflash_tui.application.settings.config import (
     Config,
     ConfigError,
@@ -20,7 +20,7 @@ from dflash_tui.application.settings.config import (
 )
 from dflash_tui.application.settings.toml_file import line_of
 from dflash_tui.cli import command_line as cli
-from dflash_tui.settings.key_rules import key_rules
+from dflash_tui.cli.command_line import key_rules
 from dflash_tui.settings.keys import ACTIONS, with_keys
 
 SOURCES = ("user file", "project file", "environment", "command line")

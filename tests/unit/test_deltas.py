@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
-from dflash_tui.application.figures import deltas
-from dflash_tui.application.figures.deltas import along_the_steps, measured
+from dflash_tui.application.conversations import comparing
+from dflash_tui.application.conversations.comparing import along_the_steps, measured
 from support.turns import step_of, tree_of, turn_of
 
 LONG = tree_of((0, 0), (1, 0), (2, 0), accepted=(0, 1, 2, 3))  # four tokens
@@ -32,7 +32,7 @@ def turn(
 def against_earlier(record: TurnRecord, earlier: list[TurnRecord]) -> str:
     """The comparison of a turn with the earlier ones; empty if the turn cannot be measured."""
     mine = measured(record)
-    return deltas.against_earlier(mine, filter(None, map(measured, reversed(earlier)))) if mine else ""
+    return comparing.against_earlier(mine, filter(None, map(measured, reversed(earlier)))) if mine else ""
 
 
 def test_the_same_prompt_over_the_same_text() -> None:

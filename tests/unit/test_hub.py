@@ -22,7 +22,7 @@ from dflash_tui.application.hub import files, fitting
 from dflash_tui.application.hub.catalogue import Pair, Source, load_catalogue
 from dflash_tui.application.hub.fetch import CancelledError, fetch, requested_files
 from dflash_tui.application.hub.files import FileRequest, HubError, check_disk, here, part_of, place, received
-from dflash_tui.application.hub.places import downloads
+from dflash_tui.application.hub.walk import downloads
 from dflash_tui.cli import get, models
 from dflash_tui.cli.command_line import main
 from support.homes import move_home

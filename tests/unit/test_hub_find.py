@@ -16,15 +16,13 @@ import pytest
 from dflash_core.demo import demo_draft_path, demo_target_path, smollm2_draft_path
 from dflash_core.errors import UnsupportedError
 from dflash_core.fits import MemoryEstimator
+from dflash_tui.application.hub import find
 from dflash_tui.application.hub import header as headers
-from dflash_tui.application.hub import pairing
-from dflash_tui.application.hub.find import look
+from dflash_tui.application.hub.find import likeness, look
 from dflash_tui.application.hub.fitting import fit_check
 from dflash_tui.application.hub.found import Found, PassedOver
 from dflash_tui.application.hub.header import HeaderCache
-from dflash_tui.application.hub.pairing import likeness
-from dflash_tui.application.hub.places import Place, places
-from dflash_tui.application.hub.walk import of_name, walk
+from dflash_tui.application.hub.walk import Place, of_name, places, walk
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.command_line import main
 from support.homes import work_at_home
@@ -194,7 +192,7 @@ def test_names_choose_among_drafters_that_fit(home: Path, monkeypatch: pytest.Mo
     def refuse(draft: Path, target: object) -> None:
         raise UnsupportedError("made for another target")
 
-    monkeypatch.setattr(pairing, "open_draft", refuse)
+    monkeypatch.setattr(find, "open_draft", refuse)
     [one] = [
         one for one in look([Place("there", folder)], HeaderCache(home / "another.json")) if isinstance(one, Found)
     ][1:]
@@ -222,10 +220,10 @@ def test_an_unchanged_file_is_not_opened_again(home: Path, monkeypatch: pytest.M
         return read(path, folder=folder)
 
     monkeypatch.setattr("dflash_tui.application.hub.find.read_header", counted)
-    monkeypatch.setattr(pairing, "open_model", lambda path: pytest.fail("opened again"))
+    monkeypatch.setattr(find, "open_model", lambda path: pytest.fail("opened again"))
     assert found(folder)[0] == first
     assert opened == []
-    monkeypatch.setattr(pairing, "open_model", lambda path: (_ for _ in ()).throw(OSError("only now")))
+    monkeypatch.setattr(find, "open_model", lambda path: (_ for _ in ()).throw(OSError("only now")))
     os.utime(copy, (1, 1))
     found(folder)
     assert opened == [copy]

@@ -20,7 +20,7 @@ from dflash_core.lab.table import best, rows
 from dflash_tui.application import engine_session
 from dflash_tui.cli import command_line as cli
 from dflash_tui.cli.sweep import page
-from dflash_tui.terminal import marks
+from dflash_tui.terminal import output
 from dflash_tui.terminal.output import write_out
 from dflash_tui.text import lab as lab_text
 from support.documented import fields
@@ -239,8 +239,8 @@ def test_the_words_of_the_table() -> None:
 
 
 def test_a_terminal_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
-    marks.register()
-    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=marks.ERRORS)
+    output.register_marks()
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=output.MARKS)
     monkeypatch.setattr(sys, "stdout", stdout)
     write_out(page(sweep_of()))
     stdout.flush()

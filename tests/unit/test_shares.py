@@ -10,7 +10,7 @@ from tools.bench.ui_tax import Pair, Timed, UiTax, tax_table
 
 from dflash_core.lab.whatif import Acceptance, Curve, Point
 from dflash_tui.application.amounts import change, percent, speed
-from dflash_tui.application.figures.speeds import as_fast
+from dflash_tui.application.figures.meter import as_fast
 from dflash_tui.text import lab as lab_text
 
 FIGURE = st.floats(1.0, 600.0)

@@ -21,9 +21,8 @@ from dflash_core.errors import DFlashError
 from dflash_tui.application.conversations.tool_messages import ToolCall, ToolResult
 from dflash_tui.application.settings.tool_servers import ToolServer
 from dflash_tui.application.tools import offered
-from dflash_tui.application.tools.connection import Connection
 from dflash_tui.application.tools.rounds import Planned
-from dflash_tui.application.tools.servers import ToolServers
+from dflash_tui.application.tools.servers import Connection, ToolServers
 from dflash_tui.application.tools.stdio import MAX_LINE
 from support import light_tool_server
 from support.tool_server import COMMAND

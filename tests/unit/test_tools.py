@@ -21,8 +21,18 @@ from dflash_tui.application.settings.config import load_config
 from dflash_tui.application.settings.toml_file import TomlError
 from dflash_tui.application.settings.tool_servers import allow_always, expanded
 from dflash_tui.application.tools.offered import OfferedTool, for_template, listed, together
-from dflash_tui.application.tools.results import EMPTY, as_text, fitting, shortened
-from dflash_tui.application.tools.rounds import MAX_CALLS, MAX_ROUNDS, Permissions, over, plan, result_tokens
+from dflash_tui.application.tools.rounds import (
+    EMPTY,
+    MAX_CALLS,
+    MAX_ROUNDS,
+    Permissions,
+    as_text,
+    fitting,
+    over,
+    plan,
+    result_tokens,
+    shortened,
+)
 
 OBJECT = {"type": "object", "properties": {"path": {"type": "string"}}}
 

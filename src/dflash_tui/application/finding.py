@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dflash_tui.application.background import Background
 from dflash_tui.application.hub.fitting import FitCheck, fit_check
 from dflash_tui.application.hub.found import Found, PassedOver
-from dflash_tui.application.hub.places import Place
+from dflash_tui.application.hub.walk import Place
 from dflash_tui.application.session import LoadRequest
 
 Check = Callable[[LoadRequest, int], FitCheck]

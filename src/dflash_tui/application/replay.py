@@ -20,8 +20,7 @@ from dflash_core.progress import Progress
 from dflash_core.record import TurnRecord
 from dflash_core.trace import Trace
 from dflash_core.turn_stats import TurnReport, TurnTotals
-from dflash_tui.application.session import OnPrefill
-from dflash_tui.application.without_decoder import WithoutDecoder
+from dflash_tui.application.session import OnPrefill, WithoutDecoder
 
 NO_MODEL = "this is a replay, no model is loaded; leave it (Ctrl+Q) and start dflash-tui to ask something"
 

@@ -30,12 +30,8 @@ class _Version(msgspec.Struct):
     lines: int
 
 
-def encode_state(state: SessionState) -> bytes:
-    return msgspec.json.encode(state)
-
-
 def decode_state(data: bytes) -> SessionState:
-    """The opposite of `encode_state`. Raises FormatError: not such an object, or of another version."""
+    """The object that a server sent. Raises FormatError: not such an object, or of another version."""
     try:
         found = msgspec.json.decode(data, type=_Version).lines
         if found != VERSION:

@@ -11,10 +11,10 @@ from itertools import takewhile
 from dflash_tui.application.fetching import Fetching
 from dflash_tui.application.hub.catalogue import Pair, load_catalogue
 from dflash_tui.application.hub.files import FileRequest
-from dflash_tui.application.hub.places import downloads
+from dflash_tui.application.hub.walk import downloads
 from dflash_tui.application.json_store import JsonFile
 from dflash_tui.application.log import LOG
-from dflash_tui.chat.controller import Controller, LongTaskEnded
+from dflash_tui.chat.state import Controller, LongTaskEnded
 from dflash_tui.settings.keys import retold
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.strip import TitleRow

@@ -11,11 +11,11 @@ from dflash_core.clean import one_line
 from dflash_core.errors import ContextError
 from dflash_core.knobs import Knobs
 from dflash_core.record import TurnRecord
+from dflash_tui.application.advice import explain, needs_restart
 from dflash_tui.application.amounts import seconds, short
 from dflash_tui.application.background import Running
-from dflash_tui.application.faults import explain, needs_restart
 from dflash_tui.application.figures.meter import Meter
-from dflash_tui.chat.controller import Controller
+from dflash_tui.chat.state import Controller
 from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.transcript import TurnBlock
 

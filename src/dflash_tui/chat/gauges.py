@@ -7,8 +7,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from dflash_tui.application.background import aside
-from dflash_tui.application.figures.speeds import verdict
-from dflash_tui.chat.controller import Controller
+from dflash_tui.application.figures.meter import verdict
+from dflash_tui.chat.state import Controller
 from dflash_tui.widgets.panels import drawn
 from dflash_tui.widgets.strip import Status, StatusStrip, TitleRow
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dflash_core.lab.results import PlainSpeed
     from dflash_core.turn_stats import TurnReport
     from dflash_tui.application.figures.measurements import PlainSpeeds
-    from dflash_tui.application.figures.speeds import Verdict
+    from dflash_tui.application.figures.meter import Verdict
     from dflash_tui.widgets.stats import Figures
 
 

@@ -16,14 +16,14 @@ from textual.widgets.option_list import Option
 from dflash_core.clean import one_line
 from dflash_core.memory import gib
 from dflash_tui.application import smollm2
+from dflash_tui.application.advice import at_home
 from dflash_tui.application.amounts import short
-from dflash_tui.application.faults import at_home
 from dflash_tui.application.finding import Finding
 from dflash_tui.application.hub.catalogue import Catalogue, Pair
 from dflash_tui.application.hub.files import begun_words
 from dflash_tui.application.hub.fitting import FitCheck
 from dflash_tui.application.hub.found import Found, PassedOver, counted_others
-from dflash_tui.application.hub.places import downloads
+from dflash_tui.application.hub.walk import downloads
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.downloads import Downloads

@@ -13,17 +13,17 @@ from dflash_core.errors import DFlashError, KnobError
 from dflash_core.memory import OTHERS
 from dflash_core.progress import Progress
 from dflash_tui.application import collector
+from dflash_tui.application.advice import explain, is_final, needs_restart
 from dflash_tui.application.background import Background
-from dflash_tui.application.faults import explain, is_final, needs_restart
 from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import ConfigError, remember
 from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.background_plain import BackgroundPlain
-from dflash_tui.chat.controller import Controller, PairLoaded, Restart
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.sending import Sending
+from dflash_tui.chat.state import Controller, PairLoaded, Restart
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.strip import LoadingLine, TitleRow

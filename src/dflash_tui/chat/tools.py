@@ -20,18 +20,18 @@ from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.tool_servers import allow_always
 from dflash_tui.application.tools.offered import OfferedTool, for_template, needs
-from dflash_tui.application.tools.results import fitting
 from dflash_tui.application.tools.rounds import (
     CANCELLED,
     DENIED,
     MAX_ROUNDS,
     Permissions,
     Planned,
+    fitting,
     over,
     plan,
     result_tokens,
 )
-from dflash_tui.chat.controller import Controller, LongTaskEnded
+from dflash_tui.chat.state import Controller, LongTaskEnded
 from dflash_tui.widgets.calls import CallFold, CallsBlock, CallScreen
 from dflash_tui.widgets.flash import reported
 from dflash_tui.widgets.transcript import TurnBlock

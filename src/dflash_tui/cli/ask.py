@@ -17,9 +17,9 @@ from dflash_tui.application.mentions import NOT_TEXT, ON_COMMAND_LINE, attached
 from dflash_tui.application.new_file import here
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.tools.offered import for_template
-from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.cli.options import Invocation
 from dflash_tui.cli.tools import Unattended, started
+from dflash_tui.terminal.hangup import stop_on_interrupt
 from dflash_tui.terminal.output import Notes, write_json, write_out
 
 if TYPE_CHECKING:

@@ -26,14 +26,12 @@ from dflash_core.trace import TraceWriter
 from dflash_tui import __version__
 from dflash_tui.application import advice, log
 from dflash_tui.application.session import LoadRequest
-from dflash_tui.application.settings.config import Config, load_config
+from dflash_tui.application.settings.config import Config, KeyRules, load_config
 from dflash_tui.application.settings.presets import Presets, Profile
 from dflash_tui.cli.options import BY_NAME, Invocation, build_parser
 from dflash_tui.server.settings import keys_given
-from dflash_tui.settings.key_rules import key_rules
-from dflash_tui.terminal import marks
 from dflash_tui.terminal.hangup import watched
-from dflash_tui.terminal.output import check_terminal, discard, write_err, write_out
+from dflash_tui.terminal.output import MARKS, check_terminal, discard, register_marks, write_err, write_out
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 ESCAPE_MS = "25"
@@ -205,11 +203,11 @@ def _dispatch(parser: argparse.ArgumentParser, args: argparse.Namespace, request
         gc.enable()
         return BY_NAME[args.command].run(Invocation(args, request, config, parser.error))
     if args.attach is not None:
-        from dflash_tui.application.attach import local, server
+        from dflash_tui.application.attach import attaching, server
 
         if not args.attach:  # which servers answer on the usual ports of this machine
-            found = local.find()
-            page = "\n".join(local.lines(found))
+            found = attaching.find()
+            page = "\n".join(attaching.lines(found))
             if found:
                 write_out(f"{page}\n")
             return DONE if found else _fail(page)
@@ -259,9 +257,9 @@ def _check_files(config: Config, profile: Profile | None, command: str | None) -
 
 def _moved(profile: Profile, gone: Path, config: Config) -> str:
     """The error for a profile whose file is missing: where it was, and where a file of that name is."""
-    from dflash_tui.application.hub.walk import find_name
+    from dflash_tui.application.hub.walk import of_name, places
 
-    found = find_name(gone.name, config.settings.model_folders)
+    found = of_name(gone.name, places(config.settings.model_folders))
     missing = f"profile {profile.name}: {gone} is not there"
     if found is None:
         return f"{missing}, and no {gone.name} where models are looked for; dflash-tui models lists what there is"
@@ -282,12 +280,19 @@ def _fail(message: str) -> int:
 def _mend_streams() -> bool:
     """Closed streams become empty ones; characters that the locale cannot encode are replaced, not an error. Returns
     whether there is a standard output."""
-    marks.register()
+    register_marks()
     answerable = sys.stdout is not None
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as the process lives
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=marks.ERRORS if mode == "w" else "replace")
+            stream.reconfigure(errors=MARKS if mode == "w" else "replace")
     return answerable
+
+
+def key_rules() -> KeyRules:
+    """How the app checks the keys of a settings file."""
+    from dflash_tui.settings import keys  # imports textual
+
+    return keys

@@ -10,7 +10,7 @@ from textual.theme import BUILTIN_THEMES
 from dflash_core.knobs import SPECS
 from dflash_tui.application.conversations.history import data_folder
 from dflash_tui.application.hub import catalogue
-from dflash_tui.application.hub.places import downloads
+from dflash_tui.application.hub.walk import downloads
 from dflash_tui.application.log import log_file
 from dflash_tui.application.new_file import here
 from dflash_tui.application.settings.config import PLAIN, PROJECT_NAME, Config, config_folder, user_file

@@ -11,10 +11,10 @@ from dflash_tui.application.hub.catalogue import Pair, load_catalogue
 from dflash_tui.application.hub.fetch import fetch, requested_files
 from dflash_tui.application.hub.files import FileRequest, HubError, check_disk, fetched, received
 from dflash_tui.application.hub.fitting import by_size
-from dflash_tui.application.hub.places import downloads
 from dflash_tui.application.hub.quantisations import FOLDER, Quantisation, chosen, quantisations
-from dflash_tui.cli.interrupt import stop_on_interrupt
+from dflash_tui.application.hub.walk import downloads
 from dflash_tui.cli.options import Invocation
+from dflash_tui.terminal.hangup import stop_on_interrupt
 from dflash_tui.terminal.output import Notes, write_out
 
 

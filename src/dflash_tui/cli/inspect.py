@@ -33,7 +33,7 @@ from dflash_core.formats.groups import types_by_group
 from dflash_core.formats.suspects import suspects
 from dflash_core.formats.weights import WeightFile
 from dflash_core.memory import gib
-from dflash_tui.application.hub.pairing import drafters
+from dflash_tui.application.hub.find import drafters
 from dflash_tui.cli.options import Invocation
 
 Facts = dict[str, Any]

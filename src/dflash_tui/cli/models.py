@@ -14,7 +14,7 @@ from dflash_tui.application.hub.find import look
 from dflash_tui.application.hub.fitting import FitCheck, fit_check
 from dflash_tui.application.hub.found import Found, PassedOver, counted_others
 from dflash_tui.application.hub.header import HeaderCache
-from dflash_tui.application.hub.places import downloads, places
+from dflash_tui.application.hub.walk import downloads, places
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.presets import Presets
 from dflash_tui.cli.options import Invocation

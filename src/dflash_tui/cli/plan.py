@@ -13,7 +13,7 @@ from dflash_core.memory import gib
 from dflash_tui.application.fits import options, reduced, remedy_words, smaller_words, verdict
 from dflash_tui.application.hub.catalogue import named
 from dflash_tui.application.hub.files import begun, fetched
-from dflash_tui.application.hub.places import downloads
+from dflash_tui.application.hub.walk import downloads
 from dflash_tui.application.memory_estimate import estimator_for, holders_for
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.cli.options import Invocation

@@ -20,9 +20,9 @@ def run(call: Invocation) -> int:
         write_json(summary(trace))
         return 0
     check_terminal("a replay", "use: dflash-tui replay FILE --json")
-    from dflash_tui.cli.replay_app import show  # imports the whole app
+    from dflash_tui.launch import run_replay  # imports the whole app
 
-    return show(trace, path)
+    return run_replay(trace, path)
 
 
 def summary(trace: Trace) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from dflash_core.lab.grid import parse_axes, settings
 from dflash_core.lab.results import Result
 from dflash_core.limits import Limits
 from dflash_tui.application.amounts import counted
-from dflash_tui.cli.interrupt import stop_on_interrupt
 from dflash_tui.cli.options import Invocation
+from dflash_tui.terminal.hangup import stop_on_interrupt
 from dflash_tui.terminal.output import Notes, write_json, write_out
 from dflash_tui.text import lab as lab_text
 from dflash_tui.text.bars import clip, plot

@@ -17,8 +17,7 @@ from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.settings.schema import SERVERS
 from dflash_tui.application.settings.tool_servers import ALL, ToolServer
 from dflash_tui.application.tools.offered import needs
-from dflash_tui.application.tools.results import fitting
-from dflash_tui.application.tools.rounds import CANCELLED, NOT_ASKED, Permissions, over, plan, result_tokens
+from dflash_tui.application.tools.rounds import CANCELLED, NOT_ASKED, Permissions, fitting, over, plan, result_tokens
 from dflash_tui.cli.options import Invocation
 from dflash_tui.terminal.output import Notes, write_json, write_out
 

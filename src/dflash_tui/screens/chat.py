@@ -24,7 +24,6 @@ from dflash_tui.chat.tuning import Tuning
 from dflash_tui.screens import pages
 from dflash_tui.settings.keys import actions_without, bindings
 from dflash_tui.terminal.editor import edited
-from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.dialogs import TextScreen
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Flash, reported
@@ -33,7 +32,7 @@ from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.knob_row import KnobRow, PresetRow
 from dflash_tui.widgets.literal import Copy, Static
 from dflash_tui.widgets.params import ParamsPanel
-from dflash_tui.widgets.prompt import Completions, Prompt
+from dflash_tui.widgets.prompt import Completions, Prompt, is_command
 from dflash_tui.widgets.strip import LoadingLine, StatusStrip, TitleRow
 from dflash_tui.widgets.transcript import Transcript
 
@@ -347,7 +346,7 @@ class ChatScreen(Screen[None]):
         return getattr(self.focused, "HELP", None) or ""
 
     def action_help(self) -> None:
-        help_screen = pages.of_screens("help", "HelpScreen")
+        help_screen = pages.of_screens("page", "HelpScreen")
         self.app.push_screen(help_screen(self.about_focused, without=self.state.refused))
 
     # Layout and text

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 
 from dflash_core.clean import one_line
 from dflash_core.memory import gib
-from dflash_tui.application.faults import at_home
+from dflash_tui.application.advice import at_home
 from dflash_tui.application.fetching import Fetching, about
 from dflash_tui.application.hub.catalogue import Pair
 from dflash_tui.application.hub.files import fetched

@@ -20,9 +20,9 @@ from dflash_core.knobs import Value, spec_of
 from dflash_core.lab.grid import show
 from dflash_core.lab.results import ExperimentProgress
 from dflash_tui.application import advice
+from dflash_tui.application.advice import fault, keep_trace
 from dflash_tui.application.amounts import ago, speed
 from dflash_tui.application.background import Experiment
-from dflash_tui.application.faults import fault, keep_trace
 from dflash_tui.application.figures.measurements import MeasuredRow, Measurement, Measurements
 from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.parts import ChatParts

@@ -21,7 +21,7 @@ from dflash_tui.application.amounts import counted
 from dflash_tui.application.finding import Finding
 from dflash_tui.application.hub.catalogue import Catalogue, Pair, load_catalogue
 from dflash_tui.application.hub.fitting import fit_check, machine
-from dflash_tui.application.hub.places import places
+from dflash_tui.application.hub.walk import places
 from dflash_tui.application.new_file import typed_pair
 from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.offered import (
@@ -57,7 +57,7 @@ class ModelsScreen(Page):
 
     SCOPE = "models"
 
-    def __init__(self, chat: ChatParts, *, first: bool = False, only: str = "") -> None:
+    def __init__(self, chat: ChatParts, only: str = "", *, first: bool = False) -> None:
         super().__init__(chat)
         self._first, self._only = first, only
         self._catalogue: Catalogue = load_catalogue()
@@ -310,12 +310,8 @@ class ModelsScreen(Page):
             self.notify("\n".join(problems), title="Left out", severity="warning", timeout=10)
 
 
-def models_page(chat: ChatParts, words: str) -> ModelsScreen:
-    return ModelsScreen(chat, only=words)
-
-
 def get_page(chat: ChatParts, name: str) -> Screen[Any]:
     """The dialog that fetches the pair of that name; the models of the catalogue where it names none."""
     begun = chat.downloads.of(name)
     pair = begun.pair if begun is not None else load_catalogue().pairs.get(name)
-    return models_page(chat, name or "get") if pair is None else GetScreen(chat, pair)
+    return ModelsScreen(chat, name or "get") if pair is None else GetScreen(chat, pair)

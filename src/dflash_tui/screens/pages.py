@@ -28,7 +28,7 @@ def action_provider() -> type[ActionProvider]:
 PAGES: Mapping[str, tuple[str, str]] = {
     "whatif": ("whatif", "WhatIfScreen"), "sweep": ("experiments", "SweepScreen"), "ab": ("experiments", "ABScreen"),
     "steps": ("steps", "StepsScreen"), "plain": ("experiments", "PlainScreen"), "chats": ("chats", "ChatsScreen"),
-    "themes": ("full", "ThemesScreen"), "models": ("models", "models_page"), "get": ("models", "get_page"),
+    "themes": ("full", "ThemesScreen"), "models": ("models", "ModelsScreen"), "get": ("models", "get_page"),
     "prompt": ("explain", "PromptScreen"), "full": ("full", "FullScreen"), "tune": ("experiments", "TuneScreen"),
     "past": ("lab", "PastScreen"), "requests": ("requests", "RequestsScreen"), "tools": ("tools", "ToolsScreen"),
     "tour": ("tour", "TourScreen"),

@@ -7,7 +7,7 @@ from textual import on
 
 from dflash_core.clean import one_line
 from dflash_core.errors import DFlashError
-from dflash_tui.application.faults import at_home
+from dflash_tui.application.advice import at_home
 from dflash_tui.application.settings.config import user_file
 from dflash_tui.application.tools.offered import needs
 from dflash_tui.chat.tools import NONE

@@ -19,7 +19,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.record import VERSION, Start, encode
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_tui import __version__
-from dflash_tui.application.session_state import SessionState, encode_state
+from dflash_tui.application.session_state import SessionState
 from dflash_tui.server import anthropic, chat, completions, responses
 from dflash_tui.server.asked import Asked, Request
 from dflash_tui.server.exchange import ALIVE_S, PATIENCE_S, SSE, left
@@ -243,7 +243,7 @@ class Endpoints:
             engine.context_length, engine.memory(), engine.limits, defaults.knobs_for(defaults.knobs.thinking),
             tuple(engine.notes),
         )  # fmt: skip
-        return Response(encode_state(state), media_type="application/json")
+        return json_response(state)
 
     async def events(self, http: HTTPRequest) -> ASGIApp:
         """All lines from now on, as events named `dflash` whose id is the number of the line; `last-event-id` goes on

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from dflash_core.errors import DFlashError, KnobError
 from dflash_core.files import check_regular
 from dflash_core.knobs import SPECS
-from dflash_tui.application.attach import local
+from dflash_tui.application.attach import attaching
 from dflash_tui.application.attach.engines import usual_urls
 from dflash_tui.application.attach.server import AttachedServer
 from dflash_tui.application.background import aside
@@ -191,9 +191,10 @@ async def _attach(host: ChatParts, rest: str) -> None:
 
 
 async def _list(host: ChatParts) -> None:
-    found = [one for one in await aside(local.find) if one.url != host.state.serving]
+    found = await aside(attaching.find)
+    found.pop(host.state.serving, "")
     more = "/attach URL uses one" if found else ""
-    await host.transcript.mount(Note("\n".join(local.lines(found)), more, kind="info"))
+    await host.transcript.mount(Note("\n".join(attaching.lines(found)), more, kind="info"))
     host.say("")
 
 

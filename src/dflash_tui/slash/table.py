@@ -14,7 +14,7 @@ from dflash_tui.application.new_file import typed_pair
 from dflash_tui.chat.parts import ChatParts
 from dflash_tui.settings.keys import ACTIONS
 from dflash_tui.slash.pages import CHATS, LAB, MODELS_AND_PROGRAMS, Slash, does, knob_words
-from dflash_tui.text.commands import COMMAND
+from dflash_tui.widgets.prompt import COMMAND
 
 
 async def run(text: str, host: ChatParts) -> None:

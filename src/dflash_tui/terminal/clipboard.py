@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dflash_core.clean import clean
 from dflash_core.files import writing
-from dflash_tui.application.faults import at_home
+from dflash_tui.application.advice import at_home
 
 _COMMANDS = (
     ("WAYLAND_DISPLAY", ("wl-copy",)),

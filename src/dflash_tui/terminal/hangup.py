@@ -1,4 +1,4 @@
-"""What ends the program from outside: signals while an app runs, and a lost terminal.
+"""What ends the program from outside: signals while an app runs, Ctrl+C in a command, and a lost terminal.
 
 A lost terminal ends the program as SIGHUP does, even if no signal arrives: `make` and other parents do not pass it on,
 and a session without a controlling terminal gets none.
@@ -123,3 +123,23 @@ class EndSignals:
         for number, before in self._before.items():
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, before)
+
+
+@contextmanager
+def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[list[bool]]:
+    """Call `stop` at the first Ctrl+C; a second one raises KeyboardInterrupt at once.
+
+    The list is empty until then.
+    """
+    seen: list[bool] = []
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        seen.append(True)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop()
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sys
@@ -131,3 +132,43 @@ class Notes:
         if self._open:
             _note(self.stream, CLEAR_LINE if self._phase else "\n")
         self._open, self._phase = False, ""
+
+
+MARKS = "dflash-marks"
+"""The name of the encoding error handler that `register_marks` adds: ASCII, of the same width, for marks that the
+terminal's locale lacks."""
+
+_MARKS = {
+    "-": "–−─━╸═▔",
+    "|": "│┃▏▎▍▌▕",
+    "+": "╭╮╰╯┌┐└┘├┤┴┬┼",
+    "_": "▁▂▃␣",
+    "=": "▄▅",
+    "#": "▆▇█▊▉▋▰■▫",
+    ".": "·▱…░",
+    "o": "•●",
+    "c": "○",
+    "*": "★",
+    "@": "◆",
+    "v": "✓▼↓",
+    "x": "✗×",
+    "~": "≈±",
+    ">": "›❯▸▶→⇥",
+    "<": "‹←␍⏎↵≤",
+    "^": "↑",
+    "0": "∅",
+    '"': "“”",
+}
+_ASCII = {ord(mark): plain for plain, marks in _MARKS.items() for mark in marks}
+
+
+def register_marks() -> None:
+    """Make `MARKS` known to Python's encoders."""
+    codecs.register_error(MARKS, _replaced)
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    wanting = error.object[error.start : error.end].translate(_ASCII)
+    return "".join(one if one.isascii() else "?" for one in wanting), error.end

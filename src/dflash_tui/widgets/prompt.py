@@ -21,11 +21,25 @@ from dflash_tui.application.conversations.history import History
 from dflash_tui.application.mentions import Offer
 from dflash_tui.application.pasted import Pasted
 from dflash_tui.settings.keys import actions_of
-from dflash_tui.text.commands import is_command
 from dflash_tui.widgets.literal import Static
 
 if TYPE_CHECKING:
     from dflash_tui.application.conversations.current import CurrentConversation
+
+
+COMMAND = re.compile(r"/([A-Za-z_][\w-]*)(?:\s+(.*))?", re.DOTALL)
+
+
+def is_command(text: str) -> bool:
+    """`/name …` is a command; `/a/path` and `//text` are messages."""
+    word = text.strip().split(maxsplit=1)[0] if text.strip() else ""
+    return word == "/" or (word.startswith("/") and COMMAND.fullmatch(word) is not None)
+
+
+def as_message(text: str) -> str:
+    """The message to send for text that is no command: a doubled slash becomes a single one."""
+    return text[1:] if text.startswith("//") else text
+
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # except tabs and line ends
 

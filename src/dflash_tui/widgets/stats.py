@@ -13,10 +13,9 @@ from dflash_core.lab.results import PlainSpeed
 from dflash_core.record import TurnRecord
 from dflash_core.turn_stats import FoundRow, TurnReport, TurnStats
 from dflash_tui.application.amounts import counted, rates, seconds, short, speed
-from dflash_tui.application.figures.deltas import along_the_steps
+from dflash_tui.application.conversations.comparing import along_the_steps
 from dflash_tui.application.figures.measurements import when
-from dflash_tui.application.figures.meter import Meter, course
-from dflash_tui.application.figures.speeds import Verdict
+from dflash_tui.application.figures.meter import Meter, Verdict, course
 from dflash_tui.text.bars import bar, columns, spark
 from dflash_tui.text.blocks import Block, beside, content, dotted, line, wrapped
 

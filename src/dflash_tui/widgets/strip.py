@@ -15,7 +15,7 @@ from dflash_core.knobs import SPEC, Knobs
 from dflash_core.memory import MemoryBreakdown
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.application.amounts import seconds, short, speed
-from dflash_tui.application.figures.speeds import Verdict
+from dflash_tui.application.figures.meter import Verdict
 from dflash_tui.text.bars import clip, fit, meter
 
 _GIB = 1 << 30

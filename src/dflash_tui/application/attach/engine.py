@@ -52,7 +52,7 @@ class RemoteModel:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a stream. `calls`: what it has of calls, see `StreamedCalls.take`. `read`: tokens of the prompt that
+    """A piece of a stream. `calls`: what it has of calls, see `StreamedTurn.take`. `read`: tokens of the prompt that
     are read, and all of them."""
 
     text: str = ""

@@ -26,7 +26,7 @@ from dflash_tui.application.attach.session import ServerSession, StreamedTurn, s
 from dflash_tui.application.background import Background
 from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.application.session import OnPrefill
-from dflash_tui.application.session_state import SessionState, decode_state
+from dflash_tui.application.session_state import decode_state
 
 NOTE = "attached to {url}, {program}; F8, /whatif, /serve and /policy reset need a model in this program"
 AGAIN_S, LOOK_S = 2.0, 0.1  # before a broken stream is asked for again; between looks at whether to stop
@@ -177,7 +177,9 @@ class Watching(Background):
 class AttachedSession(ServerSession):
     """The data that the panels show, from the server, which also finds what it has read of the messages."""
 
-    def __init__(self, server: AttachedServer, state: SessionState) -> None:
+    def __init__(self, server: AttachedServer) -> None:
+        """Raises AttachError, FormatError."""
+        state = decode_state(server.fetch("/dflash/session"))
         super().__init__(server, state.title)
         self._state, self.knobs, self.context_length = state, state.knobs, state.context_length
         self.notes = (NOTE.format(url=server.url, program=f"dflash-tui {state.program}"), *state.notes)
@@ -237,8 +239,3 @@ class AttachedSession(ServerSession):
     def leave(self) -> None:
         if self._watching is not None:
             self._watching.stop()
-
-
-def attached(server: AttachedServer) -> AttachedSession:
-    """A session over a server of dflash-tui. Raises AttachError, FormatError."""
-    return AttachedSession(server, decode_state(server.fetch("/dflash/session")))

@@ -16,21 +16,31 @@ from dflash_core.record import Line, TurnRecord, Turns
 from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.attach.reading import at, text
 from dflash_tui.application.attach.server import AttachedServer, Stream
-from dflash_tui.application.session import NOT_HERE, OnPrefill, TurnLike
-from dflash_tui.application.without_decoder import WithoutDecoder
+from dflash_tui.application.session import NOT_HERE, OnPrefill, TurnLike, WithoutDecoder
 
 MAX_CALLS = 64
 """More in one answer are not taken."""
 
 
-class StreamedCalls:
-    """Calls of tools in an answer that is streamed by OpenAI's chat API, or by Ollama's: `take` their pieces as they
-    come, then `end`."""
+class StreamedTurn:
+    """An answer that comes from a server as a stream. Its calls are those of OpenAI's chat API, or Ollama's."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: ServerSession, stream: Stream, on_prefill: OnPrefill | None) -> None:
+        self._session, self._stream, self._on_prefill = session, stream, on_prefill
+        self.report: TurnReport | None = None
+        self.record: TurnRecord | None = None
+        self.text = self.thinking = self.calling = ""
         self.calls: tuple[Call, ...] = ()
-        self.calling = ""
         self._calls: dict[int, list[str]] = {}  # id, name, and parts of the arguments; by their index
+
+    def __iter__(self) -> Iterator[Piece]:
+        try:
+            yield from self.pieces()
+        finally:
+            # Also of what was cut off: the text that came stays.
+            self.settle()
+            self.end(cut=self.report is None or self.report.stop != "stop token")
+            self._session.ended(self)
 
     def take(self, pieces: Iterable[Mapping[str, Any]]) -> None:
         """Objects of `tool_calls`. One without an index is a call of its own; arguments are a part of a JSON text, or
@@ -51,26 +61,6 @@ class StreamedCalls:
         self.calling = ""
         calls = [(id, name, "".join(arguments)) for _, (id, name, *arguments) in sorted(self._calls.items())]
         self.calls = tuple(Call(id, name, arguments_of(it)) for id, name, it in calls if not cut or _whole(it))
-
-
-class StreamedTurn(StreamedCalls):
-    """An answer that comes from a server as a stream."""
-
-    def __init__(self, session: ServerSession, stream: Stream, on_prefill: OnPrefill | None) -> None:
-        super().__init__()
-        self._session, self._stream, self._on_prefill = session, stream, on_prefill
-        self.report: TurnReport | None = None
-        self.record: TurnRecord | None = None
-        self.text = self.thinking = ""
-
-    def __iter__(self) -> Iterator[Piece]:
-        try:
-            yield from self.pieces()
-        finally:
-            # Also of what was cut off: the text that came stays.
-            self.settle()
-            self.end(cut=self.report is None or self.report.stop != "stop token")
-            self._session.ended(self)
 
     def pieces(self) -> Iterator[Piece]:
         """The pieces of the stream; sets the report. Raises AttachError."""
