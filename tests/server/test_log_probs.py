@@ -71,7 +71,7 @@ def test_those_of_calls_are_left_out(server: Running) -> None:
     """Regression: text behind a call had the tokens of the call, as many as fit into it."""
     tool: Any = {"type": "function", "function": {"name": "look", "parameters": DIGIT}}
     text_seen = ""
-    for limit in (28, 58, 60):
+    for limit in (28, 32):  # behind the call, and within a second one
         for stream in (False, True):
             asked: dict[str, Any] = {
                 "model": "demo", "messages": [{"role": "user", "content": "Tell me a story."}], "tools": [tool],
@@ -88,7 +88,7 @@ def test_those_of_calls_are_left_out(server: Running) -> None:
                 tokens = [token.token for token in found.choices[0].logprobs.content]
             assert "".join(tokens) == text
             text_seen += text
-    assert text_seen, "no answer was cut at the beginning of a second call"
+    assert text_seen, "no answer was cut within a second call"
 
 
 def test_reasoning_and_what_a_stop_string_cuts_are_left_out(server: Running) -> None:
