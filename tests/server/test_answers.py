@@ -64,8 +64,19 @@ def test_a_chat_is_what_the_decoder_says(server: Running) -> None:
     assert timings["predicted_n"] == len(tokens)
 
 
-def test_a_chat_is_the_same_streamed(server: Running) -> None:
-    client = server.openai()
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[Running]:
+    """Answers with reasoning where the prompt asks for it."""
+
+    def answer(prompt: str) -> str:
+        return ("I need 12 + 7.\n</think>\n\n" if prompt.endswith("<think>\n") else "") + "12 + 7 = 19."
+
+    with running(ScriptedEngine(answer)) as found:
+        yield found
+
+
+def test_a_chat_is_the_same_streamed(scripted: Running) -> None:
+    client = scripted.openai()
     for thinking in (False, True):
         more: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": thinking}, **PLAIN}
         whole = client.chat.completions.create(model="demo", messages=CHAT, extra_body=more)
@@ -86,8 +97,8 @@ def test_a_chat_is_the_same_streamed(server: Running) -> None:
         assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
 
 
-def test_a_message_is_the_same_streamed(server: Running) -> None:
-    client = server.anthropic()
+def test_a_message_is_the_same_streamed(scripted: Running) -> None:
+    client = scripted.anthropic()
     for thinking in ("disabled", "adaptive"):
         asked: dict[str, Any] = {"model": "any", "max_tokens": 200, "messages": CHAT, "thinking": {"type": thinking}}
         whole: Message = client.messages.create(**asked, extra_body=PLAIN)
@@ -107,8 +118,8 @@ def contents(message: Message) -> list[tuple[str, Any]]:
     return [(block.type, getattr(block, fields[block.type])) for block in message.content]
 
 
-def test_a_response_is_the_same_streamed(server: Running) -> None:
-    client = server.openai()
+def test_a_response_is_the_same_streamed(scripted: Running) -> None:
+    client = scripted.openai()
     for effort in ("none", "high"):
         more: dict[str, Any] = {"reasoning": {"effort": effort}, "instructions": "Be short.", "extra_body": PLAIN}
         whole = client.responses.create(model="demo", input=QUESTION, **more)
@@ -196,7 +207,7 @@ def test_a_seed_repeats_an_answer(server: Running) -> None:
 
     def drawn(seed: int | None, mode: str = "plain") -> tuple[str, int]:
         answer = client.chat.completions.create(
-            model="demo", messages=[{"role": "user", "content": "Tell me a story."}], max_tokens=12, temperature=1.5,
+            model="demo", messages=[{"role": "user", "content": "Tell me a story."}], max_tokens=5, temperature=1.5,
             seed=seed, extra_body={"dflash": {"mode": mode}},
         )  # fmt: skip
         return answer.choices[0].message.content or "", answer.model_extra["dflash"]["seed"]

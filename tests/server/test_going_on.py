@@ -19,7 +19,7 @@ from support.serving import Running, running
 QUESTION = "Tell me a story."
 CHAT: list[Any] = [{"role": "user", "content": QUESTION}]
 PLAIN = {"mode": "plain"}
-ANSWER = 48
+ANSWER = 22
 
 
 def chat(server: Running, messages: list[Any], *, thinking: bool = False, stream: bool = False, **more: Any) -> Any:
@@ -46,22 +46,24 @@ def message(thinking: str, text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text, **({"reasoning_content": thinking} if thinking else {})}
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("thinking", [False, True])
-def test_a_cut_answer_goes_on_as_the_whole_one(thinking: bool, stream: bool) -> None:
+def test_a_cut_answer_goes_on_as_the_whole_one(thinking: bool) -> None:
     """Within the reasoning, and within the text. All that was read and written is reused but the last token, which no
     pass has read yet."""
     with running(demo_pair.new_engine()) as server:
         whole = chat(server, CHAT, thinking=thinking)
         assert bool(whole[0]) == thinking
-        for limit in (5, 12, 29):
+        in_text = set[tuple[bool, bool]]()
+        for limit, stream in ((5, False), (9, True), *([(19, False), (20, True)] if thinking else [])):
             cut = chat(server, CHAT, thinking=thinking, max_tokens=limit)
             assert cut[2] == "length"
+            in_text.add((bool(cut[1]), stream))
             more = chat(server, [*CHAT, message(*cut[:2])], thinking=thinking, stream=stream, max_tokens=ANSWER - limit)
             assert (cut[0] + more[0], cut[1] + more[1]) == whole[:2]
             assert more[3].prompt_tokens == cut[3].prompt_tokens + limit
             assert more[3].completion_tokens == ANSWER - limit
             assert more[3].prompt_tokens_details.cached_tokens == more[3].prompt_tokens - 1
+        assert len(in_text) == (4 if thinking else 2)
 
 
 @pytest.mark.parametrize("thinking", [False, True])
@@ -69,16 +71,17 @@ def test_it_goes_on_where_the_server_has_not_written_it(thinking: bool) -> None:
     """After a new start, or with an edited answer: its text is encoded as the model writes it."""
     with running(demo_pair.new_engine()) as server:
         whole = chat(server, CHAT, thinking=thinking)
-        cuts = [chat(server, CHAT, thinking=thinking, max_tokens=limit)[:2] for limit in (8, 29)]
+        cuts = {limit: chat(server, CHAT, thinking=thinking, max_tokens=limit)[:2] for limit in (8, 19)}
     with running(demo_pair.new_engine()) as server:
-        for thought, text in cuts:
-            more = chat(server, [*CHAT, message(thought, text)], thinking=thinking)
-            assert (thought + more[0] + text + more[1]).startswith(whole[0] + whole[1])
+        for limit, (thought, text) in cuts.items():
+            more = chat(server, [*CHAT, message(thought, text)], thinking=thinking, max_tokens=ANSWER - limit)
+            assert (thought + more[0], text + more[1]) == whole[:2]
         if thinking:  # also where a client writes the reasoning into the text
-            thought, text = cuts[0][0], cuts[1][1]
-            assert not cuts[0][1]
+            thought, text = cuts[8]
+            assert not text
             opened = {"role": "assistant", "content": f"<think>\n{thought}"}
-            assert chat(server, [*CHAT, opened]) == chat(server, [*CHAT, message(thought, "")])
+            same = [chat(server, [*CHAT, last], max_tokens=4) for last in (opened, message(thought, ""))]
+            assert same[0] == same[1]
 
 
 def test_an_answer_without_reasoning_gets_none(server: Running) -> None:
@@ -88,10 +91,10 @@ def test_an_answer_without_reasoning_gets_none(server: Running) -> None:
         body = {"messages": messages, "chat_template_kwargs": {"enable_thinking": True}}
         prompt = http.post("/apply-template", json=body).json()["prompt"]
     assert prompt.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\nOnce upon")
-    thinking, text, _, _ = chat(server, messages, thinking=True)
+    thinking, text, _, _ = chat(server, messages, thinking=True, max_tokens=6)
     assert text
     assert not thinking
-    assert text == chat(server, messages)[1]
+    assert text == chat(server, messages, max_tokens=6)[1]
 
 
 @pytest.mark.parametrize("thought", ["", "Well."])
@@ -101,7 +104,7 @@ def test_reasoning_that_is_closed_stays_so(server: Running, thought: str) -> Non
     with server.http() as http:
         prompt = http.post("/apply-template", json={"messages": [*CHAT, closed]}).json()["prompt"]
     assert prompt.endswith(f"assistant\n<think>\n{thought}\n</think>\n\n")
-    thinking, text, _, _ = chat(server, [*CHAT, closed], thinking=True)
+    thinking, text, _, _ = chat(server, [*CHAT, closed], thinking=True, max_tokens=6)
     assert text
     assert not thinking
 
@@ -142,13 +145,13 @@ def test_a_schema_holds_for_the_whole_answer(server: Running) -> None:
 
 def test_anthropic_s_prefill(server: Running) -> None:
     client = server.anthropic()
-    asked: dict[str, Any] = {"model": "m", "max_tokens": 16, "extra_body": {"temperature": 0, "dflash": PLAIN}}
+    asked: dict[str, Any] = {"model": "m", "max_tokens": 6, "extra_body": {"temperature": 0, "dflash": PLAIN}}
     thinking: dict[str, Any] = {"type": "adaptive"}
     blocks: list[Any] = [{"type": "text", "text": "Once upon a"}]
     last: Any = {"role": "assistant", "content": blocks}
     found = client.messages.create(messages=[*CHAT, last], **asked)
     assert [block.type for block in found.content] == ["text"]
-    assert found.content[0].text == chat(server, [*CHAT, message("", "Once upon a")], max_tokens=16)[1]  # type: ignore[union-attr]
+    assert found.content[0].text == chat(server, [*CHAT, message("", "Once upon a")], max_tokens=6)[1]  # type: ignore[union-attr]
     again = client.messages.create(
         messages=[*CHAT, {"role": "assistant", "content": "Once upon a"}], thinking=thinking, **asked
     )
@@ -191,20 +194,20 @@ def test_what_cannot_go_on(
 
 def test_other_servers_names_for_it(server: Running) -> None:
     same = [
-        chat(server, [*CHAT, message("", "Once")], extra=more)[1]
+        chat(server, [*CHAT, message("", "Once")], extra=more, max_tokens=6)[1]
         for more in ({}, {"continue_final_message": True, "add_generation_prompt": False})
     ]
     assert same[0] == same[1]
-    assert chat(server, CHAT, extra={"continue_final_message": False, "add_generation_prompt": True})[1]
+    assert chat(server, CHAT, extra={"continue_final_message": False, "add_generation_prompt": True}, max_tokens=6)[1]
 
 
 def test_smollm2_goes_on() -> None:
     """And the turn that follows begins with the whole answer, in the two parts that it was written in."""
     target = load_target(smollm2(), device="cpu")
     with running(Engine(target, load_draft(smollm2_draft_path(), target=target))) as server:
-        whole = chat(server, CHAT, max_tokens=24)
-        cut = chat(server, CHAT, max_tokens=9)
-        more = chat(server, [*CHAT, message("", cut[1])], max_tokens=15)
+        whole = chat(server, CHAT, max_tokens=10)
+        cut = chat(server, CHAT, max_tokens=6)
+        more = chat(server, [*CHAT, message("", cut[1])], max_tokens=4)
         assert cut[1] + more[1] == whole[1]
         assert more[3].prompt_tokens_details.cached_tokens == more[3].prompt_tokens - 1
         asked = {"role": "user", "content": "What is the capital of France?"}

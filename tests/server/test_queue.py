@@ -31,7 +31,7 @@ def test_eight_clients_at_once_get_their_own_answers(server: Running) -> None:
 
     def ask(question: str) -> str:
         answer = server.openai().chat.completions.create(
-            model="demo", messages=[{"role": "user", "content": question}], max_tokens=8,
+            model="demo", messages=[{"role": "user", "content": question}], max_tokens=3,
             extra_body={"dflash": {"mode": "plain"}},
         )  # fmt: skip
         return answer.choices[0].message.content or ""

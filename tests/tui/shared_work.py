@@ -3,7 +3,9 @@ alone is computed once."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
@@ -12,11 +14,11 @@ from weakref import WeakKeyDictionary
 from textual.css.model import RuleSet, SelectorSet
 from textual.css.styles import RulesMap
 from textual.css.stylesheet import Stylesheet
-from textual.dom import DOMNode
+from textual.dom import DOMNode, NoScreen
 from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.reactive import Reactive
-from textual.widget import Widget
+from textual.widget import AwaitMount, Widget
 
 Handlers = Iterable[tuple[type, Callable[[Message], Awaitable[Any]]]]
 
@@ -28,6 +30,7 @@ def share_all() -> None:
     share_styles()
     share_handlers()
     read_at_once()
+    await_mounts_in_turn()
 
 
 def share_parsed_styles() -> None:
@@ -63,6 +66,7 @@ def share_styles() -> None:
     pseudo-classes, which come and go, are checked each time."""
     apply, put = Stylesheet.apply, Stylesheet.replace_rules
     shared: dict[tuple[tuple[RuleSet, ...], Path], Matches] = {}
+    of_rules: dict[tuple[RuleSet, ...], dict[Path, Matches]] = {}
     of_sheet: WeakKeyDictionary[Stylesheet, tuple[list[RuleSet], dict[Path, Matches]]] = WeakKeyDictionary()
     bare: dict[RuleSet, RuleSet] = {}
     computed: dict[DOMNode, RulesMap | None] = {}
@@ -75,7 +79,7 @@ def share_styles() -> None:
     def matches(sheet: Stylesheet, node: DOMNode, path: list[DOMNode]) -> Matches:
         rules, known = of_sheet.get(sheet, (None, {}))
         if rules is not sheet.rules:
-            of_sheet[sheet] = sheet.rules, (known := {})
+            of_sheet[sheet] = sheet.rules, (known := of_rules.setdefault(tuple(sheet.rules), {}))
         names = tuple((one.__class__, one._id, frozenset(one._classes)) for one in path)
         if names not in known:
             by_name = sheet.rules_map
@@ -117,16 +121,28 @@ def without_pseudo_classes(rule: RuleSet) -> RuleSet:
 
 
 def leave_equal_styles() -> None:
-    """A screen that comes back has all its widgets styled again, mostly as they are: in Textual rule by rule."""
+    """A screen that comes back has all its widgets styled again, mostly as they are: in Textual rule by rule. The rules
+    of a new widget are checked one by one once, and copied to all further ones: nothing else follows from them before
+    it is mounted."""
     put = Stylesheet.replace_rules
     given: WeakKeyDictionary[DOMNode, tuple[RulesMap, int]] = WeakKeyDictionary()
+    checked: dict[int, tuple[RulesMap, RulesMap]] = {}  # by the identity of the rules, which it keeps
 
     def put_changed(node: DOMNode, rules: RulesMap, animate: bool = False) -> None:
         base = node.styles.base
         if given.get(node) == (rules, base._updates):
             node.notify_style_update()
             return
-        put(node, rules, animate)
+        new = not (node._is_mounted or base._rules or animate)
+        if new and id(rules) in checked:
+            base._rules.update(checked[id(rules)][1])
+            base._updates += 1
+            node._nodes.updated()  # `display` may be among them
+            node.notify_style_update()
+        else:
+            put(node, rules, animate)
+            if new:
+                checked[id(rules)] = rules, base.get_rules()
         given[node] = rules, base._updates
 
     Stylesheet.replace_rules = staticmethod(put_changed)  # type: ignore[method-assign]
@@ -191,3 +207,18 @@ def read_at_once() -> None:
 
     Reactive.__get__ = get_stored  # type: ignore[method-assign, assignment]
     Widget.is_disabled = property(is_disabled)  # type: ignore[method-assign, assignment]
+
+
+def await_mounts_in_turn() -> None:
+    """Textual waits for each new widget in a task of its own: more than for their messages."""
+
+    async def all_mounted(self: AwaitMount) -> None:
+        await asyncio.sleep(0)
+        for widget in self._widgets:
+            await widget._mounted_event.wait()
+        if self._widgets:
+            self._parent.refresh(layout=True)
+            with suppress(NoScreen):
+                self._parent.app._update_mouse_over(self._parent.screen)
+
+    AwaitMount.__await__ = lambda self: all_mounted(self).__await__()  # type: ignore[method-assign]
