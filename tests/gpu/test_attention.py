@@ -299,14 +299,18 @@ def test_a_row_has_the_same_bits_at_every_width(engine: Engine, rng: np.random.G
 
 
 @pytest.mark.parametrize(
-    ("kv", "length"),
-    [("f16", 10), ("f16", 55), ("heads of 512", 25), ("q8_0", 40), full("f16", 62), full("q4_0+384", 400)],
-)
+    ("kv", "length", "window"),
+    [
+        ("f16", 10, 0), ("f16", 55, 0), ("f16", 55, 2), ("heads of 512", 25, 0), ("q8_0", 40, 0),
+        full("f16", 62, 0), full("q4_0+384", 400, 0),
+    ],
+)  # fmt: skip
 def test_nodes_that_share_a_piece_have_the_bits_of_nodes_alone(
-    engine: Engine, rng: np.random.Generator, kv: str, length: int
+    engine: Engine, rng: np.random.Generator, kv: str, length: int, window: int
 ) -> None:
     """Nodes beside a short chain: in one block, where they share pieces, in many, and in blocks of one row warp. Their
-    paths end in the tile of the last position, in the next one, or are too long together."""
+    paths end in the tile of the last position, in the next one, or are too long together. Under a window of two, the
+    shallow nodes of a piece see a tile that is hidden from its deep ones."""
     large, n = kv == "heads of 512", 24
     heads, kinds = (HeadShape(512, 8, 1, 64), F16) if large else (GROUPS[6], CachePair.parse(kv))
     parents = [*range(-1, 3), *(at % 4 if at < 6 else at - 2 for at in range(4, n))]
@@ -321,8 +325,9 @@ def test_nodes_that_share_a_piece_have_the_bits_of_nodes_alone(
             launch = SplitLaunch.laid(heads, dealt, n, layout, HOPPER)
         else:
             assert launch.layout.row_warps > 1
-        part = split(engine, launch, tree_state(parents, length), q, cache)
-        results.append(combine(engine, part, tree_state(parents, length), projected))
+        state = tree_state(parents, length)
+        part = split(engine, launch, state, q, cache, window=AttentionWindow(window))
+        results.append(combine(engine, part, state, projected))
     for found in results[1:]:
         np.testing.assert_array_equal(found, results[0])
 

@@ -16,7 +16,9 @@ from support import random_options
 from support.grids import full
 from support.on_a_device import KL_BAR, chain, check_bits, divergences, session_of
 
-SEEDS = [*range(2), *(full(seed) for seed in range(2, 40))]
+# Two with 81 of the 100 options that all have, and few kernels to compile for the emulator.
+FEW_KERNELS = (15, 33)
+SEEDS = [seed if seed in FEW_KERNELS else full(seed) for seed in range(40)]
 
 
 def opened(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
@@ -44,9 +46,7 @@ def test_random_options(device_name: str, seed: int, tmp_path: Path, monkeypatch
     session, rng = session_of(device_name, target), np.random.default_rng(seed)
     ids = rng.integers(0, random_options.VOCABULARY, 224).tolist()
     expected = target.logits(ids)
-    rows = 24 if device_name == "emulated" else 40  # in passes of 24 as below, or in one of 64
-    found = session.verify(ids[:rows], chain(rows, rng))
-    check_close(found, expected[:rows], target)
+    check_close(session.verify(ids[:64], chain(64, rng)), expected[:64], target)
     session.restore(None)
     assert session.target.chunked
     session.prefill(ids[:200])

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -89,19 +89,26 @@ def reports(arch: str, *, quick: bool = False, files: Collection[str] = ()) -> I
 
 
 def differing(wanted: Sequence[Variant]) -> list[Variant]:
-    """Of each file, variants that together define and leave out each of its macros, those with most macros first, and
-    define each of its tensor types once."""
-    found, seen, macros = [], set[tuple[str, str, bool]](), defaultdict[str, set[str]](set)
+    """Of each file, variants that together define and leave out each of its macros, and define each of its tensor types
+    once: those with most macros first, without those whose part others do as well."""
+    macros = defaultdict[str, set[str]](set)
     for one in wanted:
         macros[one.file] |= dict(one.defines).keys()
-    for one in sorted(wanted, key=lambda one: -len(one.defines)):
+
+    def shown(one: Variant) -> set[tuple[str, str, bool]]:
         defined = dict(one.defines).keys()
         left_out = {name for name in macros[one.file] - defined if not name.startswith("WITH_")}
-        new = {(one.file, name, name in defined) for name in (*defined, *left_out, "")}
-        if not new <= seen:
-            seen |= new
-            found.append(one)
-    return found
+        return {(one.file, name, name in defined) for name in (*defined, *left_out, "")}
+
+    found, times = dict[Variant, set[tuple[str, str, bool]]](), Counter[tuple[str, str, bool]]()
+    for one in sorted(wanted, key=lambda one: -len(one.defines)):
+        if not (here := shown(one)) <= times.keys():
+            found[one] = here
+            times.update(here)
+    for one, here in list(found.items()):
+        if all(times[each] > 1 for each in here):
+            times.subtract(found.pop(one))
+    return list(found)
 
 
 def files_of(files: Collection[str], arch: str) -> list[str]:
