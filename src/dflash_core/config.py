@@ -32,11 +32,9 @@ ASSISTANT_ARCHITECTURE = "gemma4-assistant"
 DRAFT_ARCHITECTURES = ("dflash", "dspark", "dflash-draft", "qwen35-dflash-draft", ASSISTANT_ARCHITECTURE)
 Flavour = Literal["z-lab", "dflash", "dspark", "dflash-draft", "lucebox"]
 NAMES_EXPERTS = re.compile(r"(?<![a-z0-9])a\d+(\.\d+)?b(?![a-z0-9])|moe", re.IGNORECASE)  # such as "35B-A3B"
-OTHER_KINDS = {  # of GGUF files that are no model to generate text with: the remedy
+OTHER_KINDS = {  # of GGUF files that are no model to generate text with: the remedy, if it is not the usual one
     "vision encoder": "give the model's own file; images are not read",
     "LoRA adapter": "merge it into its model, and give the merged file",
-    "imatrix file": "give the model's own file",
-    "vocabulary file": "give the model's own file",
     "embedding or reranker model": "use the chat model of the family",
 }
 UNUSED_TOKEN = 5  # llama.cpp's token type of the padding entries of a vocabulary
@@ -214,7 +212,7 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
 
 
 def other_kind(gguf: GGUFFile) -> str:
-    """What a file is that is no model to generate text with, usually of OTHER_KINDS; "" if it may be one."""
+    """What a file is that is no model to generate text with, a noun; "" if it may be one."""
     architecture, kind = (str(gguf.metadata.get(f"general.{key}", "")) for key in ("architecture", "type"))
     for found in (kind, architecture):
         if found in ("mmproj", "clip", "adapter", "imatrix"):
