@@ -20,6 +20,7 @@ from dflash_core.arch.registry import ARCHITECTURES, supported
 from dflash_core.arch.rope import Scaling
 from dflash_core.arch.spec import EMBEDDING, LayerSpec, ModelSpec, layer_tensors, reads_other_keys
 from dflash_core.cache_types import EXACT, CachePair
+from dflash_core.clean import one_line
 from dflash_core.errors import Code, FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.factors import with_factors
 from dflash_core.formats.gguf import IMAGE_TENSORS, GGUFFile
@@ -31,6 +32,11 @@ ASSISTANT_ARCHITECTURE = "gemma4-assistant"
 DRAFT_ARCHITECTURES = ("dflash", "dspark", "dflash-draft", "qwen35-dflash-draft", ASSISTANT_ARCHITECTURE)
 Flavour = Literal["z-lab", "dflash", "dspark", "dflash-draft", "lucebox"]
 NAMES_EXPERTS = re.compile(r"(?<![a-z0-9])a\d+(\.\d+)?b(?![a-z0-9])|moe", re.IGNORECASE)  # such as "35B-A3B"
+OTHER_KINDS = {  # of GGUF files that are no model to generate text with: the remedy, if it is not the usual one
+    "vision encoder": "give the model's own file; images are not read",
+    "LoRA adapter": "merge it into its model, and give the merged file",
+    "embedding or reranker model": "use the chat model of the family",
+}
 UNUSED_TOKEN = 5  # llama.cpp's token type of the padding entries of a vocabulary
 
 
@@ -186,6 +192,11 @@ def target_config(gguf: GGUFFile) -> ModelSpec:
 def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
     """Like `target_config`, together with the file; its fused tensors are split into those of the model."""
     source, tensors = str(gguf.path), gguf.tensors
+    if kind := other_kind(gguf):
+        remedy = OTHER_KINDS.get(kind, "give the model's own file")
+        raise UnsupportedError(
+            f"{source} holds no model to chat with: {kind}, expected one that generates text; {remedy}"
+        )
     architecture = _architecture(source, Settings(source, gguf.metadata).text("general.architecture"))
     spec = architecture.spec(gguf)
     if spec.nextn_predict_layers and "blk.0.attn_norm.weight" not in tensors:
@@ -198,6 +209,20 @@ def read_target(gguf: GGUFFile) -> tuple[GGUFFile, ModelSpec]:
     file = in_halves(apart(gguf, layers_of(spec), spec.embedding_length), spec)
     check_tensors(source, file.tensors, expected, (*mtp_tensors(file, spec), *unread_tensors(file, spec)))
     return file, spec
+
+
+def other_kind(gguf: GGUFFile) -> str:
+    """What a file is that is no model to generate text with, a noun; "" if it may be one."""
+    architecture, kind = (str(gguf.metadata.get(f"general.{key}", "")) for key in ("architecture", "type"))
+    for found in (kind, architecture):
+        if found in ("mmproj", "clip", "adapter", "imatrix"):
+            return {"adapter": "LoRA adapter", "imatrix": "imatrix file"}.get(found, "vision encoder")
+    if not gguf.tensors:
+        return "vocabulary file"
+    ranks = f"{architecture}.pooling_type" in gguf.metadata or any(name.startswith("cls.") for name in gguf.tensors)
+    if ranks or "bert" in architecture:
+        return "embedding or reranker model"
+    return "" if kind in ("model", "") else f"{one_line(kind, 40)} file"
 
 
 def unread_tensors(gguf: WeightFile, config: ModelSpec) -> tuple[str, ...]:

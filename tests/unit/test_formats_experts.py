@@ -179,14 +179,13 @@ def test_expert_tensors_that_do_not_fit(tmp_path: Path, name: str, change: dict[
 @pytest.mark.parametrize("name", ["qwen3", "qwen3moe"])
 @pytest.mark.parametrize("pooling", [0, 3])
 def test_models_that_write_no_text(tmp_path: Path, name: str, pooling: int) -> None:
-    assert refusal(tmp_path, UnsupportedError, keys_of(name, pooling_type=pooling), shapes_of(name)) == (
-        f"a.gguf is an embedding or reranker model (pooling_type {pooling}), expected one that generates text;"
+    said = (
+        "a.gguf holds no model to chat with: embedding or reranker model, expected one that generates text;"
         " use the chat model of the family"
     )
+    assert refusal(tmp_path, UnsupportedError, keys_of(name, pooling_type=pooling), shapes_of(name)) == said
     reranker = shapes_of(name) | {"cls.output.weight": (2, HIDDEN)}
-    assert "a.gguf is a reranker model (it has a cls head), expected one that generates text" in refusal(
-        tmp_path, UnsupportedError, keys_of(name), reranker
-    )
+    assert refusal(tmp_path, UnsupportedError, keys_of(name), reranker) == said
 
 
 @pytest.mark.parametrize("name", ["qwen3", *MOE])

@@ -201,13 +201,30 @@ def test_every_setting_is_needed(tmp_path: Path, key: str) -> None:
     ("change", "message"),
     [
         ({"rope.scaling.type": "dynamic"}, "a.gguf scales its rotary positions by dynamic, expected none, linear or"),
-        ({"pooling_type": 1}, "a.gguf is an embedding or reranker model (pooling_type 1), expected one that generates"),
+        ({"pooling_type": 1}, "a.gguf holds no model to chat with: embedding or reranker model, expected one that"),
         ({"attention.value_length": 32}, "a.gguf: attention.value_length is 32, expected 16, the key length"),
     ],
 )
 def test_settings_nothing_here_implements(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     keys = TARGET_KEYS | {"qwen35." + key: value for key, value in change.items()}
     assert message in refusal(tmp_path, UnsupportedError, keys)
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ({"general.type": "adapter"}, "LoRA adapter, expected one that generates text; merge it into its model"),
+        ({"general.type": "mmproj"}, "vision encoder, expected one that generates text; give the model's own file"),
+        ({"general.architecture": "clip"}, "vision encoder, expected one that"),
+        ({"general.type": "imatrix"}, "imatrix file, expected one that"),
+        ({"general.architecture": "nomic-bert"}, "embedding or reranker model, expected one that"),
+        ({"general.type": "da\nta"}, "da ta file, expected one that"),
+    ],
+)
+def test_files_that_are_no_model_are_named(tmp_path: Path, stated: dict[str, str], said: str) -> None:
+    """Before their settings are read: an adapter has its model's architecture and few of its settings."""
+    keys = without(TARGET_KEYS, "qwen35.attention.layer_norm_rms_epsilon") | stated
+    assert f"a.gguf holds no model to chat with: {said}" in refusal(tmp_path, UnsupportedError, keys)
 
 
 def test_missing_tensors_are_listed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from dflash_tui.application.hub import find
 from dflash_tui.application.hub import header as headers
 from dflash_tui.application.hub.find import likeness, look
 from dflash_tui.application.hub.fitting import fit_check
-from dflash_tui.application.hub.found import Found, PassedOver
+from dflash_tui.application.hub.found import Found, PassedOver, counted_others
 from dflash_tui.application.hub.header import HeaderCache
 from dflash_tui.application.hub.walk import Place, of_name, places, walk
 from dflash_tui.application.session import LoadRequest
@@ -141,11 +141,13 @@ def test_what_is_no_model_is_told_apart(home: Path) -> None:
     models, others = found(folder)
     assert list(models) == ["model.gguf"]
     said = {one.path.name: (one.why, one.broken) for one in others}
-    assert said["mmproj.gguf"] == said["mmproj2.gguf"] == ("mmproj", False)
-    assert said["embed.gguf"] == said["bert.gguf"] == ("embedding model", False)
-    assert said["lora.gguf"] == ("adapter", False)
-    assert said["falcon.gguf"] == ("architecture falcon", False)
+    assert said["mmproj.gguf"] == said["mmproj2.gguf"] == ("vision encoder", False)
+    assert said["embed.gguf"] == said["bert.gguf"] == ("embedding or reranker model", False)
+    assert said["lora.gguf"] == ("LoRA adapter", False)
+    assert said["falcon.gguf"] == ("falcon model", False)
     assert said["vocab.gguf"][1] is False
+    counts = counted_others(others)[0].split(", ")
+    assert {"2 vision encoders", "2 embedding or reranker models", "1 falcon model", "1 vocabulary file"} < {*counts}
     for name in ("empty.gguf", "page.gguf", "nowhere.gguf"):
         why, broken = said[name]
         assert broken
@@ -297,5 +299,5 @@ def test_models_on_the_command_line(home: Path, capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert "tiny.gguf  (here)" in out
     assert "fits, " in out
-    assert "not offered: 1 mmproj" in out
+    assert "not offered: 1 vision encoder" in out
     assert f"not read: {home / 'here' / 'bad.gguf'} is GGUF version" in out

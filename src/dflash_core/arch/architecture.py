@@ -9,7 +9,6 @@ from typing import Any
 
 from dflash_core.arch.kinds import ROUTER
 from dflash_core.arch.spec import ModelSpec
-from dflash_core.errors import UnsupportedError
 from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings, check_unread
 from dflash_core.formats.weights import TensorInfo
@@ -44,11 +43,6 @@ class Architecture:
 
     def spec(self, gguf: GGUFFile) -> ModelSpec:
         """The model of a file. Raises FormatError, and UnsupportedError for a setting that is not followed here."""
-        if any(name.startswith("cls.") for name in gguf.tensors):
-            raise UnsupportedError(
-                f"{gguf.path} is a reranker model (it has a cls head), expected one that generates text; use the chat"
-                " model of the family"
-            )
         keys = self.settings(str(gguf.path), gguf.metadata)
         return replace(self.read(keys, Head.of(gguf.tensors)), notes=check_unread(keys))
 

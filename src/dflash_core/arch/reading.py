@@ -52,13 +52,8 @@ def attention(
     """The full-attention layers. `heads`: of queries, and of keys and values, where layers differ. Where the file does
     not say them, `kv_heads`: heads of keys and values, `head_dim`, `rotary`: a head's dimensions and those of them that
     are rotated, `base`: of the rotation; None where it must. `truncate`: see `rope.Yarn`. Raises FormatError, and
-    UnsupportedError for embedding and reranker models and what is not implemented."""
+    UnsupportedError for what is not implemented."""
     head_dim = keys.integer("attention.key_length", default=head_dim)
-    if keys.find("pooling_type"):  # the same tensors
-        raise UnsupportedError(
-            f"{keys.source} is an embedding or reranker model (pooling_type {keys.get('pooling_type')!r}), expected one"
-            " that generates text; use the chat model of the family"
-        )
     _check_length(keys, "attention.value_length", head_dim)
     base = keys.number("rope.freq_base", default=base)
     query, key = heads or (

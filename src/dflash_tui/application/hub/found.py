@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_tui.application.amounts import counted
+
 if TYPE_CHECKING:
     from dflash_tui.application.hub.header import ModelHeader
 
@@ -52,4 +54,4 @@ def counted_others(others: Iterable[PassedOver]) -> tuple[str, list[PassedOver]]
     """The number of files of each kind that is not a chat model, in words; and the damaged models."""
     found = list(others)
     counts = Counter(one.why for one in found if not one.broken)
-    return ", ".join(f"{count} {why}" for why, count in counts.most_common()), [one for one in found if one.broken]
+    return ", ".join(counted(count, why) for why, count in counts.most_common()), [one for one in found if one.broken]

@@ -14,7 +14,8 @@ import msgspec
 
 from dflash_core.arch.folders.opening import ASSISTANTS, FORMS, is_drafter, open_folder
 from dflash_core.arch.registry import ARCHITECTURES
-from dflash_core.config import DRAFT_ARCHITECTURES, target_config
+from dflash_core.clean import one_line
+from dflash_core.config import DRAFT_ARCHITECTURES, other_kind, target_config
 from dflash_core.drafters.dflash import open_drafter
 from dflash_core.drafters.mtp import has_head
 from dflash_core.errors import DFlashError, UnsupportedError
@@ -25,12 +26,12 @@ from dflash_core.user_folders import user_folder
 from dflash_tui.application.json_store import JsonFile
 
 Kind = Literal["target", "draft", "other", "broken"]
-VERSION = 2  # of the cached fields, and of what is refused in a header; a file of another version is not used
+VERSION = 3  # of the cached fields, and of what is refused in a header; a file of another version is not used
 MAX_ENTRIES = 4_000  # of the cache; the oldest are dropped first
 
 
 class ModelHeader(msgspec.Struct, frozen=True):
-    """`why`: for `other`, its kind in two words; for `broken`, the error, one line. Sizes are 0 if not known.
+    """`why`: for `other`, its kind, a noun; for `broken`, the error, one line. Sizes are 0 if not known.
 
     `types`: the tensor type of most bytes. `own_head`: it has an MTP head. `hidden`: size of the hidden state.
     """
@@ -81,14 +82,14 @@ def _of_target(gguf: GGUFFile, path: Path) -> ModelHeader:
     made_for = gguf.metadata.get(f"{architecture}.embedding_length_out")
     hidden = made_for or gguf.metadata.get(f"{architecture}.embedding_length")
     hidden = hidden if isinstance(hidden, int) else 0
-    if other := _other(gguf, architecture):
+    if other := other_kind(gguf):
         return ModelHeader("other", other, title, architecture)
     nextn = gguf.metadata.get(f"{architecture}.nextn_predict_layers")  # a file of nothing but MTP blocks has no others
     head = isinstance(nextn, int) and nextn > 0 and "blk.0.attn_norm.weight" not in gguf.tensors
     if architecture in DRAFT_ARCHITECTURES or head:
         return ModelHeader("draft", "", title, architecture, hidden=hidden)
     if architecture not in ARCHITECTURES:
-        return ModelHeader("other", f"architecture {architecture or 'not stated'}", title, architecture)
+        return ModelHeader("other", f"{one_line(architecture) or 'unknown'} model", title, architecture)
     try:
         spec = target_config(gguf)
     except UnsupportedError as error:
@@ -100,21 +101,6 @@ def _of_target(gguf: GGUFFile, path: Path) -> ModelHeader:
     return ModelHeader(
         "target", "", title, architecture, count, most, spec.context_length, hidden, has_head(gguf, spec)
     )
-
-
-def _other(gguf: GGUFFile, architecture: str) -> str:
-    """The kind of a file that is not a chat model; "" if it may be one."""
-    kind = gguf.metadata.get("general.type", "model")
-    pooling = gguf.metadata.get(f"{architecture}.pooling_type")
-    if architecture == "clip" or kind == "mmproj":
-        return "mmproj"
-    if kind not in ("model", ""):
-        return str(kind)
-    if not gguf.tensors:
-        return "vocabulary"
-    if pooling or "bert" in architecture or any(name.startswith("cls.") for name in gguf.tensors):
-        return "embedding model"
-    return ""
 
 
 def _of_folder(folder: Path) -> ModelHeader | None:
