@@ -46,11 +46,12 @@ PARTS = {"stages": "stages", "halves": "half_tiles"}  # of a SplitLaunch
 
 
 class Layers:
-    """The caches of all attention layers of a model that have no window, with `depth` positions of no meaning, and
-    launches over them."""
+    """The caches of all attention layers of a model that have this window of their own, else of those that have none,
+    with `depth` positions of no meaning, and launches over them."""
 
     def __init__(self, device: CudaDevice, kv: CachePair, depth: int, window: int = 0, model: str = "27b") -> None:
-        mixers = [mixer for mixer in MODELS[model].target().of(Attention) if not mixer.window]
+        every = MODELS[model].target().of(Attention)
+        mixers = [mixer for mixer in every if mixer.window == window] or [one for one in every if not one.window]
         spec, self.device, self.count = mixers[0], device, len(mixers)
         self.heads = HeadShape(spec.head_dim, spec.heads, spec.kv_heads, spec.rotary)
         self.slots, on = slots_of(depth), device.torch_device
@@ -156,7 +157,9 @@ def main() -> None:
     parser.add_argument("--kv", default="f16,bf16,q8_0,q5_0,q4_0,tq3_0", help="types, by commas")
     parser.add_argument("--depths", default="200,16384,32768", help="positions")
     parser.add_argument("--rows", default="1,24", help="rows of a pass")
-    parser.add_argument("--window", type=int, default=0, help="positions of an attention window; 0 is all")
+    parser.add_argument(
+        "--window", type=int, default=0, help="positions of an attention window, and layers with it; 0 is all"
+    )
     parser.add_argument("--branches", type=int, default=0, help="rows that are not on the tree's first chain")
     parser.add_argument("orders", nargs="*", default=["auto"], metavar="ORDER")
     options = parser.parse_args()
