@@ -14,8 +14,8 @@ import pytest
 from h11._connection import DEFAULT_MAX_INCOMPLETE_EVENT_SIZE
 
 from dflash_core.messages import Message
+from dflash_tui.server import connection as connections
 from dflash_tui.server import exchange as exchanges
-from dflash_tui.server import serving as connections
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.chat import ChatRequest, ChatWriter
 from dflash_tui.server.job import Job

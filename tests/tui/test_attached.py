@@ -39,8 +39,7 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture
 def session(server: Running) -> AttachedSession:
-    it = AttachedServer(server.address, KEY)
-    return AttachedSession(it, decode_state(it.fetch("/dflash/session")))
+    return AttachedSession(AttachedServer(server.address, KEY))
 
 
 def test_an_answer_is_the_server_s_whole_record(session: AttachedSession, server: Running) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-from dflash_core.backends.cuda import machine, timings
+from dflash_core.backends.cuda import machine, runtime, timings
 from dflash_core.backends.cuda.launch import Launch, Run
 from dflash_core.backends.cuda.memory_estimator import Footprint
 from dflash_core.backends.cuda.plan import Card
@@ -52,7 +52,7 @@ class TimedDevice(RecordingDevice):
         super().__init__(CARD)
         self.now, self.compiled = 0.0, 0
         facts = SimpleNamespace(name="A card", processors=132, arch="sm_90a")
-        self.runtime = SimpleNamespace(card=facts, event=lambda: Event(self))
+        self.runtime = SimpleNamespace(card=facts, device=self)
 
     def bind(self, launches: Sequence[Launch], progress: Any = None) -> Run:
         self.compiled += len(launches)
@@ -68,6 +68,7 @@ class TimedDevice(RecordingDevice):
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timings, "driver_version", lambda: "580.1")
+    monkeypatch.setattr(runtime, "Event", lambda of: Event(of.device))
 
 
 def target_on(device: TimedDevice, pair: Pair) -> DeviceTarget:
