@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -85,8 +86,8 @@ def test_depths_that_auto_falls_to_are_prepared() -> None:
     card, device = session(demo_mtp())
     card.prepare(silent, SAMPLED)
     recorded = len(device.recorded)
-    for depth in (1, 2, 3):
-        drafting = SAMPLED.replace(mtp_depth=depth, drafting=f"tree {min(AUTO_ROWS) - 1}")
+    for depth, rows in itertools.product((1, 2, 3), AUTO_ROWS):
+        drafting = SAMPLED.replace(mtp_depth=depth, drafting=f"tree {rows - 1}")
         kind = card.decoder(AnswerOptions(drafting, frozenset(), 320))._kind()
         assert kind.passes == depth
         card.steps.graph(replace(kind, text=True))

@@ -128,8 +128,6 @@ class DeviceNgrams:
         self._last = RUNS * SLOTS  # numbers of the table; the tokens follow them
         size = self._last + 4 * ceil_div(slots + 1, 4)  # a multiple of 16 bytes
         self._text = torch.zeros(size, dtype=torch.int32, device=device.torch_device)
-        # Page-locking memory anew for each complete copy takes 3 to 6 ms, 20 to 40 steps of a small model.
-        self._staged = torch.empty(size, dtype=torch.int32, pin_memory=self._text.is_cuda)
         self._sent: Run | None = None  # waits until `_staged` was read
         self._source: NgramTable | None = None
         self._known = self._cuts = 0
@@ -165,7 +163,7 @@ class DeviceNgrams:
 
     def _add(self, text: NgramTable, begin: int) -> None:
         """Send the tokens that were added to the text since it had `begin` tokens, and the changes to the table."""
-        changes, apply = next(self.lists)
+        changes, apply = next(self._lists)
         places, tokens = text.places(begin)[0], text.tokens[begin:]
         slots, count = len(places), len(places) + len(tokens)
         changes.array[0, 0] = count
@@ -174,8 +172,17 @@ class DeviceNgrams:
         pairs[slots:, 0], pairs[slots:, 1] = np.arange(self._last + begin, self._last + len(text)), tokens
         apply()
 
+    def prepare(self) -> None:
+        """Page-lock the host's memory, which a step would wait for: 3 to 6 ms, 20 to 40 steps of a small model."""
+        self._staged, self._lists  # noqa: B018 - made here
+
     @cached_property
-    def lists(self) -> Iterator[tuple[PinnedMemory, Run]]:
+    def _staged(self) -> Tensor:
+        """For complete copies."""
+        return torch.empty(self._text.shape, dtype=torch.int32, pin_memory=self._text.is_cuda)
+
+    @cached_property
+    def _lists(self) -> Iterator[tuple[PinnedMemory, Run]]:
         """Lists of changes in turn, one for each step that may be queued, and what applies each."""
         return itertools.cycle([self._list() for _ in range(STEP_SLOTS)])
 

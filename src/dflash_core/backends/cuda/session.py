@@ -275,7 +275,7 @@ class CudaSession(SequencePasses):
             for kind in kinds:  # in the middle of an answer, the first draft would wait for it
                 self.steps.graph(kind)
             if text is not None:
-                text.lists  # noqa: B018 - page-locked here
+                text.prepare()
             if self.drafter is not None:
                 self.steps.draining()
             for width in widths:
@@ -292,12 +292,12 @@ class CudaSession(SequencePasses):
             step = policy.next(used)
             drafts = step.mode != "plain" and self.drafter is not None
             kinds[self._kind(min(step.budget, longest), used, drafts=drafts)] = None
-        if self.drafter is not None:  # the widths that mode auto chooses from
-            # And the depths that it falls to while drafts are wrong.
-            depths = [knobs.replace(mtp_depth=depth) for depth in range(1, Knobs().mtp_depth)]
-            chosen = [*((rows, knobs) for rows in CHOICES), *((CHOICES[0], used) for used in depths)]
+        if self.drafter is not None:
+            # The widths that mode auto chooses from, and the depths that it falls to while drafts are wrong.
+            depths = (knobs.replace(mtp_depth=depth) for depth in range(1, Knobs().mtp_depth))
             copies = self.memory.text is not None
-            kinds |= {replace(self._kind(rows - 1, used, drafts=True), text=copies): None for rows, used in chosen}
+            for used, rows in itertools.product((knobs, *depths), CHOICES):
+                kinds[replace(self._kind(rows - 1, used, drafts=True), text=copies)] = None
         return tuple(kinds)
 
     def read_in_passes(self, below: int, progress: Progress) -> None:
