@@ -37,7 +37,7 @@ class ToyDrafter:
     def nbytes(self) -> Mapping[str, int]:
         return {"toy ids": 8 * len(self.ids)}
 
-    def begin(self) -> None:
+    def begin(self, states: Sequence[object] = ()) -> None:
         self.ids = []
 
     def observe(self, tokens: Sequence[int], hidden: object) -> None:
@@ -74,7 +74,7 @@ class PrimedText(NgramDrafter):
         self.said = said
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, states: Sequence[object] = ()) -> None:
         super().begin()
         self.observe(self.said, None)
 

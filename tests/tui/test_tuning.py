@@ -14,7 +14,7 @@ from dflash_core.knobs import CONTEXT, SPECS, Knobs
 from dflash_core.record import TurnRecord, pack
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.conversations.branches import Branches, Node
-from dflash_tui.application.conversations.comparing import LOOK_BACK
+from dflash_tui.application.conversations.comparing import MAX_SEARCHED
 from dflash_tui.application.conversations.store import Card, Store, StoredConversation
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import config_folder
@@ -381,8 +381,8 @@ async def test_a_long_conversation_is_there_before_its_comparisons(
         assert {line for [line] in compared(app)} == {
             "no difference beyond noise against drafting auto up to 8, same 90 tokens"
         }
-        assert len(set(read)) <= 20 + LOOK_BACK
-        assert len(read) <= 21 + LOOK_BACK, "each once, and the newest once more for the panels"
+        assert len(set(read)) <= 20 + MAX_SEARCHED
+        assert len(read) <= 21 + MAX_SEARCHED, "each once, and the newest once more for the panels"
         assert threads - {threading.get_ident()}, "not by the app's own thread"
 
 
