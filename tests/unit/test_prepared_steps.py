@@ -31,14 +31,16 @@ OPEN = Knobs(temperature=0.6, top_p=0.9)  # any token may be drawn
 
 
 class Counted(RecordingDevice):
-    """`compiled`: the programs that were needed so far; `recorded`: the graphs."""
+    """`compiled`: the programs that were needed so far, `together` by the first batch; `recorded`: the graphs."""
 
     def __init__(self) -> None:
         super().__init__(CARDS["sm_90a"])
         self.compiled, self.recorded = set[tuple[str, str]](), list[str]()
+        self.together: frozenset[tuple[str, str]] | None = None
 
     def bind(self, launches: Sequence[Launch], progress: Progress | None = None) -> Run:
         self.compiled |= {(launch.file, str(launch.defines)) for launch in launches}
+        self.together = frozenset(self.compiled) if self.together is None else self.together
         return super().bind(launches, progress)
 
     def record(self, name: str, work: Run) -> Run:
@@ -85,6 +87,7 @@ def test_a_fixed_tree_is_prepared_too() -> None:
 def test_depths_that_auto_falls_to_are_prepared() -> None:
     card, device = session(demo_mtp())
     card.prepare(silent, SAMPLED)
+    assert device.compiled == device.together
     recorded = len(device.recorded)
     for depth, rows in itertools.product((1, 2, 3), AUTO_ROWS):
         drafting = SAMPLED.replace(mtp_depth=depth, drafting=f"tree {rows - 1}")

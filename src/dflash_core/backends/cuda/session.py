@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -274,6 +274,9 @@ class CudaSession(SequencePasses):
             self.device.bind(launches, progress)
             for kind in kinds:  # in the middle of an answer, the first draft would wait for it
                 self.steps.graph(kind)
+            for depth in range(1, Knobs().mtp_depth):  # `auto` falls to these; they need no other kernels
+                for kind in self._auto_kinds(knobs.replace(mtp_depth=depth)):
+                    self.steps.graph(kind)
             if text is not None:
                 text.prepare()
             if self.drafter is not None:
@@ -292,13 +295,14 @@ class CudaSession(SequencePasses):
             step = policy.next(used)
             drafts = step.mode != "plain" and self.drafter is not None
             kinds[self._kind(min(step.budget, longest), used, drafts=drafts)] = None
+        return tuple(kinds | dict.fromkeys(self._auto_kinds(knobs)))
+
+    def _auto_kinds(self, knobs: Knobs) -> Iterator[StepKind]:
+        """Of the widths that `auto` chooses from."""
         if self.drafter is not None:
-            # The widths that mode auto chooses from, and the depths that it falls to while drafts are wrong.
-            depths = (knobs.replace(mtp_depth=depth) for depth in range(1, Knobs().mtp_depth))
             copies = self.memory.text is not None
-            for used, rows in itertools.product((knobs, *depths), CHOICES):
-                kinds[replace(self._kind(rows - 1, used, drafts=True), text=copies)] = None
-        return tuple(kinds)
+            for rows in CHOICES:
+                yield replace(self._kind(rows - 1, knobs, drafts=True), text=copies)
 
     def read_in_passes(self, below: int, progress: Progress) -> None:
         """From now on run prompts of fewer than `below` tokens in passes of PASS_ROWS rows, if memory permits."""
