@@ -20,7 +20,7 @@ from dflash_core.text.tool_calls.parts import Text
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.job import Job
 from dflash_tui.server.settings import ServerSettings
-from dflash_tui.server.writer import Recorded, Step, Update
+from dflash_tui.server.updates import Recorded, Step, Update
 from support import demo_pair
 from support.scripted import ScriptedEngine, Steps
 from support.serving import LONG, WAIT_S, Running, place, place_of, raw_request, running, wait_for

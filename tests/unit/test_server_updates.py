@@ -9,7 +9,7 @@ from dflash_core.record import End
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Text, Thinking
 from dflash_tui.application.requests import LINES, Requests
 from dflash_tui.server.drawn_tokens import DrawnText
-from dflash_tui.server.writer import Reading, Recorded, Step, Update, Updates, joined
+from dflash_tui.server.updates import Reading, Recorded, Step, Update, Updates, joined
 
 READ = PrefillEvent((1,), 4, 0, 1.0, "plain", "script")
 

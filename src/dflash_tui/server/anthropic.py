@@ -13,7 +13,8 @@ from dflash_core.messages import Call, Message
 from dflash_tui.server.asked import Asked, Count, Function, Request, Stops, ThinkingSwitch
 from dflash_tui.server.parts import new_id, role_of, string_of, text_of
 from dflash_tui.server.request_error import RequestError, invalid
-from dflash_tui.server.writer import Ended, Kind, Piece, Reading, Why, Writer, event, openai_usage
+from dflash_tui.server.updates import Ended, Reading, Why
+from dflash_tui.server.writer import Kind, Piece, Writer, event, openai_usage
 
 STOP_REASONS: dict[Why, str] = {
     "end": "end_turn", "stop string": "stop_sequence", "length": "max_tokens",

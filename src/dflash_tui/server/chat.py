@@ -17,7 +17,8 @@ from dflash_tui.server.asked import Asked, Count, Function, Request, Stop, Stops
 from dflash_tui.server.drawn_tokens import listed
 from dflash_tui.server.parts import new_id, role_of, text_of
 from dflash_tui.server.request_error import invalid
-from dflash_tui.server.writer import Ended, Kind, Piece, Reading, Step, Why, Writer, event, openai_usage, timings
+from dflash_tui.server.updates import Ended, Reading, Step, Why
+from dflash_tui.server.writer import Kind, Piece, Writer, event, openai_usage, timings
 
 FINISH: dict[Why, str] = {
     "end": "stop", "stop string": "stop", "length": "length", "context": "length", "calls": "tool_calls",

@@ -15,8 +15,9 @@ from dflash_core.record import encode
 from dflash_tui.server.body import ClientGoneError
 from dflash_tui.server.job import Job
 from dflash_tui.server.request_error import RequestError, invalid
+from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, joined
 from dflash_tui.server.worker import Worker
-from dflash_tui.server.writer import Ended, Failed, Reading, Recorded, Step, Update, Writer, event, joined
+from dflash_tui.server.writer import Writer, event
 
 ALIVE_S = 5.0
 """How often a client that waits hears something."""

@@ -23,7 +23,7 @@ from dflash_core.turn_stats import TurnReport, TurnStats
 from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.drawn_tokens import DrawnTokens
-from dflash_tui.server.writer import Ended, Failed, Reading, Recorded, Step, Update, Updates, Why, text_thinking_calls
+from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, Updates, Why, text_thinking_calls
 
 _WHY: dict[str, Why] = {
     "stop token": "end", "max tokens": "length", "context full": "context", "cancelled": "cancelled", "loop": "length",

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from dflash_core.turn_stats import TurnReport
 from dflash_tui.server.job import Job
-from dflash_tui.server.writer import Ended, Failed
+from dflash_tui.server.updates import Ended, Failed
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "dflash:"

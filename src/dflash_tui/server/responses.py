@@ -16,7 +16,8 @@ from dflash_tui.server.asked import Asked, Count, Function, Request, by_name
 from dflash_tui.server.drawn_tokens import listed
 from dflash_tui.server.parts import new_id, role_of, string_of, text_of
 from dflash_tui.server.request_error import RequestError, invalid
-from dflash_tui.server.writer import Ended, Kind, Piece, Reading, Writer, event, openai_usage
+from dflash_tui.server.updates import Ended, Reading
+from dflash_tui.server.writer import Kind, Piece, Writer, event, openai_usage
 from dflash_tui.server.written import Thoughts
 
 HOSTED = (

@@ -25,8 +25,9 @@ from dflash_tui.server.prepare import Preparer
 from dflash_tui.server.request_error import RequestError
 from dflash_tui.server.sampling import Defaults
 from dflash_tui.server.settings import ServerSettings
+from dflash_tui.server.updates import text_thinking_calls
 from dflash_tui.server.worker import Worker
-from dflash_tui.server.writer import Writer, text_thinking_calls
+from dflash_tui.server.writer import Writer
 from dflash_tui.server.written import Thoughts
 
 JOIN_S = 30.0

@@ -12,7 +12,7 @@ from dflash_tui.application.background import DecoderUse
 from dflash_tui.application.log import LOG
 from dflash_tui.server.job import Job
 from dflash_tui.server.request_error import RequestError, busy, ending
-from dflash_tui.server.writer import Ended, Failed
+from dflash_tui.server.updates import Ended, Failed
 
 OnEnded = Callable[[Job, Ended | Failed], None]
 
