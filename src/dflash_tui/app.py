@@ -35,7 +35,8 @@ from dflash_tui.application.log import LOG
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import Config
 from dflash_tui.application.starting import arguments_again
-from dflash_tui.chat.state import AppState, LongTaskEnded, PairLoaded, Restart
+from dflash_tui.chat.controller import LongTaskEnded, PairLoaded, Restart
+from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.screens.explain import ExplainScreen, figures, parameter
 from dflash_tui.screens.pages import of_screens

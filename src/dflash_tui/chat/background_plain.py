@@ -10,8 +10,8 @@ from dflash_core.errors import DFlashError
 from dflash_core.lab.results import plain_of_result
 from dflash_tui.application.background import Experiment
 from dflash_tui.application.log import LOG
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import Controller
 
 if TYPE_CHECKING:
     from dflash_core.lab.experiment import Experiment as LabExperiment

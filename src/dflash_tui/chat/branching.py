@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from textual.widget import Widget
 
-from dflash_tui.chat.state import Controller
+from dflash_tui.chat.controller import Controller
 from dflash_tui.text.blocks import DOT
 from dflash_tui.widgets.literal import Copy
 from dflash_tui.widgets.markdown import Fence

@@ -21,9 +21,9 @@ from dflash_tui.application.conversations.tool_messages import tool_lines
 from dflash_tui.application.mentions import collapse
 from dflash_tui.application.session import LAST, LISTED, OnPrefill, TurnLike
 from dflash_tui.chat.branching import Branching
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.files import ConversationFiles
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import Controller
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.calls import CallsBlock

@@ -14,7 +14,7 @@ from dflash_tui.application.hub.files import FileRequest
 from dflash_tui.application.hub.walk import downloads
 from dflash_tui.application.json_store import JsonFile
 from dflash_tui.application.log import LOG
-from dflash_tui.chat.state import Controller, LongTaskEnded
+from dflash_tui.chat.controller import Controller, LongTaskEnded
 from dflash_tui.settings.keys import retold
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.strip import TitleRow

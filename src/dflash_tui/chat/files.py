@@ -13,7 +13,7 @@ from dflash_tui.application.background import aside
 from dflash_tui.application.conversations.exchange import file_name, from_file, import_file
 from dflash_tui.application.conversations.store import Card
 from dflash_tui.application.new_file import new_path, unwritable, why
-from dflash_tui.chat.state import Controller
+from dflash_tui.chat.controller import Controller
 from dflash_tui.text.pages import KINDS, render
 from dflash_tui.widgets.dialogs import ask_line
 from dflash_tui.widgets.flash import reported

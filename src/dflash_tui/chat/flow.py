@@ -15,7 +15,7 @@ from dflash_tui.application.advice import explain, needs_restart
 from dflash_tui.application.amounts import seconds, short
 from dflash_tui.application.background import Running
 from dflash_tui.application.figures.meter import Meter
-from dflash_tui.chat.state import Controller
+from dflash_tui.chat.controller import Controller
 from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.transcript import TurnBlock
 

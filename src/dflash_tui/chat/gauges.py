@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dflash_tui.application.background import aside
 from dflash_tui.application.figures.meter import verdict
-from dflash_tui.chat.state import Controller
+from dflash_tui.chat.controller import Controller
 from dflash_tui.widgets.panels import drawn
 from dflash_tui.widgets.strip import Status, StatusStrip, TitleRow
 

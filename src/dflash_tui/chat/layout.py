@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from textual.geometry import Size
 
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import Controller
 from dflash_tui.widgets.literal import Static
 
 NARROW, PAIRS, WIDE, SHORT, LOW = 110, 160, 200, 34, 16

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dflash_tui.application.mentions import Offer
 from dflash_tui.chat.background_plain import BackgroundPlain
 from dflash_tui.chat.branching import Copying
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.downloads import Downloads
 from dflash_tui.chat.gauges import Gauges
@@ -16,7 +17,6 @@ from dflash_tui.chat.profiles import ProfileKeeper
 from dflash_tui.chat.program import ProgramController
 from dflash_tui.chat.sending import Sending, Typed
 from dflash_tui.chat.serving import Serving
-from dflash_tui.chat.state import Controller
 from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning
 

@@ -12,8 +12,8 @@ from textual.screen import Screen
 from dflash_tui.application.background import aside
 from dflash_tui.application.hub.walk import of_name, places
 from dflash_tui.application.settings.presets import PresetError, Profile, changed
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.program import ProgramController
-from dflash_tui.chat.state import Controller
 from dflash_tui.widgets.dialogs import ConfirmScreen, ask_line
 from dflash_tui.widgets.flash import reported
 

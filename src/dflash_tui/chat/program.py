@@ -20,10 +20,10 @@ from dflash_tui.application.session import Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import ConfigError, remember
 from dflash_tui.application.settings.presets import Profile
 from dflash_tui.chat.background_plain import BackgroundPlain
+from dflash_tui.chat.controller import Controller, PairLoaded, Restart
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.sending import Sending
-from dflash_tui.chat.state import Controller, PairLoaded, Restart
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.strip import LoadingLine, TitleRow

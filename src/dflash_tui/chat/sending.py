@@ -23,10 +23,10 @@ from dflash_tui.application.mentions import MentionError, Offer, files, offers
 from dflash_tui.application.new_file import here
 from dflash_tui.application.session import SessionLike
 from dflash_tui.chat.background_plain import BackgroundPlain
+from dflash_tui.chat.controller import Controller, LongTaskEnded, TurnEnded
 from dflash_tui.chat.conversation import ConversationController
 from dflash_tui.chat.flow import Flow
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import Controller, LongTaskEnded, TurnEnded
 from dflash_tui.chat.tools import ToolCalls
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.widgets.prompt import Completions, as_message, is_command

@@ -15,9 +15,10 @@ from dflash_tui.application.figures.meter import Meter
 from dflash_tui.application.requests import NumberedLine, ServedRequest, client_name
 from dflash_tui.application.settings.config import remember_client
 from dflash_tui.application.settings.presets import changed
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.flow import FIGURES_S
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import Controller, ShownTurn
+from dflash_tui.chat.state import ShownTurn
 from dflash_tui.server.settings import ServerSettings, needs
 
 if TYPE_CHECKING:

@@ -1,16 +1,11 @@
-"""What the chat has loaded, asks and shows, and what every controller has: this state, the screen, messages to it.
-
-The controllers, the pages and the commands all act on the state."""
+"""What the chat has loaded, asks and shows. The controllers, the pages and the commands all act on this."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-from textual.message import Message
-from textual.screen import Screen
+from typing import TYPE_CHECKING
 
 from dflash_core.arch.recommended import Recommended
 from dflash_core.knobs import Knobs
@@ -22,10 +17,7 @@ from dflash_tui.application.requests import Requests
 from dflash_tui.application.session import NOT_HERE, Loader, LoadRequest, SessionLike
 from dflash_tui.application.settings.config import Settings
 from dflash_tui.application.settings.presets import Presets
-from dflash_tui.widgets.flash import Flash, Notices
-from dflash_tui.widgets.inspector import Inspector
-from dflash_tui.widgets.prompt import Prompt
-from dflash_tui.widgets.transcript import Transcript
+from dflash_tui.widgets.flash import Notices
 
 if TYPE_CHECKING:
     from dflash_core.messages import Call
@@ -192,53 +184,3 @@ class AppState:
     def no_pair(self) -> str:
         """Why there is no model to measure or to ask."""
         return "the model is still being loaded; try again when it is ready" if self.loading else "no model is loaded"
-
-
-class PairLoaded(Message):
-    """The requested pair is loaded, and the conversation continues with it."""
-
-
-class TurnEnded(Message):
-    """An answer is complete, stopped or refused."""
-
-
-@dataclass
-class LongTaskEnded(Message):
-    """A task that took `seconds` has ended; `what` says how. The user may be elsewhere."""
-
-    seconds: float
-    what: str
-
-
-class Restart(Message):
-    """End the program, and start it again with the present pair and conversation."""
-
-
-@dataclass(eq=False)
-class Controller:
-    """A part of the chat. Further fields are the controllers that it uses."""
-
-    state: AppState
-    screen: Screen[Any]
-
-    @property
-    def prompt(self) -> Prompt:
-        return self.screen.query_one(Prompt)
-
-    @property
-    def transcript(self) -> Transcript:
-        return self.screen.query_one(Transcript)
-
-    @property
-    def inspector(self) -> Inspector:
-        return self.screen.query_one(Inspector)
-
-    def say(self, what: str | Exception) -> None:
-        self.screen.query_one(Flash).say(what)
-
-    def refuses_change(self) -> bool:
-        """Tell the user, if the conversation cannot be changed."""
-        refusal = self.state.unchangeable
-        if refusal:
-            self.say(refusal)
-        return bool(refusal)

@@ -31,7 +31,7 @@ from dflash_tui.application.tools.rounds import (
     plan,
     result_tokens,
 )
-from dflash_tui.chat.state import Controller, LongTaskEnded
+from dflash_tui.chat.controller import Controller, LongTaskEnded
 from dflash_tui.widgets.calls import CallFold, CallsBlock, CallScreen
 from dflash_tui.widgets.flash import reported
 from dflash_tui.widgets.transcript import TurnBlock

@@ -13,8 +13,9 @@ from dflash_core.limits import Limits
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.application.background import aside
 from dflash_tui.application.settings.presets import Preset, changed
+from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
-from dflash_tui.chat.state import UNKNOWN, Controller
+from dflash_tui.chat.state import UNKNOWN
 from dflash_tui.widgets.flash import Flash, reported
 from dflash_tui.widgets.slider import DraftingRow
 

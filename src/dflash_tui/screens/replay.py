@@ -6,7 +6,8 @@ from textual import on
 from textual.actions import parse
 
 from dflash_tui.application.replay import NO_MODEL, ReplaySession
-from dflash_tui.chat.state import AppState, PairLoaded, TurnEnded
+from dflash_tui.chat.controller import PairLoaded, TurnEnded
+from dflash_tui.chat.state import AppState
 from dflash_tui.screens.chat import ChatScreen
 from dflash_tui.settings.keys import actions_without, retold
 from dflash_tui.widgets.transcript import TurnBlock
