@@ -219,7 +219,7 @@ def other_kind(gguf: GGUFFile) -> str:
             return {"adapter": "LoRA adapter", "imatrix": "imatrix file"}.get(found, "vision encoder")
     if not gguf.tensors:
         return "vocabulary file"
-    ranks = gguf.metadata.get(f"{architecture}.pooling_type") or any(name.startswith("cls.") for name in gguf.tensors)
+    ranks = f"{architecture}.pooling_type" in gguf.metadata or any(name.startswith("cls.") for name in gguf.tensors)
     if ranks or "bert" in architecture:
         return "embedding or reranker model"
     return "" if kind in ("model", "") else f"{one_line(kind, 40)} file"

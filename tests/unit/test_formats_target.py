@@ -227,10 +227,6 @@ def test_files_that_are_no_model_are_named(tmp_path: Path, stated: dict[str, str
     assert f"a.gguf holds no model to chat with: {said}" in refusal(tmp_path, UnsupportedError, keys)
 
 
-def test_a_model_that_pools_nothing_generates_text(tmp_path: Path) -> None:
-    assert config_of(tmp_path, TARGET_KEYS | {"qwen35.pooling_type": 0}).architecture == "qwen35"
-
-
 def test_missing_tensors_are_listed(tmp_path: Path) -> None:
     assert refusal(tmp_path, FormatError, shapes=without(TARGET_SHAPES, "blk.0.ssm_a", "token_embd.weight")) == (
         "a.gguf: 2 of 28 tensors are missing: token_embd.weight, blk.0.ssm_a;"
