@@ -129,12 +129,18 @@ def _check_drafts(drafts: StepDrafts) -> None:
         )
 
 
-def check_report(report: TurnReport) -> None:
-    """Check the report of a turn, also one that was not read from a file. Raises FormatError."""
+def check_new_report(report: TurnReport) -> None:
+    """`check_report` for a report that was not read from a file: the types have not checked its values either. Raises
+    FormatError."""
     try:
         msgspec.convert(msgspec.to_builtins(report), TurnReport)
     except msgspec.ValidationError as error:
         raise FormatError(f"a report in which {in_words(error)}") from None
+    check_report(report)
+
+
+def check_report(report: TurnReport) -> None:
+    """Check the report of a turn as it was read from a file. Raises FormatError."""
     stats = report.stats
     if stats.tokens != len(report.tokens) and not (report.source and not report.tokens):
         raise FormatError(f"a report of {stats.tokens:,} tokens that lists {len(report.tokens):,}")

@@ -13,7 +13,7 @@ from typing import Any
 from dflash_core.errors import FormatError
 from dflash_core.events import StageTimes, Stop
 from dflash_core.knobs import Knobs
-from dflash_core.turn_check import check_report
+from dflash_core.turn_check import check_new_report
 from dflash_core.turn_stats import MAX_DEPTH, PartStats, TurnReport, TurnStats
 from dflash_tui.application.attach.reading import count, counts, number
 
@@ -194,7 +194,7 @@ def report(
         seed_source="random" if drawn else "fixed",
     )  # fmt: skip
     try:
-        check_report(found)
+        check_new_report(found)
     except FormatError:
         without = replace(it, steps=None, drafted=None, accepted=None, reached=(), drafted_at=(), lengths=())
         if without == it:
