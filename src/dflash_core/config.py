@@ -32,6 +32,9 @@ ASSISTANT_ARCHITECTURE = "gemma4-assistant"
 DRAFT_ARCHITECTURES = ("dflash", "dspark", "dflash-draft", "qwen35-dflash-draft", ASSISTANT_ARCHITECTURE)
 Flavour = Literal["z-lab", "dflash", "dspark", "dflash-draft", "lucebox"]
 NAMES_EXPERTS = re.compile(r"(?<![a-z0-9])a\d+(\.\d+)?b(?![a-z0-9])|moe", re.IGNORECASE)  # such as "35B-A3B"
+_STATED_KINDS = {  # by general.type or general.architecture
+    "mmproj": "vision encoder", "clip": "vision encoder", "adapter": "LoRA adapter", "imatrix": "imatrix file",
+}  # fmt: skip
 OTHER_KINDS = {  # of GGUF files that are no model to generate text with: the remedy, if it is not the usual one
     "vision encoder": "give the model's own file; images are not read",
     "LoRA adapter": "merge it into its model, and give the merged file",
@@ -215,8 +218,8 @@ def other_kind(gguf: GGUFFile) -> str:
     """What a file is that is no model to generate text with, a noun; "" if it may be one."""
     architecture, kind = (str(gguf.metadata.get(f"general.{key}", "")) for key in ("architecture", "type"))
     for found in (kind, architecture):
-        if found in ("mmproj", "clip", "adapter", "imatrix"):
-            return {"adapter": "LoRA adapter", "imatrix": "imatrix file"}.get(found, "vision encoder")
+        if found in _STATED_KINDS:
+            return _STATED_KINDS[found]
     if not gguf.tensors:
         return "vocabulary file"
     ranks = f"{architecture}.pooling_type" in gguf.metadata or any(name.startswith("cls.") for name in gguf.tensors)
