@@ -17,13 +17,15 @@ from dflash_core.backends.cuda.layers.attention import AttentionLayers
 from dflash_core.backends.cuda.layers.split_attention import HEAD_DIMS
 from dflash_core.backends.cuda.target import check_supported
 from dflash_core.config import target_config
+from dflash_core.engine import load_pair
 from dflash_core.errors import UnsupportedError
 from dflash_core.formats.gguf import open_gguf
 from dflash_core.runner import Runner
+from support import on_device
 from support.device_pairs import device_named
 from support.gguf_copy import stored, write_copy
 from support.golden import golden, other_models, reference
-from support.on_a_device import KL_BAR, chain, check_bits, divergences, session_of
+from support.on_a_device import CONTEXT, KL_BAR, chain, check_bits, divergences, session_of
 
 MARGIN = 5e-4  # between the last chosen expert and the next: with a smaller one, halves may change the choice
 # Scores of Gemma 4 are not divided by the root of the head size: halves of the CPU's keys alone give up to 1e-5 there.
@@ -67,8 +69,9 @@ def test_a_prompt_in_a_chunk_is_that_of_the_reference(device_name: str, path: Pa
     found, target = reference(path), load_target(path)
     ids, begin = [int(token) for token in found["long_ids"]], 190
     session = session_of(device_name, target)
-    assert session.target.chunked
+    assert session.chunk_pass is not None
     session.prefill(ids[:begin])
+    session.chunk_pass.warm_up()  # with rows that may be narrower than a tile
     logits = session.verify(ids[begin:], chain(len(ids) - begin, np.random.default_rng(0)))
     last = compared(path, "long_router_margin", len(ids))
     told = [(place, int(row)) for place, row in enumerate(found["long_rows"]) if begin <= row < last]
@@ -77,6 +80,20 @@ def test_a_prompt_in_a_chunk_is_that_of_the_reference(device_name: str, path: Pa
     rows = [row - begin for _, row in told]
     bar = 2 * BARS.get(target.config.architecture, KL_BAR)
     assert divergences(logits[rows], found["long_logits"][[place for place, _ in told]]).mean() < bar
+
+
+@pytest.mark.skipif(on_device.missing() is not None, reason=on_device.missing() or "")
+@pytest.mark.parametrize("kv", ["f16", "q8_0+384"])
+@pytest.mark.parametrize("path", HERE)
+def test_a_file_loads_and_its_drafts_change_no_token(path: Path, kv: str) -> None:
+    """The whole of a load, with all that is prepared and timed there."""
+    engine = load_pair(path, "ngram", "cuda", context_length=CONTEXT, kv=kv)
+    ids = [int(token) for token in reference(path)["ids"]] * 3
+    answers = []
+    for drafting in ("plain", "chain 5"):
+        knobs = Knobs(drafting=drafting, max_tokens=24, ignore_eos=True)
+        answers.append([token for event in engine.generate(ids, knobs) for token in event.tokens])
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize("path", HERE)

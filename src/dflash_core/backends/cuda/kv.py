@@ -74,6 +74,11 @@ class KVCache:
         return {**defines(self.kv), **self._ring}
 
     @property
+    def past_defines(self) -> dict[str, object]:
+        """The same for kernels that read every position as it is packed, those of a recent window too."""
+        return {**defines(self.kv.past), **self._ring}
+
+    @property
     def _ring(self) -> dict[str, object]:
         return {"KV_RING": 1} if self.ring else {}
 

@@ -76,10 +76,12 @@ class ChunkPass:
         """Bind all launches and initialise the library, so that the first prompt need not wait for that."""
         for op in self.chunk.ops.added:
             op.bind()
-        x, w = self.chunk.x[:64], self.chunk.weights[: 64 * self.chunk.x.shape[1]].view(64, -1)
-        (out,) = self.chunk.arena.carve(((len(x), 64), x.dtype))
+        x, hidden = self.chunk.x[:64], self.chunk.x.shape[1]
+        columns = min(64, hidden)
+        w = self.chunk.weights[: columns * hidden].view(columns, hidden)
+        (out,) = self.chunk.arena.carve(((len(x), columns), x.dtype))
         self.device.multiply(x, w, out)
-        self.device.multiply(x, w, self.chunk.h[:64, :64], add=True)
+        self.device.multiply(x, w, self.chunk.h[:64, :columns], add=True)
 
     def run(
         self, tokens: Sequence[int], cancelled: Cancelled | None = None, window: AttentionWindow = EVERYTHING

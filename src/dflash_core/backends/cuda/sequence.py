@@ -73,7 +73,7 @@ class SequenceMemory:
         pieces += [ffn.pass_buffers for ffn in target.feed_forwards]
         scratch = max(
             Arena.need(partials) + max(map(Arena.need, pieces)),
-            Arena.need(draft.pass_buffers(context, kv.past)) if draft else 0,
+            Arena.need(draft.pass_buffers(context, kv)) if draft else 0,
             Arena.need(Head.pieces(target)),
         )
         passes = scratch + sum(Arena.need(mixer.row_buffers(capacity)) for mixer in target.mixers)
@@ -100,7 +100,7 @@ class SequenceMemory:
         self.target = TargetSequence(target.embedding, self.captured, self.state, self.mixers, places)
         self.drafter: DeviceDrafter | None = None
         if draft is not None:
-            self.drafter = draft.drafter(self.target, context, self.arena, lasting_arena.after(*lasting), kv.past)
+            self.drafter = draft.drafter(self.target, context, self.arena, lasting_arena.after(*lasting), kv)
         self.chunk = Chunk(target.device, chunk, self.arena) if chunk else None
         self.one = torch.ones(1, dtype=torch.int32, device=device)  # the count of a single row
         # Logits may share the arena: they are written after the layers and read before the next pass begins.

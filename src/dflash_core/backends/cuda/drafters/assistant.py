@@ -74,10 +74,12 @@ class DeviceAssistant(OnDevice):
         return inputs, [self.pre_projection, *(out for _, out in pairs)]
 
     def split_orders(self, context: int, kv: CachePair) -> list[SplitOrder]:
-        """The order of sums in each layer's attention over a cache for `context` positions."""
+        """The order of sums in each layer's attention over the target's cache for `context` positions."""
         card, slots = self.device.card, slots_of(context)
         return [
-            SplitOrder.of(mixer.heads, slots, card.multiprocessors, card.shared_bytes, trees=False, kv=kv)
+            SplitOrder.of(
+                mixer.heads, slots, card.multiprocessors, card.shared_bytes, trees=False, kv=mixer.stored(kv).past
+            )
             for mixer in self.mixers
         ]
 
@@ -183,7 +185,7 @@ class ReadingBranch(Branch):
         layers, splits, buffers, state = self.layers, self.splits, scope.buffers, scope.state
         heads, weights = layers.heads, layers.weights[0]
         split = SplitLaunch.of(heads, splits.order, 1, layers.device.card.shared_bytes)
-        defines = {**split.defines, **layers.defines, **self.kv.defines, "SPLIT_K": self.inputs.split_k}
+        defines = {**split.defines, **layers.defines, **self.kv.past_defines, "SPLIT_K": self.inputs.split_k}
         cache = self.kv.layer(self.place)
         yield from self.inputs.launches(buffers.acts, buffers.wide, 1)
         yield Launch(

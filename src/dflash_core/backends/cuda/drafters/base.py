@@ -300,7 +300,7 @@ class OnDevice(ABC):
         """Its part of a new sequence of `context` positions, with its memory.
 
         `arena`: holds `pass_buffers`; the target's passes use it too. `own`: holds `own_buffers`. `kv`: the types of
-        keys and values in layers that see the whole context.
+        the target's keys and values; a drafter's own have no recent window.
         """
 
     def chunk_projections(self) -> Sequence[Projection]:

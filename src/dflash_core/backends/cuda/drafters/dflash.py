@@ -63,7 +63,7 @@ class DFlashOnDevice(DeviceDraft):
         return SplitOrder.of(self.heads, slots, card.multiprocessors, card.shared_bytes, trees=False, kv=kv)
 
     def scratch(self, context: int, kv: CachePair) -> Sequence[Sequence[TensorSpec]]:
-        return [Splits.pieces(self.split_order(context, kind), self.heads) for kind in (kv, F16)]
+        return [Splits.pieces(self.split_order(context, kind), self.heads) for kind in (kv.past, F16)]
 
     def rows(self) -> Sequence[TensorSpec]:
         """Pending features, times HEADROOM; the context's rows before the norm of each layer, if layers norm them; what
@@ -77,7 +77,7 @@ class DFlashOnDevice(DeviceDraft):
         return [*self.rows(), *super().own_buffers()]
 
     def drafter(self, sequence: TargetSequence, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> DFlash:
-        return DFlash(self, sequence, context, arena, own, kv)
+        return DFlash(self, sequence, context, arena, own, kv.past)
 
 
 class DFlash(DeviceDrafter):

@@ -76,10 +76,10 @@ class DeviceMtp(OnDevice):
         return SplitOrder.of(self.heads, context + BLOCK, card.multiprocessors, card.shared_bytes, trees=False, kv=kv)
 
     def scratch(self, context: int, kv: CachePair) -> Sequence[Sequence[TensorSpec]]:
-        return Splits.pieces(self.split_order(context, kv), self.heads), self.ffn.pass_buffers
+        return Splits.pieces(self.split_order(context, kv.past), self.heads), self.ffn.pass_buffers
 
     def drafter(self, sequence: TargetSequence, context: int, arena: Arena, own: Arena, kv: CachePair = F16) -> Mtp:
-        return Mtp(self, sequence, context, arena, own, kv)
+        return Mtp(self, sequence, context, arena, own, kv.past)
 
     def chunk_projections(self) -> Sequence[Projection]:
         return [self.eh_proj, self.mixer.inputs]
