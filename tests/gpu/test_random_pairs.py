@@ -1,15 +1,20 @@
 """Golden pairs with a random cache type, context and settings: on a card any drafting gives the tokens and the
-log-probabilities of plain decoding, through the whole of a load and with prefixes that are reused."""
+log-probabilities of plain decoding, through the whole of a load, with prefixes that are reused, grammars, and parts
+of the weights in main memory on one side only."""
 
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from dflash_core import Engine, Knobs
+from dflash_core.backends.cuda.activations import CHOICES
+from dflash_core.constraints.grammar import Grammar, Grammars
 from dflash_core.engine import load_pair
+from dflash_core.fits import CardOptions
 from dflash_core.log_probs import Drawn, LogProbs
 from support import on_device
 from support.golden import goldens, other_targets
@@ -31,6 +36,11 @@ PAIRS = (
 )
 CACHES = ("f16", "bf16", "q8_0", "q5_0", "q4_0", "tq3_0", "q8_0/q5_0", "f16/q8_0", "q8_0+384", "q5_0/q4_0+512")
 CONTEXTS, LENGTHS = (97, 300, 512, 700), (1, 2, 5, 23, 24, 25, 63, 64, 65, 130, 260, 400, 690)
+GRAMMARS = (
+    Grammar("regex", "(alpha|beta) is [0-9]{2,4}: qzx jvk!"),
+    Grammar("regex", "[a-z ]{4,30}(!|\\?) [0-9a-f]+"),
+    Grammar.schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}),
+)
 TURNS = 16
 SHAPE = {"drafting", "p_min", "tree_temperature", "tree_width", "chain_seed", "by_parent", "draft_window", "mtp_depth"}
 """Settings that a running answer takes, and that change no token."""
@@ -58,14 +68,38 @@ def knobs_of(rng: np.random.Generator) -> Knobs:
     )  # fmt: skip
 
 
-def answer(
-    engine: Engine, ids: list[int], knobs: Knobs, recorded: int | None, change: tuple[int, Knobs] | None = None
-) -> tuple[list[int], str | None, list[Drawn]]:
-    """Tokens, why they end, and their log-probabilities, if the `recorded` likeliest are. `change`: from which event on
-    other settings hold."""
-    tokens, stop = list[int](), None
-    log_probs = LogProbs(recorded) if recorded is not None else None
-    with closing(engine.generate(ids, knobs, log_probs=log_probs)) as events:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A turn. `recorded`: how many of the likeliest tokens are recorded, None for no log-probabilities; `change`: from
+    which event on other settings hold."""
+
+    ids: list[int]
+    knobs: Knobs
+    recorded: int | None = None
+    grammar: Grammar | None = None
+    change: tuple[int, Knobs] | None = None
+
+    @staticmethod
+    def drawn(rng: np.random.Generator, ids: list[int]) -> Asked:
+        knobs, other = knobs_of(rng), knobs_of(rng)
+        change = int(rng.integers(12)), knobs.replace(**{name: getattr(other, name) for name in SHAPE})
+        return Asked(
+            ids, knobs, int(rng.integers(6)) if not rng.integers(4) else None,
+            GRAMMARS[int(rng.integers(len(GRAMMARS)))] if not rng.integers(4) else None,
+            change if not rng.integers(4) else None,
+        )  # fmt: skip
+
+    @property
+    def plain(self) -> Asked:
+        return replace(self, knobs=self.knobs.replace(drafting="plain"), change=None)
+
+
+def answer(engine: Engine, asked: Asked, grammars: Grammars) -> tuple[list[int], str | None, list[Drawn]]:
+    """Tokens, why they end, and their log-probabilities if they are recorded."""
+    tokens, stop, change = list[int](), None, asked.change
+    log_probs = LogProbs(asked.recorded) if asked.recorded is not None else None
+    constraint = grammars.constraint(asked.grammar) if asked.grammar else None
+    with closing(engine.generate(asked.ids, asked.knobs, log_probs=log_probs, constraint=constraint)) as events:
         for count, event in enumerate(events):
             tokens, stop = [*tokens, *event.tokens], event.stop
             if change is not None and count == change[0]:
@@ -78,19 +112,20 @@ def test_any_drafting_is_plain_decoding(seed: int) -> None:
     rng = np.random.default_rng(seed)
     target, draft = PAIRS[seed % len(PAIRS)]
     kv, context = str(rng.choice(CACHES)), int(rng.choice(CONTEXTS))
+    card = CardOptions(activations=str(rng.choice(list(CHOICES))), reading=str(rng.choice(["auto", "passes"])))
+    places = {"embedding": str(rng.choice(["card", "host"]))} | ({"experts": "host"} if "moe" in target else {})
     drafting, plain = (
-        load_pair(path(target), draft and path(draft), "cuda", context_length=context, kv=kv) for _ in range(2)
+        load_pair(path(target), draft and path(draft), "cuda", context_length=context, kv=kv, card=one)
+        for one in (replace(card, **places), card)
     )
     vocab, before = drafting.target.config.vocab_size, list[int]()
+    grammars = Grammars(drafting.target.tokenizer, vocab)
     for _ in range(TURNS):
         ids = rng.integers(0, vocab, int(rng.choice(LENGTHS))).tolist()
         if before and rng.integers(2):  # goes on, or branches off
             ids = before[: int(rng.choice([len(before), rng.integers(len(before))]))] + ids[:40]
         ids = ids[: context - 1]
-        knobs, other = knobs_of(rng), knobs_of(rng)
-        change = int(rng.integers(12)), knobs.replace(**{name: getattr(other, name) for name in SHAPE})
-        recorded = int(rng.integers(6)) if not rng.integers(4) else None
-        expected = answer(plain, ids, knobs.replace(drafting="plain"), recorded)
-        found = answer(drafting, ids, knobs, recorded, change if not rng.integers(4) else None)
-        assert found == expected, f"{target}, {kv}, context {context}, a prompt of {len(ids)}: {knobs}"
+        asked = Asked.drawn(rng, ids)
+        found = answer(drafting, asked, grammars)
+        assert found == answer(plain, asked.plain, grammars), f"{target}, {kv}, {card}, context {context}: {asked}"
         before = [*ids, *found[0]]
