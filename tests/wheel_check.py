@@ -5,6 +5,7 @@ Takes the wheel's path. Downloads what the wheel depends on, torch included.
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -47,7 +48,8 @@ def main(wheel: Path) -> None:
         run(*sweep, "sweep.png", check=False)  # matplotlib is an extra: one line on stderr, before anything is measured
         assert not (home / "sweep.png").exists()
         run(*sweep, "sweep.csv")
-        assert (home / "sweep.csv").read_text(encoding="utf-8").startswith("prompt,")
+        rows = list(csv.DictReader((home / "sweep.csv").read_text(encoding="utf-8").splitlines()))
+        assert [row["drafting"] for row in rows] == ["tree 4", "tree 15"]
 
 
 if __name__ == "__main__":
