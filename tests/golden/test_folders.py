@@ -95,6 +95,33 @@ def test_a_language_model_within_another(tmp_path: Path) -> None:
     check(changed(tmp_path, renamed, nested), model, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "more"),
+    [
+        ("qwen3", "qwen3_vl", {}),
+        ("qwen2", "qwen2_5_vl", {}),
+        ("mistral3", "mistral3", {"spatial_merge_size": 2, "projector_hidden_act": "gelu"}),
+    ],
+)
+def test_models_for_images_are_read_for_text(name: str, kind: str, more: dict[str, Any], tmp_path: Path) -> None:
+    model = saved(wide(name, 1), tmp_path)
+
+    def renamed(found: dict[str, Tensor]) -> dict[str, Tensor]:
+        kept = {key.replace("model.", "model.language_model.", 1): one for key, one in found.items()}
+        return kept | {"model.visual.deepstack_merger_list.0.norm.weight": torch.zeros(4)}
+
+    def nested(found: dict[str, Any]) -> dict[str, Any]:
+        rope = found["rope_parameters"]
+        if kind == "qwen2_5_vl":  # flat, and as older configs have it
+            return {key: value for key, value in found.items() if key != "rope_parameters"} | {
+                "model_type": kind, "rope_theta": rope["rope_theta"], "vision_config": {},
+                "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+            }  # fmt: skip
+        return {"model_type": kind, "text_config": found, "vision_config": {}, "image_token_id": 3} | more
+
+    check(changed(tmp_path, renamed, nested), model, 1)
+
+
 def of_class(module: str, name: str, **sizes: Any) -> Any:
     """A small model of a class of Hugging Face's, random in float32."""
     models = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
