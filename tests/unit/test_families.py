@@ -251,6 +251,12 @@ def test_for_text_a_model_for_images_is_the_plain_one(plain: str, images: str) -
     assert dataclasses.replace(read_target(more)[1], architecture=own) == read_target(file)[1]
 
 
+def test_files_of_the_first_converters_name_the_layout_that_all_have() -> None:
+    file = open_gguf(target_path(LLAMA))
+    found = read_target(as_architecture(file, "llama", tensor_data_layout="Meta AI original pth"))[1]
+    assert found == read_target(file)[1]
+
+
 @pytest.mark.parametrize(("scale", "context"), [(0.0, 256), (0.1, 64)])
 def test_queries_that_grow_end_the_context(scale: float, context: int) -> None:
     """Mistral 3 scales queries from a position on; before it they are Llama's."""

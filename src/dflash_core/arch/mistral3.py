@@ -11,15 +11,17 @@ from dflash_core.formats.gguf import GGUFFile
 from dflash_core.formats.metadata import Settings
 
 SCALE, LENGTH = "attention.temperature_scale", "rope.scaling.original_context_length"
+OWN_LENGTH = "attention.temperature_length"
 
 
 def read(keys: Settings, head: Head) -> ModelSpec:
     """The model that the settings describe. Raises FormatError or UnsupportedError."""
     spec = llama.read(keys, head)
+    keys.find(OWN_LENGTH)
     if not keys.get(SCALE):
         return spec
     # Queries are multiplied by 1 + scale * log(1 + position // length), which is 1 up to that length.
-    return replace(spec, context_length=min(spec.context_length, keys.integer(LENGTH, high=1 << 40)))
+    return replace(spec, context_length=min(spec.context_length, keys.integer(OWN_LENGTH, LENGTH, high=1 << 40)))
 
 
 def _notes(gguf: GGUFFile, spec: ModelSpec) -> list[str]:

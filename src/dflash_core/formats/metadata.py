@@ -179,7 +179,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "expert_group_count": (0, 1),
     "expert_group_used_count": (0, 1),
     "moe_every_n_layers": (0, 1),
-    "tensor_data_layout": ("reference",),
+    "tensor_data_layout": ("reference", "Meta AI original pth"),  # the latter: as all files of Llama have it
 }
 """Values that change nothing, where 0 and false (of a factor also 1) are not the ones."""
 FACTOR = re.compile(r"(scale|scaling|multiplier|factor)$")
