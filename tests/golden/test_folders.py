@@ -122,6 +122,32 @@ def test_models_for_images_are_read_for_text(name: str, kind: str, more: dict[st
     check(changed(tmp_path, renamed, nested), model, 1)
 
 
+@pytest.mark.parametrize("name", ["activation_scale", "input_scale", "input_scale_ub"])
+def test_scales_of_activations_are_not_used(name: str, tmp_path: Path) -> None:
+    model = saved(wide("mistral3", 1), tmp_path)
+    quantised(tmp_path, model, ["fp8-tensor"], 1)
+
+    def with_scales(found: dict[str, Tensor]) -> dict[str, Tensor]:
+        modules = [key.removesuffix(".weight_scale") for key in found if key.endswith(".weight_scale")]
+        assert modules
+        kept = {key.replace(".weight_scale", ".weight_scale_inv"): one for key, one in found.items()}
+        return kept | {f"{module}.{name}": torch.ones(()) for module in modules}
+
+    check(changed(tmp_path, with_scales), model, 1)
+
+
+def test_settings_of_generation_change_nothing(tmp_path: Path) -> None:
+    """Configs within others list all that their class knows."""
+    more: dict[str, Any] = {
+        "temperature": 1.0, "top_k": 50, "top_p": 1.0, "typical_p": 1.0, "num_beams": 1, "num_beam_groups": 1,
+        "num_return_sequences": 1, "do_sample": False, "repetition_penalty": 1.0, "length_penalty": 1.0,
+        "no_repeat_ngram_size": 0, "max_length": 20, "pruned_heads": {}, "bad_words_ids": None, "return_dict": True,
+    }  # fmt: skip
+    model = saved(wide("qwen3", 1), tmp_path)
+    nested = {"model_type": "qwen3_vl", "vision_config": {}}
+    check(changed(tmp_path, config=lambda found: nested | {"text_config": found | more}), model, 1)
+
+
 def of_class(module: str, name: str, **sizes: Any) -> Any:
     """A small model of a class of Hugging Face's, random in float32."""
     models = importlib.import_module(f"transformers.models.{module}.modeling_{module}")

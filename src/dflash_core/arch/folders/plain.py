@@ -59,6 +59,8 @@ def smollm3(keys: Settings, modules: Modules) -> Values:
 
 def mistral3(keys: Settings, modules: Modules) -> Values:
     """Ministral 3 and, within a model of images, Mistral Small 3."""
+    if keys.get("model_type") not in ("mistral3", "ministral3", "mistral"):  # of the text within
+        raise refused(keys, "model_type", "ministral3 or mistral")
     values = llama(keys, modules)
     inner = keys.part(values=keys.get("rope_parameters") or {})
     if inner.get("llama_4_scaling_beta"):
