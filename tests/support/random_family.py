@@ -34,10 +34,10 @@ DENSE = ("qwen2", "qwen3", "smollm3", "mistral3")
 INTERLEAVED = ("smollm3", "mistral3")
 """Whose converter puts rows of queries and keys into the order of pairs."""
 GROWING = {
-    "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 256, "mscale": 1.0, "mscale_all_dim": 1.0,
-    "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.1,
+    "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+    "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.4,
 }  # fmt: skip
-"""Of Mistral 3: queries grow behind 256 positions."""
+"""Of Mistral 3: queries grow every 40 positions."""
 ROUTER_TYPES = (np.float32, np.float16, "bf16")
 
 
@@ -99,7 +99,7 @@ def hugging_face(name: str, drawn: Drawn, seed: int, rope: Scaled | None = None)
             "mrope_interleaved": True,
         }  # fmt: skip
     if name == "mistral3":
-        sizes["rope_parameters"] |= GROWING if rope is None else GROWING | {"llama_4_scaling_beta": 0.0, "mscale": None}
+        sizes["rope_parameters"] |= GROWING if rope is None else GROWING | {"mscale": None}
     sizes["rope_parameters"] |= rope.hugging_face() if rope else {}
     module, *classes = MODELS[name]
     models = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
@@ -132,10 +132,13 @@ def write_gguf(name: str, model: Any, drawn: Drawn, path: Path, rope: Scaled | N
     writer.add_rope_freq_base(drawn.theta)
     if rope:
         rope.write(writer, name)
-    if name == "mistral3" and rope is None:
-        Scaled("yarn", 2.0, 256, None, None).write(writer, name)
-        writer.add_rope_scaling_yarn_log_mul(1.0)
-        writer.add_attn_temperature_scale(0.1)
+    if name == "mistral3":
+        if rope is None:
+            Scaled("yarn", 2.0, 40, None, None).write(writer, name)
+            writer.add_rope_scaling_yarn_log_mul(1.0)
+        else:
+            writer.add_attn_temperature_length(rope.original if rope.kind == "yarn" else 40)
+        writer.add_attn_temperature_scale(0.4)
     if name in DENSE:
         writer.add_feed_forward_length(2 * shape.hidden)
     else:

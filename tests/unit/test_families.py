@@ -257,15 +257,19 @@ def test_files_of_the_first_converters_name_the_layout_that_all_have() -> None:
     assert found == read_target(file)[1]
 
 
-@pytest.mark.parametrize(("scale", "context"), [(0.0, 256), (0.1, 64)])
-def test_queries_that_grow_end_the_context(scale: float, context: int) -> None:
-    """Mistral 3 scales queries from a position on; before it they are Llama's."""
-    file = as_architecture(
-        open_gguf(target_path(LLAMA)), "mistral3", rope__scaling__type="yarn", rope__scaling__factor=4.0,
-        rope__scaling__original_context_length=64, rope__scaling__yarn_log_multiplier=1.0, context_length=256,
-        attention__temperature_scale=scale,
-    )  # fmt: skip
-    opened, found = read_target(file)
-    assert found.context_length == context
-    note = "the context ends at 64 positions: queries behind them are scaled, which is not done"
-    assert (note in unusual(opened, found)) is (scale > 0)
+@pytest.mark.parametrize(
+    ("keys", "growth"),
+    [
+        ({"rope__scaling__original_context_length": 64}, (0.1, 64)),
+        ({"rope__scaling__original_context_length": 64, "attention__temperature_length": 32}, (0.1, 32)),
+        ({"attention__temperature_scale": 0.0, "attention__temperature_length": 32}, None),
+    ],
+)
+def test_queries_that_grow(keys: dict[str, Any], growth: tuple[float, int] | None) -> None:
+    """Mistral 3 scales queries by their positions; without that it is Llama's."""
+    yarn = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "rope__scaling__yarn_log_multiplier": 1.0}
+    more = yarn | {"attention__temperature_scale": 0.1} | keys
+    file = as_architecture(open_gguf(target_path(LLAMA)), "mistral3", **more)
+    assert {layer.query_growth for layer in read_target(file)[1].of(Attention)} == {growth}
+    with pytest.raises(FormatError, match=r"has no mistral3\.attention\.temperature_length"):
+        read_target(as_architecture(open_gguf(target_path(LLAMA)), "mistral3", attention__temperature_scale=0.1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dflash_core.arch.folders.form import ATTENTION, DENSE, EXPERTS, Form, Values, refused
 from dflash_core.arch.folders.settings import check_activation, common, experts, whole_rotary
-from dflash_core.arch.mistral3 import LENGTH, SCALE
+from dflash_core.arch.mistral3 import GROWTH, LENGTHS
 from dflash_core.arch.smollm3 import PERIOD
 from dflash_core.formats.folders.layouts import Modules
 from dflash_core.formats.metadata import Settings
@@ -64,8 +64,8 @@ def mistral3(keys: Settings, modules: Modules) -> Values:
     values = llama(keys, modules)
     inner = keys.part(values=keys.get("rope_parameters") or {})
     if inner.get("llama_4_scaling_beta"):
-        values[SCALE] = inner.number("llama_4_scaling_beta")
-        values[LENGTH] = inner.integer("original_max_position_embeddings", high=1 << 40)
+        values[GROWTH] = inner.number("llama_4_scaling_beta")
+        values[LENGTHS[0]] = inner.integer("original_max_position_embeddings", high=1 << 40)
     return values
 
 
