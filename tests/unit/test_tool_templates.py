@@ -146,7 +146,10 @@ def test_ids_of_calls_are_as_short_as_a_template_demands() -> None:
     assert ids[0] == ids[1], "prompts begin alike"
     assert ids[0][:2] == ids[0][2:]
     assert len({*ids[0]}) == 2
-    assert not any(template(name).tools.short_ids for name in FORM)
+    assert not any(template(name).tools.nine_letters for name in FORM)
+    at_least = ChatTemplate(NEMO.replace("| length != 9", "| length < 9"))
+    assert at_least.tools.nine_letters
+    assert build_prompt(Prompting(tokenizer(), at_least, False, tools=[tool("look")]), exchange()).text
 
 
 def test_a_conversation_goes_on_after_an_answer_without_text() -> None:

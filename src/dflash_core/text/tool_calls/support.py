@@ -51,15 +51,15 @@ _ANSWER: Mapping[str, JSON] = {"role": "assistant", "content": "a", "reasoning_c
 class ToolSupport:
     """`renders`: whether the template writes tools into the prompt; otherwise they are described in the system message
     (`fitted`). `form`: how the model writes calls, None where that is not known: its calls stay text. `result_role`:
-    the role of a tool's result; "user" where the template knows none. `short_ids`: whether the template refuses ids of
-    calls that are not nine letters and digits. `several`: whether a message may have several
+    the role of a tool's result; "user" where the template knows none. `nine_letters`: whether the template refuses
+    ids of calls that are not nine letters and digits. `several`: whether a message may have several
     calls. `system`: whether there may be a system message, `late_system`: whether there may be one later than first.
     `consecutive`: whether several user messages may follow each other."""
 
     renders: bool = False
     form: Form | None = HERMES
     result_role: ResultRole = "user"
-    short_ids: bool = False
+    nine_letters: bool = False
     several: bool = False
     system: bool = False
     late_system: bool = False
@@ -100,8 +100,10 @@ def tool_support(source: str, render: Render) -> ToolSupport:
     other = _ID[::-1]
     twice = {**call, "tool_calls": [_CALL, {**_CALL, "id": other}]}
     several = rendered(_ASKED, twice, {"role": role, **result}, {"role": role, **result, "tool_call_id": other})
-    named = {**call, "tool_calls": [{**_CALL, "id": f"call_{_ID}"}]}
-    long = rendered(_ASKED, named, {"role": role, **result, "tool_call_id": f"call_{_ID}"}, tools=_TOOLS)
+    others_ids = (
+        rendered(_ASKED, {**call, "tool_calls": [{**_CALL, "id": id}]}, {"role": role, **result, "tool_call_id": id})
+        for id in ("1", f"call_{_ID}")
+    )
     at = common_prefix(asked, answered)
     before = answered[:at]
     if before.rfind("<") > before.rfind(">"):  # within a tag: <think> opens the answer, <tool_call> is in the history
@@ -110,7 +112,7 @@ def tool_support(source: str, render: Render) -> ToolSupport:
     form = next((one for one in FORMS if _reads(one, written)), None)
     return replace(
         others, renders=True, form=form, result_role=role, several=several.count(_VALUE) == 2,
-        short_ids=bool(answered) and not long,
+        nine_letters=bool(answered) and not all(others_ids),
     )  # fmt: skip
 
 
@@ -142,7 +144,7 @@ def fitted(messages: Messages, tools: Tools, support: ToolSupport) -> tuple[Mess
     """Messages and tools as a template of this `support` renders them."""
     if not support.renders:
         return _described([*_in_words(messages)], tools, support), NO_TOOLS
-    messages = [*map(_with_short_ids, messages)] if support.short_ids else messages
+    messages = [*map(_with_own_ids, messages)] if support.nine_letters else messages
     one_by_one = messages if support.several else [*_one_by_one(messages)]
     return [_result(message, support) for message in one_by_one], tools
 
@@ -155,16 +157,16 @@ def _result(message: Mapping[str, JSON], support: ToolSupport) -> Mapping[str, J
     return {**message, "role": support.result_role}
 
 
-def _with_short_ids(message: Mapping[str, JSON]) -> Mapping[str, JSON]:
+def _with_own_ids(message: Mapping[str, JSON]) -> Mapping[str, JSON]:
     changed: dict[str, JSON] = {}
     if calls := _calls(message):
-        changed["tool_calls"] = [{**call, "id": _short(call["id"])} for call in calls]
+        changed["tool_calls"] = [{**call, "id": _own(call["id"])} for call in calls]
     if "tool_call_id" in message:
-        changed["tool_call_id"] = _short(message["tool_call_id"])
+        changed["tool_call_id"] = _own(message["tool_call_id"])
     return {**message, **changed}
 
 
-def _short(id: JSON) -> str:
+def _own(id: JSON) -> str:
     """An id of nine letters and digits: the same one in every prompt, so that prompts begin alike."""
     return hashlib.sha256(str(id).encode(errors="replace")).hexdigest()[: len(_ID)]
 
