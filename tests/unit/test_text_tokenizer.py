@@ -327,13 +327,21 @@ def test_what_converters_write_for_nothing_and_flags_as_numbers(none: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("other", "pre"), [("llama3", "llama-bpe"), ("llama-v3", "llama-bpe"), ("deepseek-r1-qwen", "qwen2")]
+    ("other", "pre"),
+    [("llama3", "llama-bpe"), ("llama-v3", "llama-bpe"), ("pixtral", "llama-bpe"), ("deepseek-r1-qwen", "qwen2")],
 )
 def test_other_names_of_a_pre_tokenizer(other: str, pre: str) -> None:
     text = "It's 12345 don't"
     found, expected = (Tokenizer.from_metadata(metadata(pre=name)) for name in (other, pre))
     assert found.encode(text) == expected.encode(text)
     assert found.adds_bos == expected.adds_bos
+
+
+@pytest.mark.parametrize("pre", ["smaug-bpe", "dbrx"])
+def test_splits_of_llama_3_without_its_other_rules(pre: str) -> None:
+    of, llama = PRE_TOKENIZERS[pre], PRE_TOKENIZERS["llama-bpe"]
+    assert of.splits == llama.splits
+    assert (of.whole_words, of.bos) == (False, False)
 
 
 def test_merges_that_do_not_fit_the_tokens_are_refused_when_they_are_built() -> None:
