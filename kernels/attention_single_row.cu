@@ -186,7 +186,7 @@ __device__ __forceinline__ void make(
         if (!query) norm = key_norm;
         if (query || task == GROUP) head.place(norm, rotation, eps);
         else head.place_value(eps);
-        if (query) head.store_for<KeyType>(TileRow<HEAD_DIM>{layout.queries, task}, scale);
+        if (query) head.store_for<KeyType>(TileRow<HEAD_DIM>{layout.queries, task}, query_scale(scale, pieces.length));
         else if (task == GROUP) made.put<NewestRows::Keys>(head, layout.ring, row);
         else made.put<NewestRows::Values>(head, layout.ring + NewestForm::KEY_BYTES, row);
         last = task;

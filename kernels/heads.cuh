@@ -4,7 +4,8 @@
 // Defines, all optional: UNGATED where attn_q has no gates; BIASED where the projection has biases, which adds an
 // argument; UNNORMED where queries and keys have no norm; TURN_FACTOR, of sines and cosines; VALUES_NORMED where values
 // have a norm without weights; KEYS_ARE_VALUES where a value is what attn_k gives; BORROWED where there are queries only;
-// HEAD_GATES where a number per query head follows the values.
+// HEAD_GATES where a number per query head follows the values; GROWTH and GROWTH_LENGTH where queries grow with the
+// position.
 
 #pragma once
 
@@ -103,6 +104,15 @@ struct Rotation {
         }
     }
 };
+
+// The factor of a query at a position, times `scale`. Explicit rounding, as in `rotate`.
+__device__ __forceinline__ float query_scale(float scale, int position) {
+#ifdef GROWTH
+    return __fmul_rn(scale, __fmaf_rn(float(GROWTH), logf(float(1 + position / GROWTH_LENGTH)), 1.0f));
+#else
+    return scale;
+#endif
+}
 
 // One head of HEAD_DIM elements.
 struct Head {
@@ -249,7 +259,7 @@ struct HeadTask {
         head.place(norm, Rotation(position, frequencies), eps);
         if (!query()) return store_key(cache, head, kv_head(), slot);
         const u64 packed = (u64(kv_head()) * rows + row) * GROUP + task % GROUP;
-        head.template store_for<Reader>(q + packed * HEAD_DIM, scale);
+        head.template store_for<Reader>(q + packed * HEAD_DIM, query_scale(scale, position));
     }
 };
 

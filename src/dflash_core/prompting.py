@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from dflash_core.errors import TemplateError
+from dflash_core.errors import LateTemplateError, TemplateError
 from dflash_core.messages import Call, Message, to_template
 from dflash_core.prefix import common_prefix
 from dflash_core.text.prompt import Prompt, Prompting
@@ -102,7 +102,21 @@ def render(of: Prompting, messages: Sequence[Message], *, generate: bool = True)
     if uses_tools(turns, of.tools):
         turns, tools = fitted(turns, of.tools, of.template.tools)
         of = replace(of, tools=tools)
-    return of.render(turns, generate=generate)
+    try:
+        return of.render(turns, generate=generate)
+    except LateTemplateError:
+        raise
+    except TemplateError:
+        # Some refuse an answer without text, as one that was stopped while it thought: a conversation goes on after it.
+        filled = [_filled(turn) for turn in turns]
+        if filled == turns:
+            raise
+        return of.render(filled, generate=generate)
+
+
+def _filled(turn: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    empty = turn["role"] == "assistant" and not turn["content"] and not turn.get("tool_calls")
+    return {**turn, "content": " "} if empty else turn
 
 
 def _name(tool: Mapping[str, JSON]) -> str:

@@ -95,6 +95,59 @@ def test_a_language_model_within_another(tmp_path: Path) -> None:
     check(changed(tmp_path, renamed, nested), model, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "more"),
+    [
+        ("qwen3", "qwen3_vl", {}),
+        ("qwen2", "qwen2_5_vl", {}),
+        ("mistral3", "mistral3", {"spatial_merge_size": 2, "projector_hidden_act": "gelu"}),
+    ],
+)
+def test_models_for_images_are_read_for_text(name: str, kind: str, more: dict[str, Any], tmp_path: Path) -> None:
+    model = saved(wide(name, 1), tmp_path)
+
+    def renamed(found: dict[str, Tensor]) -> dict[str, Tensor]:
+        kept = {key.replace("model.", "model.language_model.", 1): one for key, one in found.items()}
+        return kept | {"model.visual.deepstack_merger_list.0.norm.weight": torch.zeros(4)}
+
+    def nested(found: dict[str, Any]) -> dict[str, Any]:
+        rope = found["rope_parameters"]
+        if kind == "qwen2_5_vl":  # flat, and as older configs have it
+            return {key: value for key, value in found.items() if key != "rope_parameters"} | {
+                "model_type": kind, "rope_theta": rope["rope_theta"], "vision_config": {},
+                "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+            }  # fmt: skip
+        return {"model_type": kind, "text_config": found, "vision_config": {}, "image_token_id": 3} | more
+
+    check(changed(tmp_path, renamed, nested), model, 1)
+
+
+@pytest.mark.parametrize("name", ["activation_scale", "input_scale", "input_scale_ub"])
+def test_scales_of_activations_are_not_used(name: str, tmp_path: Path) -> None:
+    model = saved(wide("mistral3", 1), tmp_path)
+    quantised(tmp_path, model, ["fp8-tensor"], 1)
+
+    def with_scales(found: dict[str, Tensor]) -> dict[str, Tensor]:
+        modules = [key.removesuffix(".weight_scale") for key in found if key.endswith(".weight_scale")]
+        assert modules
+        kept = {key.replace(".weight_scale", ".weight_scale_inv"): one for key, one in found.items()}
+        return kept | {f"{module}.{name}": torch.ones(()) for module in modules}
+
+    check(changed(tmp_path, with_scales), model, 1)
+
+
+def test_settings_of_generation_change_nothing(tmp_path: Path) -> None:
+    """Configs within others list all that their class knows."""
+    more: dict[str, Any] = {
+        "temperature": 1.0, "top_k": 50, "top_p": 1.0, "typical_p": 1.0, "num_beams": 1, "num_beam_groups": 1,
+        "num_return_sequences": 1, "do_sample": False, "repetition_penalty": 1.0, "length_penalty": 1.0,
+        "no_repeat_ngram_size": 0, "max_length": 20, "pruned_heads": {}, "bad_words_ids": None, "return_dict": True,
+    }  # fmt: skip
+    model = saved(wide("qwen3", 1), tmp_path)
+    nested = {"model_type": "qwen3_vl", "vision_config": {}}
+    check(changed(tmp_path, config=lambda found: nested | {"text_config": found | more}), model, 1)
+
+
 def of_class(module: str, name: str, **sizes: Any) -> Any:
     """A small model of a class of Hugging Face's, random in float32."""
     models = importlib.import_module(f"transformers.models.{module}.modeling_{module}")

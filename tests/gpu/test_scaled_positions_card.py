@@ -43,8 +43,9 @@ def made(name: str, seed: int, path: Path) -> Any:
     rng, rope = np.random.default_rng(seed), Scaled.random(seed)
     kv_heads, head_dim = int(rng.integers(1, 3)), int(rng.choice([64, 128]))
     shape = replace(
-        random_model.Shape.random(seed), layers=2, interval=2, hidden=64, heads=2 * kv_heads, kv_heads=kv_heads,
-        head_dim=head_dim, rope=64, k_heads=1, v_heads=2, k_size=128, v_size=128, kernel=4,
+        random_model.Shape.random(seed), layers=4 if name == "smollm3" else 2, interval=2, hidden=64,
+        heads=2 * kv_heads, kv_heads=kv_heads, head_dim=head_dim, rope=64, k_heads=1, v_heads=2, k_size=128,
+        v_size=128, kernel=4,
     )  # fmt: skip
     if name == "qwen35":
         model = random_model.hugging_face(shape, seed, rope)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from dflash_core import load_draft, load_target
 from dflash_core.backends.opened import Target
 from dflash_core.drafters.draft import Draft
+from dflash_core.formats.gguf import GGUFFile
 from support.packed import unpacked
 
 TESTS = Path(__file__).parents[1]
@@ -47,6 +49,14 @@ def reference(path: Path) -> Any:
     """The reference outputs that belong to a golden target; the MTP file shares those of its trunk."""
     name = path.name.replace("tiny-mtp", "tiny")
     return np.load(path.with_name(name).with_suffix(".npz"))
+
+
+def as_architecture(file: GGUFFile, name: str, **keys: Any) -> GGUFFile:
+    """The open file with its settings under the name of another architecture, and further ones of these `keys`."""
+    own = str(file.metadata["general.architecture"])
+    values = {key.replace(f"{own}.", f"{name}.", 1): value for key, value in file.metadata.items()}
+    values |= {f"{name}.{key.replace('__', '.')}": value for key, value in keys.items()}
+    return replace(file, metadata=values | {"general.architecture": name})
 
 
 @cache

@@ -33,6 +33,11 @@ HYBRID = {
     "rope.dimension_count": 64, "ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 16,
 }  # fmt: skip
 PLAIN = {"context_length": 40_960, "attention.key_length": 128, EPS: 1e-6, "rope.freq_base": 1e6}
+QWEN2 = {"context_length": 32_768, EPS: 1e-6, "rope.freq_base": 1e6}
+GROWING = {
+    "rope.scaling.type": "yarn", "rope.scaling.factor": 16.0, "rope.scaling.original_context_length": 16_384,
+    "rope.scaling.yarn_log_multiplier": 1.0, "attention.temperature_scale": 0.1,
+}  # fmt: skip
 LONG = PLAIN | {"context_length": 262_144}
 
 
@@ -108,6 +113,12 @@ PUBLISHED = (
         "DFlash (Coder)",
     ),
     Published("Qwen3-235B-A22B", "qwen3moe", LONG | sizes(94, 4096, 64, 4, 0, 128, 8, 1536), ""),
+    Published("Qwen2.5-7B, R1-Distill-7B", "qwen2", QWEN2 | sizes(28, 3584, 28, 4, 18944), "", vocabulary=152_064),
+    Published("Qwen2.5-14B, R1-Distill-14B", "qwen2", QWEN2 | sizes(48, 5120, 40, 8, 13824), "", vocabulary=152_064),
+    Published(
+        "Qwen2.5-Coder-32B, R1-Distill-32B", "qwen2", QWEN2 | sizes(64, 5120, 40, 8, 27648), "", vocabulary=152_064
+    ),
+    Published("SmolLM3-3B", "smollm3", llama(36, 2048, 16, 4, 11008, 65_536), "", True, 128_256),
     Published("SmolLM2-135M", "llama", llama(30, 576, 9, 3, 1536, 8192), "DFlash 2, shipped", True, 49_152),
     Published("Llama-3.2-1B", "llama", llama(16, 2048, 32, 8, 8192), "", True, 128_256),
     Published("Llama-3.2-3B", "llama", llama(28, 3072, 24, 8, 8192), "", True, 128_256),
@@ -121,6 +132,14 @@ PUBLISHED = (
         "",
         vocabulary=131_072,
     ),
+    Published(
+        "Mistral-Small-3.2-24B",
+        "mistral3",
+        llama(40, 5120, 32, 8, 32768) | {"attention.key_length": 128},
+        "",
+        vocabulary=131_072,
+    ),
+    Published("Ministral-3-8B", "mistral3", llama(34, 4096, 32, 8, 14336, 262_144) | GROWING, "", vocabulary=131_072),
     Published("Gemma-3-270M", "gemma3", gemma3(18, 640, 4, 1, 2048), "", True, 262_144),
     Published("Gemma-3-1B", "gemma3", gemma3(26, 1152, 4, 1, 6912), "", True, 262_144),
     Published("Gemma-3-4B", "gemma3", gemma3(34, 2560, 8, 4, 10240), "", True, 262_208),

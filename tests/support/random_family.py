@@ -24,9 +24,20 @@ from support.random_rope import Scaled
 # Classes of configuration and model by module; imported where a model is made, since that takes seconds.
 MODELS: Mapping[str, tuple[str, str, str]] = {
     "qwen3": ("qwen3", "Qwen3Config", "Qwen3ForCausalLM"),
+    "qwen2": ("qwen2", "Qwen2Config", "Qwen2ForCausalLM"),
+    "smollm3": ("smollm3", "SmolLM3Config", "SmolLM3ForCausalLM"),
+    "mistral3": ("ministral3", "Ministral3Config", "Ministral3ForCausalLM"),
     "qwen3moe": ("qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM"),
     "qwen35moe": ("qwen3_5_moe", "Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM"),
 }
+DENSE = ("qwen2", "qwen3", "smollm3", "mistral3")
+INTERLEAVED = ("smollm3", "mistral3")
+"""Whose converter puts rows of queries and keys into the order of pairs."""
+GROWING = {
+    "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+    "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.4,
+}  # fmt: skip
+"""Of Mistral 3: queries grow every 40 positions."""
 ROUTER_TYPES = (np.float32, np.float16, "bf16")
 
 
@@ -71,8 +82,9 @@ def hugging_face(name: str, drawn: Drawn, seed: int, rope: Scaled | None = None)
         "tie_word_embeddings": shape.tied, "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
         "rope_parameters": {"rope_type": "default", "rope_theta": drawn.theta},
     }  # fmt: skip
-    if name == "qwen3":
+    if name in DENSE:
         sizes["intermediate_size"] = 2 * shape.hidden
+        sizes["pad_token_id"] = None
     else:
         sizes |= {
             "num_experts": drawn.experts, "num_experts_per_tok": drawn.used, "moe_intermediate_size": drawn.width,
@@ -86,6 +98,8 @@ def hugging_face(name: str, drawn: Drawn, seed: int, rope: Scaled | None = None)
             "partial_rotary_factor": shape.rope / shape.head_dim, "mrope_section": [shape.rope // 2, 0, 0],
             "mrope_interleaved": True,
         }  # fmt: skip
+    if name == "mistral3":
+        sizes["rope_parameters"] |= GROWING if rope is None else GROWING | {"mscale": None}
     sizes["rope_parameters"] |= rope.hugging_face() if rope else {}
     module, *classes = MODELS[name]
     models = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
@@ -118,7 +132,14 @@ def write_gguf(name: str, model: Any, drawn: Drawn, path: Path, rope: Scaled | N
     writer.add_rope_freq_base(drawn.theta)
     if rope:
         rope.write(writer, name)
-    if name == "qwen3":
+    if name == "mistral3":
+        if rope is None:
+            Scaled("yarn", 2.0, 40, None, None).write(writer, name)
+            writer.add_rope_scaling_yarn_log_mul(1.0)
+        else:
+            writer.add_attn_temperature_length(rope.original if rope.kind == "yarn" else 40)
+        writer.add_attn_temperature_scale(0.4)
+    if name in DENSE:
         writer.add_feed_forward_length(2 * shape.hidden)
     else:
         writer.add_expert_count(drawn.experts)
@@ -149,7 +170,7 @@ def write_gguf(name: str, model: Any, drawn: Drawn, path: Path, rope: Scaled | N
         put(ours + "attn_norm.weight", state[theirs + "input_layernorm.weight"] + plus)
         second = "post_attention_norm" if hybrid else "ffn_norm"
         put(f"{ours}{second}.weight", state[theirs + "post_attention_layernorm.weight"] + plus)
-        if name == "qwen3":
+        if name in DENSE:
             for part in ("gate", "up", "down"):
                 put(f"{ours}ffn_{part}.weight", state[f"{theirs}mlp.{part}_proj.weight"])
         else:
@@ -160,14 +181,22 @@ def write_gguf(name: str, model: Any, drawn: Drawn, path: Path, rope: Scaled | N
                 put(ours + to, values)
             continue
         for a, b in (("attn_q", "q"), ("attn_k", "k"), ("attn_v", "v"), ("attn_output", "o")):
-            put(f"{ours}{a}.weight", state[f"{theirs}self_attn.{b}_proj.weight"])
-        for part in "qk":
+            for leaf in ("weight", "bias"):
+                if (values := state.get(f"{theirs}self_attn.{b}_proj.{leaf}")) is not None:
+                    turned = name in INTERLEAVED and b in "qk"
+                    put(f"{ours}{a}.{leaf}", in_pairs(values, shape.head_dim) if turned else values)
+        for part in "qk" if f"{theirs}self_attn.q_norm.weight" in state else "":
             put(f"{ours}attn_{part}_norm.weight", state[f"{theirs}self_attn.{part}_norm.weight"] + plus)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def in_pairs(rows: Tensor, head_dim: int) -> Tensor:
+    """Rows of heads from the order of halves to that of pairs."""
+    return rows.view(-1, 2, head_dim // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def experts(state: Mapping[str, Tensor], theirs: str, drawn: Drawn) -> dict[str, Tensor]:

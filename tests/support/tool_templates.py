@@ -85,9 +85,34 @@ HARMONY = (
     "{% if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"
 )  # fmt: skip
 
+_MISTRAL_TURN = (
+    "{% if m.role == 'user' %}{{ '[INST]' ~ m.content ~ '[/INST]' }}"
+    "{% elif m.role == 'system' %}{{ '[SYSTEM_PROMPT]' ~ m.content ~ '[/SYSTEM_PROMPT]' }}"
+)
+MISTRAL = (
+    "{{ bos_token }}{% if tools %}{{ '[AVAILABLE_TOOLS]' ~ tools | tojson ~ '[/AVAILABLE_TOOLS]' }}{% endif %}"
+    "{% for m in messages %}" + _MISTRAL_TURN + "{% elif m.role == 'tool' %}"
+    "{{ '[TOOL_RESULTS]' ~ m.content ~ '[/TOOL_RESULTS]' }}{% else %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ '[TOOL_CALLS]' ~ c.function.name ~ '[ARGS]' ~ c.function.arguments | tojson }}{% endfor %}"
+    "{{ '<|eot_id|>' }}{% endif %}{% endfor %}"
+)
+# Older ones write an array of objects, and refuse ids of another length, and answers that are empty.
+NEMO = (
+    "{% if tools %}{{ '[AVAILABLE_TOOLS]' ~ tools | tojson ~ '[/AVAILABLE_TOOLS]' }}{% endif %}"
+    "{% for m in messages %}{% for id in [m.tool_call_id] if m.role == 'tool' %}{% if id | length != 9 %}"
+    "{{ raise_exception('nine characters') }}{% endif %}{% endfor %}" + _MISTRAL_TURN + "{% elif m.role == 'tool' %}"
+    "{{ '[TOOL_RESULTS]{\"content\": ' ~ m.content ~ ', \"call_id\": \"' ~ m.tool_call_id ~ '\"}[/TOOL_RESULTS]' }}"
+    "{% elif m.tool_calls %}{{ '[TOOL_CALLS][' }}{% for c in m.tool_calls %}{% if c.id | length != 9 %}"
+    "{{ raise_exception('nine characters') }}{% endif %}{{ (c.function | tojson)[:-1] }}"
+    "{{ ', \"id\": \"' ~ c.id ~ '\"}' }}"
+    "{{ ', ' if not loop.last else ']<|im_end|>' }}{% endfor %}"
+    "{% elif m.content %}{{ m.content ~ '<|im_end|>' }}{% else %}{{ raise_exception('no content') }}{% endif %}"
+    "{% endfor %}"
+)
+
 # A template that prints the arguments as Python does.
 PRINTS = (
     "{% for tool in tools or [] %}{{ tool }}{% endfor %}{% for m in messages %}{{ m.content }}"
     "{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{% endfor %}"
 )
-TEMPLATES = {"hermes": HERMES, "coder": CODER, "gemma": GEMMA, "llama": LLAMA, "harmony": HARMONY}
+TEMPLATES = {"hermes": HERMES, "coder": CODER, "gemma": GEMMA, "llama": LLAMA, "harmony": HARMONY, "mistral": MISTRAL}

@@ -24,7 +24,7 @@ from dflash_core.errors import Code, DFlashError, FormatError, MismatchError, Un
 from dflash_core.formats.gguf import open_gguf
 from dflash_tui.application import advice
 from support.gguf_copy import Stored, stored, write_copy
-from support.golden import golden, other_models, other_targets, target_path
+from support.golden import as_architecture, golden, other_models, other_targets, target_path
 from support.mtp_files import HEAD
 
 LLAMA, GEMMA3, GEMMA4 = "llama-mistral-F16.gguf", "gemma3-Q8_0.gguf", "gemma4-e-F16.gguf"
@@ -219,7 +219,7 @@ def test_an_unknown_architecture_is_refused_in_a_short_line() -> None:
     for text in (advice.on_command_line(caught.value), advice.in_app(caught.value)):
         assert text.endswith("(dflash-tui models lists what runs)")
         assert "Ctrl+R" not in text
-        assert len(text.removeprefix(str(file.path))) < 200
+        assert len(text.removeprefix(str(file.path))) < 240
 
 
 VALUES = st.none() | st.booleans() | st.integers(-2, 1 << 33) | st.floats() | st.text(max_size=5)
@@ -241,3 +241,35 @@ def test_any_setting_is_read_or_refused(name: str, data: st.DataObject) -> None:
             assistant.opened(other, TargetHeader(header, read_target(header)[1]))
         else:
             unusual(*read_target(other))
+
+
+@pytest.mark.parametrize(("plain", "images"), [("q3-Q8_0.gguf", "qwen3vl"), ("q3moe-Q8_0.gguf", "qwen3vlmoe")])
+def test_for_text_a_model_for_images_is_the_plain_one(plain: str, images: str) -> None:
+    file = open_gguf(target_path(plain))
+    more = as_architecture(file, images, rope__dimension_sections=[24, 20, 20, 0], n_deepstack_layers=3)
+    own = str(file.metadata["general.architecture"])
+    assert dataclasses.replace(read_target(more)[1], architecture=own) == read_target(file)[1]
+
+
+def test_files_of_the_first_converters_name_the_layout_that_all_have() -> None:
+    file = open_gguf(target_path(LLAMA))
+    found = read_target(as_architecture(file, "llama", tensor_data_layout="Meta AI original pth"))[1]
+    assert found == read_target(file)[1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "growth"),
+    [
+        ({"rope__scaling__original_context_length": 64}, (0.1, 64)),
+        ({"rope__scaling__original_context_length": 64, "attention__temperature_length": 32}, (0.1, 32)),
+        ({"attention__temperature_scale": 0.0, "attention__temperature_length": 32}, None),
+    ],
+)
+def test_queries_that_grow(keys: dict[str, Any], growth: tuple[float, int] | None) -> None:
+    """Mistral 3 scales queries by their positions; without that it is Llama's."""
+    yarn = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "rope__scaling__yarn_log_multiplier": 1.0}
+    more = yarn | {"attention__temperature_scale": 0.1} | keys
+    file = as_architecture(open_gguf(target_path(LLAMA)), "mistral3", **more)
+    assert {layer.query_growth for layer in read_target(file)[1].of(Attention)} == {growth}
+    with pytest.raises(FormatError, match=r"has no mistral3\.attention\.temperature_length"):
+        read_target(as_architecture(open_gguf(target_path(LLAMA)), "mistral3", attention__temperature_scale=0.1))

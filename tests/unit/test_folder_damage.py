@@ -209,6 +209,12 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {
     "unheard": (method("zip9"), "quantised as quant_method zip9, expected gptq"),
     "no-object": ({"quantization_config": "gptq"}, "quantised as quant_method gptq"),
     "mlx": ({"quantization": {"group_size": 64, "bits": 4}}, "quantised as MLX"),
+    "bitsandbytes-without-a-name": (method(load_in_8bit=True, load_in_4bit=False), "quantised as bitsandbytes"),
+    "auto-round-mixed": (
+        method("auto-round", bits=4, extra_config={"lm_head": {"bits": 8}, "a": {"bits": 16}}),
+        "auto-round with extra_config of bits 8, expected 4 or 16",
+    ),
+    "gptq-mixed": (method("gptq", bits=4, dynamic={"-:.*a.*": {}, "+:.*b.*": {"bits": 8}}), "dynamic of bits 8"),
     "awq-gemv": (method("awq", bits=4, version="GEMV"), "awq with version gemv, expected gemm"),
     "gptq-marlin": (method("gptq", bits=4, checkpoint_format="marlin"), "checkpoint_format marlin, expected gptq or"),
     "auto-round-8": (method("auto-round", bits=8), "auto-round with bits 8, expected 4"),

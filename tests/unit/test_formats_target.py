@@ -145,7 +145,10 @@ def test_default_interval_is_four(tmp_path: Path) -> None:
     assert "tensors are missing: blk.1.attn_qkv.weight, blk.1.attn_gate.weight" in message
 
 
-KNOWN = "qwen35, qwen35moe, qwen3, qwen3moe, llama, gemma3, gemma4, gpt-oss, laguna"
+KNOWN = (
+    "qwen35, qwen35moe, qwen3, qwen3moe, qwen3vl, qwen3vlmoe, qwen2, qwen2vl, llama, mistral3, smollm3, gemma3, gemma4,"
+    " gpt-oss, laguna"
+)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,8 @@ def test_what_a_gguf_file_may_say() -> None:
     assert from_gguf(**YARN, yarn_attn_factor=1.0) == from_gguf(**YARN, attn_factor=1.0) == Yarn(4.0, 100, 1.0)
     assert from_gguf(**YARN, yarn_beta_fast=8.0, yarn_beta_slow=2.0) == Yarn(4.0, 100, usual, 8.0, 2.0)
     assert from_gguf(**YARN, yarn_ext_factor=1.0, yarn_log_multiplier=0.0, finetuned=True) == from_gguf(**YARN)
+    assert from_gguf(**YARN, yarn_log_multiplier=1.0) == Yarn(4.0, 100, 1.0)
+    assert from_gguf(**YARN, yarn_log_multiplier=0.5) == Yarn(4.0, 100, usual / (0.05 * math.log(4) + 1))
     assert from_gguf(type="linear", factor=2.0) == from_gguf(factor=2.0) == from_gguf(rope__scale_linear=2.0)
     assert from_gguf(factor=2.0) == Linear(2.0)
     for none in ({}, {"type": "none", "factor": 4.0}, {"type": "linear", "factor": 0.0}, {"factor": 1.0}):
@@ -132,7 +134,7 @@ def test_llama_3_frequencies_are_those_of_hugging_face(base: float) -> None:
             1e6,
             "rope.scaling.yarn_ext_factor is 0.5, expected 1; this scaling",
         ),
-        (YARN | {"yarn_log_multiplier": 0.1}, 1e6, "rope.scaling.yarn_log_multiplier is 0.1, expected 0"),
+        (YARN | {"yarn_log_multiplier": -1.0}, 1e6, "rope.scaling.yarn_log_multiplier is -1.0, expected a positive"),
         (YARN | {"yarn_beta_fast": 1.0, "yarn_beta_slow": 2.0}, 1e6, "YaRN scales between 2 and 1 turns, expected"),
         (YARN | {"original_context_length": 0}, 1e6, "original_context_length is 0, expected a whole number"),
         (YARN | {"yarn_attn_factor": -1.0}, 1e6, "yarn_attn_factor is -1.0, expected a positive number"),

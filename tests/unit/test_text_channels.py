@@ -15,6 +15,7 @@ from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Detokenizer, Tokenizer
 
 HARMONY = ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"]
+MISTRAL = ["[THINK]", "[/THINK]", "[INST]", "[/INST]"]
 GEMMA = ["<|channel>", "<channel|>", "<|turn>", "<turn|>"]
 HARMONY_TEMPLATE = (
     "{% set effort = reasoning_effort if reasoning_effort is defined else 'medium' %}"
@@ -64,6 +65,17 @@ def test_a_thought_of_gemma_4_is_thinking(at_once: int, kind: int) -> None:
     assert parts(of, "thought\nno channel", at_once) == ("", "thought\nno channel")
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_what_mistral_s_tokens_enclose_is_thinking(at_once: int) -> None:
+    of = tokenizer(MISTRAL)
+    assert parts(of, "[THINK]Well\n\nnow.[/THINK]The answer.", at_once) == ("Well\n\nnow.", "The answer.")
+    assert parts(of, "The answer.", at_once) == ("", "The answer.")
+    written = "{% for m in messages %}{{ '[INST]' ~ m.content ~ '[/INST]' }}{% endfor %}"
+    assert True in ChatTemplate.for_tokenizer(tokenizer(MISTRAL, written)).without_effect
+    told = "think like this: [THINK]...[/THINK]" + written
+    assert False in ChatTemplate.for_tokenizer(tokenizer(MISTRAL, told)).without_effect
+
+
 def test_the_end_of_a_message_ends_no_answer_that_has_channels() -> None:
     of = tokenizer(HARMONY)
     assert {of.name(id) for id in of.stop_ids} >= {"<|return|>", "<|call|>"}
@@ -72,11 +84,11 @@ def test_the_end_of_a_message_ends_no_answer_that_has_channels() -> None:
     assert phi.special["<|end|>"] in phi.stop_ids
 
 
-@pytest.mark.parametrize("names", [HARMONY, GEMMA])
+@pytest.mark.parametrize("names", [HARMONY, GEMMA, MISTRAL])
 def test_a_guard_closes_the_channel(names: list[str]) -> None:
     """What it puts in the model's place leads to the answer, and nothing of it is shown."""
     of = tokenizer(names)
-    begun = "<|channel|>analysis<|message|>So" if names is HARMONY else "<|channel>thought\nSo"
+    begun = f"{of.channels.opening if of.channels else ''}So"
     guard = TurnGuard(of, Knobs(thinking_budget=1, temperature=0), opens_thinking=False)
     ids = of.encode(begun)
     guard.see(ids)
@@ -115,6 +127,8 @@ def test_levels_of_reasoning_are_those_that_the_model_knows() -> None:
         (GEMMA, "", "Two", "Two"),
         (GEMMA, "Well", "", "<|channel>thought\nWell"),
         (GEMMA, "Well", "Two", "<|channel>thought\nWell<channel|>Two"),
+        (MISTRAL, "", "Two", "Two"),
+        (MISTRAL, "Well", "Two", "[THINK]Well[/THINK]Two"),
     ],
 )  # fmt: skip
 def test_an_answer_goes_on_in_its_channel(names: list[str], thinking: str, text: str, written: str) -> None:

@@ -294,7 +294,7 @@ def test_the_golden_files_hold_this_tokenizer(file: Path) -> None:
         ({"tokens": None}, "tokenizer.ggml.tokens is missing"),
         ({"tokens": [1, 2]}, "begins with int"),
         (
-            {"tokens": ["a", "b"], "eos_token_id": None, "padding_token_id": None},
+            {"tokens": ["a", "b"], "eos_token_id": None},
             "token_type has 768 entries, expected 2",
         ),
         ({"tokens": ["a"] * 768}, "no token for the byte"),
@@ -304,7 +304,7 @@ def test_the_golden_files_hold_this_tokenizer(file: Path) -> None:
         ({"token_type": [1]}, "has 1 entries"),
         ({"token_type": "1"}, "expected a list of int"),
         ({"eos_token_id": 768}, "eos_token_id is 768, expected an id below 768"),
-        ({"eos_token_id": -1}, "eos_token_id is -1"),
+        ({"eos_token_id": -2}, "eos_token_id is -2"),
         ({"eos_token_id": "x"}, "eos_token_id is 'x'"),
         ({"eos_token_id": "\ud800"}, r"eos_token_id is '\ud800'"),
     ],
@@ -315,6 +315,33 @@ def test_malformed_metadata_is_refused_in_one_line(changes: dict[str, object], w
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("none", [-1, (1 << 32) - 1])
+def test_what_converters_write_for_nothing_and_flags_as_numbers(none: int) -> None:
+    kinds = ("eos", "eot", "bos", "mask", "padding")
+    found = Tokenizer.from_metadata(metadata(**{f"{kind}_token_id": none for kind in kinds}, add_bos_token=0))
+    assert (found.bos_token_id, found.eos_token_id, found.adds_bos) == (None, None, False)
+    assert found.stop_ids == Tokenizer.from_metadata(metadata(eos_token_id=None)).stop_ids
+    assert Tokenizer.from_metadata(metadata(add_bos_token=1, bos_token_id=IM_START)).adds_bos
+
+
+@pytest.mark.parametrize(
+    ("other", "pre"),
+    [("llama3", "llama-bpe"), ("llama-v3", "llama-bpe"), ("pixtral", "llama-bpe"), ("deepseek-r1-qwen", "qwen2")],
+)
+def test_other_names_of_a_pre_tokenizer(other: str, pre: str) -> None:
+    text = "It's 12345 don't"
+    found, expected = (Tokenizer.from_metadata(metadata(pre=name)) for name in (other, pre))
+    assert found.encode(text) == expected.encode(text)
+    assert found.adds_bos == expected.adds_bos
+
+
+@pytest.mark.parametrize("pre", ["smaug-bpe", "dbrx"])
+def test_splits_of_llama_3_without_its_other_rules(pre: str) -> None:
+    of, llama = PRE_TOKENIZERS[pre], PRE_TOKENIZERS["llama-bpe"]
+    assert of.splits == llama.splits
+    assert (of.whole_words, of.bos) == (False, False)
 
 
 def test_merges_that_do_not_fit_the_tokens_are_refused_when_they_are_built() -> None:

@@ -61,6 +61,7 @@ ONE = {
     "gemma": '<|tool_call>call:f{s:<|"|>a "b"\n<|"|>,n:5}<tool_call|>',
     "llama": '{"name": "f", "parameters": {"s": "a \\"b\\"\\n", "n": "5"}}',
     "harmony": '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"s":"a \\"b\\"\\n","n":5}<|call|>',
+    "mistral": '[TOOL_CALLS]f[ARGS]{"s": "a \\"b\\"\\n", "n": 5}',
 }
 EXPECTED = [("f", {"s": 'a "b"\n', "n": 5})]
 
@@ -72,7 +73,7 @@ def test_a_call_is_found_and_typed(form: str) -> None:
     assert [type(part) for part in parts] == [CallStart, CallArguments, CallEnd]
 
 
-@pytest.mark.parametrize("form", ["hermes", "qwen xml", "gemma"])
+@pytest.mark.parametrize("form", ["hermes", "qwen xml", "gemma", "mistral"])
 def test_text_and_several_calls(form: str) -> None:
     parts = read(form, [f"I look.\n\n{ONE[form]}\n{ONE[form]}\n"])
     assert calls(parts) == EXPECTED * 2
@@ -87,6 +88,17 @@ def test_several_llama_calls() -> None:
     parts = read("llama", ['<|python_tag|>search.call(s="a, b", n=5)'])
     assert calls(parts) == [("search", {"s": "a, b", "n": 5})]
     assert calls(read("llama", ['{"type": "function", "function": {"name": "f", "parameters": {}}}'])) == [("f", {})]
+
+
+@pytest.mark.parametrize("cut", [1, 4, 1000])
+def test_calls_of_older_mistral_models(cut: int) -> None:
+    objects = '{"name": "f", "arguments": {"s": "[x]"}}, {"arguments": {"n": 5}, "name": "g", "id": "abcdefghi"}'
+    expected = [("f", {"s": "[x]"}), ("g", {"n": 5})]
+    for answer in (f"[TOOL_CALLS] [{objects}]", f"[TOOL_CALLS][{objects}", f"[TOOL_CALLS][\n{objects}\n]"):
+        assert calls(read("mistral", [answer[at : at + cut] for at in range(0, len(answer), cut)])) == expected
+    for answer in ('[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{"n": 5}', '[TOOL_CALLS]f{"n": 5}'):
+        assert calls(read("mistral", [answer[at : at + cut] for at in range(0, len(answer), cut)])) == [("f", {"n": 5})]
+    assert text(read("mistral", ["[TOOL_CALLS]no call"])) == "[TOOL_CALLS]no call"
 
 
 @pytest.mark.parametrize(

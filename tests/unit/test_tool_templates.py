@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_data import metadata, qwen
 
+from dflash_core.errors import TemplateError
 from dflash_core.messages import Call, Message
 from dflash_core.prompting import build_prompt
 from dflash_core.text.prompt import Prompting
@@ -18,7 +20,7 @@ from dflash_core.text.template import CHATML, ChatTemplate
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart
 from dflash_core.text.tool_calls.schemas import Schemas
-from support.tool_templates import PRINTS, TEMPLATES
+from support.tool_templates import NEMO, PRINTS, TEMPLATES
 
 FORM = {
     "qwen": "qwen xml",
@@ -27,10 +29,12 @@ FORM = {
     "gemma": "gemma",
     "llama": "llama",
     "harmony": "harmony",
+    "mistral": "mistral",
 }
 MARKUP = (
     *("<tool_call>", "</tool_call>", "<tool_response>", "<|tool_call>", "<tool_call|>", '<|"|>', "<|turn>", "<turn|>"),
     *("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|eot_id|>", "<|start_header_id|>", "<bos>"),
+    *("[INST]", "[/INST]", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
 )
 
 
@@ -74,7 +78,7 @@ def test_the_form_is_recognised(name: str) -> None:
     assert found.result_role == ("ipython" if name == "llama" else "tool")
     assert found.several == (name not in ("llama", "harmony"))
     assert found.note is None
-    assert found.late_system == (name in ("coder", "gemma", "llama", "harmony", "hermes"))
+    assert found.late_system == (name != "qwen")
     assert found.consecutive
 
 
@@ -127,6 +131,33 @@ def test_templates_that_take_one_call_a_message_get_them_one_by_one() -> None:
         places = [text.index(one) for one in ("place 0", "found 0", "place 1", "found 1")]
         assert places == sorted(places)
         assert (text.count("place"), text.count("found")) == (2, 2)
+
+
+def test_ids_of_calls_are_as_short_as_a_template_demands() -> None:
+    nemo = ChatTemplate(NEMO)
+    found = nemo.tools
+    assert (found.form and found.form.name, found.result_role, found.several) == ("mistral", "tool", True)
+    calls = tuple(Call(f"toolu_{n}", "look", {"where": f"place {n}"}) for n in range(2))
+    results = [Message("tool", f"found {n}", call_id=f"toolu_{n}", name="look") for n in range(2)]
+    messages = [Message("user", "a"), Message("assistant", "", calls=calls), *results]
+    prompting = Prompting(tokenizer(), nemo, False, tools=[tool("look")])
+    texts = [build_prompt(prompting, one).text for one in (messages, [*messages, Message("assistant", "b")])]
+    ids = [re.findall(r'"(?:id|call_id)": "(\w+)"', text) for text in texts]
+    assert ids[0] == ids[1], "prompts begin alike"
+    assert ids[0][:2] == ids[0][2:]
+    assert len({*ids[0]}) == 2
+    assert not any(template(name).tools.nine_letters for name in FORM)
+    at_least = ChatTemplate(NEMO.replace("| length != 9", "| length < 9"))
+    assert at_least.tools.nine_letters
+    assert build_prompt(Prompting(tokenizer(), at_least, False, tools=[tool("look")]), exchange()).text
+
+
+def test_a_conversation_goes_on_after_an_answer_without_text() -> None:
+    messages = [Message("user", "a"), Message("assistant", "", "so"), Message("user", "b")]
+    text = build_prompt(Prompting(tokenizer(), ChatTemplate(NEMO), False), messages).text
+    assert text == "[INST]a[/INST] <|im_end|>[INST]b[/INST]"
+    with pytest.raises(TemplateError, match="nine characters"):
+        ChatTemplate(NEMO).render([{"role": "tool", "content": "", "tool_call_id": "1"}], thinking=False)
 
 
 def test_a_template_with_a_form_of_its_own() -> None:

@@ -32,7 +32,7 @@ from support.formats import (
     write_target,
     write_zlab,
 )
-from support.golden import golden, target_path
+from support.golden import as_architecture, golden, target_path
 from support.mtp_files import HEAD
 
 TARGETS = {
@@ -40,6 +40,9 @@ TARGETS = {
     "qwen35moe": "q35moe-F16.gguf",
     "qwen3": "q3-F16.gguf",
     "qwen3moe": "q3moe-Q8_0.gguf",
+    "qwen3vl": "q3-F16.gguf",
+    "qwen3vlmoe": "q3moe-Q8_0.gguf",
+    **dict.fromkeys(("qwen2", "qwen2vl", "mistral3", "smollm3"), "llama-mistral-F16.gguf"),
     "llama": "llama-mistral-F16.gguf",
     "gemma3": "gemma3-Q8_0.gguf",
     "gemma4": "gemma4-e-F16.gguf",
@@ -84,36 +87,40 @@ OTHER_NAMES = {
 }  # fmt: skip
 
 
-def with_keys(path: Path, keys: dict[str, Any]) -> GGUFFile:
+def opened(architecture: str) -> GGUFFile:
+    """A golden file of an architecture, or of one with the same tensors."""
+    return as_architecture(open_gguf(target_path(TARGETS[architecture])), architecture)
+
+
+def with_keys(of: Path | GGUFFile, keys: dict[str, Any]) -> GGUFFile:
     """The open file with further settings, which are named without its architecture."""
-    file = open_gguf(path)
+    file = of if isinstance(of, GGUFFile) else open_gguf(of)
     prefix = file.metadata["general.architecture"]
     return dataclasses.replace(file, metadata={**file.metadata, **{f"{prefix}.{key}": keys[key] for key in keys}})
 
 
-def unread(path: Path, keys: dict[str, Any]) -> dict[str, Any]:
+def unread(file: GGUFFile, keys: dict[str, Any]) -> dict[str, Any]:
     """Those of `keys` that the file's architecture does not follow."""
-    file = open_gguf(path)
     architecture = ARCHITECTURES[str(file.metadata["general.architecture"])]
-    settings = architecture.settings(str(path), file.metadata)
+    settings = architecture.settings(str(file.path), file.metadata)
     architecture.read(settings, Head.of(file.tensors))
     return {key: keys[key] for key in keys if settings.prefix + key not in settings.read}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_target_with_a_setting_that_is_not_followed_is_refused_by_name(architecture: str) -> None:
-    path = target_path(TARGETS[architecture])
-    for key, value in unread(path, CHANGING).items():
+    file = opened(architecture)
+    for key, value in unread(file, CHANGING).items():
         with pytest.raises(UnsupportedError, match=rf"{key.rpartition('.')[2]} is .*, expected .*; "):
-            target_config(with_keys(path, {key: value}))
+            target_config(with_keys(file, {key: value}))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_values_that_change_nothing_are_noted(architecture: str) -> None:
-    path = target_path(TARGETS[architecture])
-    plain = target_config(open_gguf(path))
-    for key, value in unread(path, NEUTRAL).items():
-        file = with_keys(path, {key: value})
+    golden_file = opened(architecture)
+    plain = target_config(golden_file)
+    for key, value in unread(golden_file, NEUTRAL).items():
+        file = with_keys(golden_file, {key: value})
         config = target_config(file)
         assert config == plain
         assert any(key in note for note in unusual(file, config)), key
@@ -126,10 +133,9 @@ def test_a_scale_of_attention_that_is_the_usual_one_changes_nothing(tmp_path: Pa
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_what_converters_write_is_taken_in_silence(architecture: str) -> None:
-    path = target_path(TARGETS[architecture])
-    file = open_gguf(path)
+    file = opened(architecture)
     written = {key: value for key, value in WRITTEN.items() if f"{architecture}.{key}" not in file.metadata}
-    more = with_keys(path, written)
+    more = with_keys(file, written)
     config = target_config(dataclasses.replace(more, metadata={**more.metadata, **OTHER_NAMES}))
     assert config == target_config(file)
     assert config.notes == ()

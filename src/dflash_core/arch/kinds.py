@@ -87,8 +87,9 @@ class Attention(Mixer):
     products of queries and keys; None for 1 / sqrt(head_dim). qk_norm: RMS norms over the heads of Q and K, before the
     rotation. v_norm: one without weights over those of V. biases: those of PROJECTIONS that have one. sinks: a number
     per head that counts in the softmax's sum as the score of a key without a value. key_is_value: V is the product of
-    attn_k, before norm and rotation. kv_from: the layer whose keys and values it reads instead of its own; None for its
-    own.
+    attn_k, before norm and rotation. query_growth: (s, length) where queries are multiplied by
+    1 + s * log(1 + position // length). kv_from: the layer whose keys and values it reads instead of its own; None for
+    its own.
     """
 
     label = "attention"
@@ -109,6 +110,7 @@ class Attention(Mixer):
     biases: tuple[str, ...] = ()
     sinks: bool = False
     key_is_value: bool = False
+    query_growth: tuple[float, int] | None = None
     kv_from: int | None = None
 
     @property
@@ -149,6 +151,8 @@ class Attention(Mixer):
     def describe(self) -> str:
         window = f", over a window of {self.window:,}" if self.window else ""
         scaling = f", {self.scaling.describe()}" if self.scaling else ""
+        if self.query_growth:
+            scaling += f", queries that grow every {self.query_growth[1]:,} positions"
         keys = "" if self.kv_from is None else f", keys and values of layer {self.kv_from}"
         return f"{self.heads} heads over {self.kv_heads} KV heads of {self.head_dim}{window}{scaling}{keys}"
 

@@ -15,8 +15,8 @@ ROPE_BASE = 1e4
 """Of Llama 2, whose files may leave it out."""
 
 
-def read(keys: Settings, head: Head) -> ModelSpec:
-    """The model that the settings describe. Raises FormatError or UnsupportedError."""
+def layers(keys: Settings, head: Head, *, interleaved: bool) -> list[LayerSpec]:
+    """The layers that the settings describe. Raises FormatError or UnsupportedError."""
     heads, hidden = keys.uniform("attention.head_count"), keys.integer("embedding_length")
     # Files give a key length only where heads are not as wide as they have to be to fill a row.
     head_dim = keys.integer("attention.key_length", default=max(hidden // heads, 1))
@@ -26,8 +26,7 @@ def read(keys: Settings, head: Head) -> ModelSpec:
             f"{keys.source}: rope.dimension_count is {attention.rotary}, expected {head_dim}, all of a head; convert"
             " the model again"
         )
-    halves = keys.flag("attention.rows_in_halves") is True  # of folders of safetensors
-    attention = replace(attention, interleaved=not halves, qk_norm=False, rope_factors=ROPE_FACTORS in head.names)
+    attention = replace(attention, interleaved=interleaved, qk_norm=False, rope_factors=ROPE_FACTORS in head.names)
     keys.find("expert_used_count")  # of dense files, whatever its value
     ffn = reading.experts if keys.get("expert_count") else reading.dense  # 0 where there are none
 
@@ -35,7 +34,13 @@ def read(keys: Settings, head: Head) -> ModelSpec:
         biases = tuple(name for name in PROJECTIONS if f"blk.{index}.{name}.bias" in head.names)
         return LayerSpec(replace(attention, biases=biases), ffn(keys, head, index))
 
-    return reading.model(keys, head, [layer(index) for index in range(reading.blocks(keys))])
+    return [layer(index) for index in range(reading.blocks(keys))]
+
+
+def read(keys: Settings, head: Head) -> ModelSpec:
+    """The model that the settings describe. Raises FormatError or UnsupportedError."""
+    halves = keys.flag("attention.rows_in_halves") is True  # of folders of safetensors
+    return reading.model(keys, head, layers(keys, head, interleaved=not halves))
 
 
 ARCHITECTURE = Architecture("llama", "Llama 2 and 3, Mistral, SmolLM2", read)

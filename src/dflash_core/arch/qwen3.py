@@ -1,5 +1,5 @@
 """Qwen3, dense (0.6B to 32B) and with experts (30B-A3B, Coder-30B-A3B, 235B-A22B): attention without a gate on every
-layer."""
+layer. Those for images are the same for text, for which all axes of a position are equal."""
 
 from __future__ import annotations
 
@@ -15,5 +15,15 @@ def _read(keys: Settings, head: Head, ffn: reading.FeedForwardOf) -> ModelSpec:
     return reading.model(keys, head, [LayerSpec(attention, ffn(keys, head, index)) for index in blocks])
 
 
-DENSE = Architecture("qwen3", "Qwen3, dense", lambda keys, head: _read(keys, head, reading.dense))
-EXPERTS = Architecture("qwen3moe", "Qwen3 with experts", lambda keys, head: _read(keys, head, reading.experts))
+def _dense(keys: Settings, head: Head) -> ModelSpec:
+    return _read(keys, head, reading.dense)
+
+
+def _experts(keys: Settings, head: Head) -> ModelSpec:
+    return _read(keys, head, reading.experts)
+
+
+DENSE = Architecture("qwen3", "Qwen3, dense", _dense)
+EXPERTS = Architecture("qwen3moe", "Qwen3 with experts", _experts)
+IMAGES = Architecture("qwen3vl", "Qwen3-VL, dense", _dense)
+IMAGE_EXPERTS = Architecture("qwen3vlmoe", "Qwen3-VL with experts", _experts)

@@ -102,9 +102,13 @@ FAMILIES: tuple[tuple[str, Recommended], ...] = (
     ("qwen-?3-coder", _same("Qwen3-Coder", _sampling(0.7, 0.8, 20, repetition_penalty=1.05))),
     ("qwen-?3-.*thinking", _same("Qwen3-Thinking", _QWEN3_THINKING)),
     ("qwen-?3", Recommended("Qwen3", _QWEN3_PLAIN, _QWEN3_THINKING)),
+    (r"qwen-?2\.5-(?!coder|math|vl)", _same("Qwen2.5", _sampling(0.7, 0.8, 20, repetition_penalty=1.05))),
     ("gemma-?[34]", _same("Gemma 3 and 4", _sampling(1.0, 0.95, 64))),
     ("gpt-?oss", _same("gpt-oss", _sampling(1.0))),
     ("llama-?3", _same("Llama 3", _sampling(0.6, 0.9))),
+    ("smollm-?3", _same("SmolLM3", _sampling(0.6, 0.95))),
+    ("magistral", _same("Magistral", _sampling(0.7, 0.95))),
+    ("(mistral-small-3|devstral)", _same("Mistral Small 3 and Devstral", _sampling(0.15))),
     ("smollm-?2", _same("SmolLM2", _sampling(0.2, 0.9))),
 )
 """Patterns of names in lower case with - for spaces, and what is recommended for them; the first that is found."""

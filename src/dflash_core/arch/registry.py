@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dflash_core.arch import gemma, gptoss, laguna, llama, qwen3, qwen35
+from dflash_core.arch import gemma, gptoss, laguna, llama, mistral3, qwen2, qwen3, qwen35, smollm3
 
 ARCHITECTURES = {
     known.name: known
@@ -11,7 +11,13 @@ ARCHITECTURES = {
         qwen35.EXPERTS,
         qwen3.DENSE,
         qwen3.EXPERTS,
+        qwen3.IMAGES,
+        qwen3.IMAGE_EXPERTS,
+        qwen2.DENSE,
+        qwen2.IMAGES,
         llama.ARCHITECTURE,
+        mistral3.ARCHITECTURE,
+        smollm3.ARCHITECTURE,
         gemma.GEMMA3,
         gemma.GEMMA4,
         gptoss.ARCHITECTURE,

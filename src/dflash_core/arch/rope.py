@@ -11,7 +11,8 @@ from dflash_core.errors import FormatError, UnsupportedError
 from dflash_core.formats.metadata import Settings
 from dflash_core.formats.weights import shown
 
-PLAIN = (None, "none", "default")
+PLAIN = (None, "none", "default", "mrope")
+"""The last one has several axes, which are all the same for text."""
 SCALING = "rope.scaling"
 """The setting with a scaling that was read already, of a folder."""
 FAST, SLOW = 32.0, 1.0  # turns, by default
@@ -96,7 +97,22 @@ class Llama3:
         return tuple(map(share, range(pairs)))
 
 
-Scaling = Linear | Yarn | Llama3
+@dataclass(frozen=True, slots=True)
+class Unrotated:
+    """Nothing turns: a layer that knows no positions."""
+
+    attention: ClassVar[float] = 1.0
+
+    def describe(self) -> str:
+        return "no positions"
+
+    def shares(self, pairs: int, base: float) -> tuple[float, ...]:
+        """What the frequency of each of `pairs` pairs is multiplied by: pair i has base^(-i / pairs) without."""
+        return (0.0,) * pairs
+
+
+UNROTATED = Unrotated()
+Scaling = Linear | Yarn | Llama3 | Unrotated
 
 
 def usual_attention(factor: float) -> float:
@@ -114,15 +130,16 @@ def gguf_scaling(keys: Settings, base: float, truncate: bool = True) -> Scaling 
     kind, given = keys.get("rope.scaling.type"), bool(keys.get(*factor))  # some programs write 0 for none
     if kind in (None, "linear"):
         kind = "linear" if given else None  # a factor without a type means scaled positions
-    for name, neutral in (("yarn_ext_factor", (1.0, -1.0)), ("yarn_log_multiplier", (0.0,))):
-        found = keys.get(f"rope.scaling.{name}")
-        if found not in (None, *neutral):
-            raise UnsupportedError(
-                f"{keys.source}: rope.scaling.{name} is {found!r}, expected {neutral[0]:g}; this scaling of rotary"
-                " positions cannot run here"
-            )
+    found = keys.get("rope.scaling.yarn_ext_factor")
+    if found not in (None, 1.0, -1.0):
+        raise UnsupportedError(
+            f"{keys.source}: rope.scaling.yarn_ext_factor is {found!r}, expected 1; this scaling of rotary positions"
+            " cannot run here"
+        )
     inner = keys.part(prefix=keys.prefix + "rope.scaling.")
     times = inner.number(*attention) if inner.get(*attention) else None
+    if times is None and kind == "yarn" and inner.get("yarn_log_multiplier"):
+        times = _attention(keys.number(*factor), 1.0, inner.number("yarn_log_multiplier"))
     if kind != "yarn" and times not in (None, 1.0):
         raise UnsupportedError(
             f"{keys.source}: {inner.find(*attention)} is {times:g} without YaRN, expected 1; this scaling of rotary"
@@ -153,11 +170,16 @@ def json_scaling(keys: Settings, base: float) -> Scaling | None:
 
     attention = inner.number("attention_factor") if inner.find("attention_factor") else None
     if attention is None and inner.get("mscale") and inner.get("mscale_all_dim"):
-        more = usual_attention(factor()) - 1
-        attention = (1 + more * inner.number("mscale")) / (1 + more * inner.number("mscale_all_dim"))
+        attention = _attention(factor(), inner.number("mscale"), inner.number("mscale_all_dim"))
     truncate = inner.flag("truncate") is not False
     known = ("none", "linear", "yarn", "llama3")
     return _scaling(inner, inner.get("rope_type", "type"), base, attention, truncate, known, factor, original)
+
+
+def _attention(factor: float, scale: float, scale_all: float) -> float:
+    """The factor of cosines and sines where a file has a scale of its logarithm for them, and one for all of a head."""
+    more = usual_attention(factor) - 1
+    return (1 + more * scale) / (1 + more * scale_all)
 
 
 def _length(keys: Settings, *names: str) -> int:

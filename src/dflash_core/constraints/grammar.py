@@ -314,7 +314,8 @@ def _in_channels(channels: Channels, special: Mapping[str, int]) -> str:
     """A grammar of an answer in channels: its reasoning, then @body."""
     lark = Lark(special)
     named = lark.token(channels.named) if channels.named else literal("\n")
-    thinks = [lark.token(channels.opens), literal(channels.thinking), named, lark.text(), lark.token(channels.closes)]
+    name = [literal(channels.thinking), named] if channels.thinking else []
+    thinks = [lark.token(channels.opens), *name, lark.text(), lark.token(channels.closes)]
     if not channels.begins:
         return lark.source(f"({' '.join(thinks)})? @body")
     answers = [lark.token(channels.opens), literal("final"), named]

@@ -169,7 +169,7 @@ HARMLESS = frozenset({
     "attention.sliding_window_pattern", "rope.freq_base_swa", "rope.dimension_count_swa",
     # Images: for text all axes of a rotary position are the same.
     "rope.dimension_sections", "mrope_sections", "rope.mrope_section", "rope.mrope_interleaved",
-    "vision.", "image_token_id", "vision_start_token_id", "vision_end_token_id",
+    "n_deepstack_layers", "vision.", "image_token_id", "vision_start_token_id", "vision_end_token_id",
 })  # fmt: skip
 """Settings that change nothing for text, whatever their value, in all architectures. A name that ends in a dot stands
 for all that begin so."""
@@ -179,7 +179,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "expert_group_count": (0, 1),
     "expert_group_used_count": (0, 1),
     "moe_every_n_layers": (0, 1),
-    "tensor_data_layout": ("reference",),
+    "tensor_data_layout": ("reference", "Meta AI original pth"),  # the latter: as all files of Llama have it
 }
 """Values that change nothing, where 0 and false (of a factor also 1) are not the ones."""
 FACTOR = re.compile(r"(scale|scaling|multiplier|factor)$")

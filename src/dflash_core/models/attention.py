@@ -103,6 +103,9 @@ class Attention:
         assert isinstance(cache, KVCache), "attention without a cache"
         angles = self.rotary.angles(rows.positions)
         q, gate = self.queries(x, angles)
+        if self.spec.query_growth is not None:
+            growth, length = self.spec.query_growth
+            q = q * (1 + growth * torch.log1p((rows.positions // length).to(q.dtype)))[:, None]
         window = AttentionWindow(self.spec.window) if self.spec.window else rows.window
         if self.spec.kv_from is None:
             cache.store(rows.length, *self.keys_values(x, angles))

@@ -46,7 +46,11 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
         composes=True,
     ),
     "qwen2": PreTokenizer((_QWEN2,), composes=True),
-    "llama-bpe": PreTokenizer((_LLAMA3,), whole_words=True, bos=True),
+    "deepseek-r1-qwen": PreTokenizer((_QWEN2,)),
+    **dict.fromkeys(
+        ("llama-bpe", "llama3", "llama-v3", "pixtral"), PreTokenizer((_LLAMA3,), whole_words=True, bos=True)
+    ),
+    **dict.fromkeys(("smaug-bpe", "dbrx"), PreTokenizer((_LLAMA3,))),
     "smollm": PreTokenizer((r"\p{N}", _GPT2)),
     "gpt-2": PreTokenizer((_GPT2,)),
     "gpt-4o": PreTokenizer((_cased(f"(?i:{_CONTRACTIONS})?", r"\p{N}{1,3}"),)),

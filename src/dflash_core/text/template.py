@@ -104,7 +104,8 @@ class ChatTemplate:
         if self.reasoning.always:
             lowest = self.reasoning.levels[0]
             return {False: f"this model always thinks before it answers: thinking off is its lowest level, {lowest}"}
-        if opens_thinking(on):
+        # Mistral's say in a system message that the model thinks.
+        if opens_thinking(on) or (self._channels is not None and self._channels.opening in on):
             return {False: "this model always thinks before it answers: thinking off changes nothing"}
         return {True: "this model's chat template does not support thinking: thinking on changes nothing"}
 

@@ -146,7 +146,8 @@ def partial_match_length(text: str, ends: Sequence[str]) -> int:
 class Channels:
     """opens: the token before a channel's name. named: the token after it, "" where a line break ends the name. closes:
     the token at the end of a channel's text. begins: the token before the role of a further message, "" where there is
-    none. answer: what the model writes before its answer. thinking: the name of the channel of its reasoning. efforts:
+    none. answer: what the model writes before its answer. thinking: the name of the channel of its reasoning, "" where
+    `opens` is of reasoning alone and no name follows. efforts:
     the levels of reasoning that it knows, if it always reasons.
     """
 
@@ -165,7 +166,7 @@ class Channels:
     @property
     def opening(self) -> str:
         """What the model writes to begin its reasoning."""
-        return self.opens + self.thinking + (self.named or "\n")
+        return self.opens + (self.thinking + (self.named or "\n") if self.thinking else "")
 
     @property
     def closing(self) -> str:
@@ -179,8 +180,9 @@ CHANNELS = (
         answer="<|channel|>final<|message|>", efforts=("low", "medium", "high"),
     ),
     Channels("<|channel>", "", "<channel|>", "", thinking="thought"),
+    Channels("[THINK]", "", "[/THINK]", "", thinking=""),
 )  # fmt: skip
-"""GPT-OSS's ("harmony") and Gemma 4's."""
+"""GPT-OSS's ("harmony"), Gemma 4's, and Mistral's."""
 CHANNEL_TOKENS = frozenset(token for one in CHANNELS for token in one.tokens)
 
 
@@ -203,7 +205,7 @@ class ChannelReader:
         token = self._tokens.get(id, "")
         if token and token in (self._channels.opens, self._channels.begins):
             self._name = b""
-            return b""
+            return b"" if self._channels.thinking else self._enter(b"")
         if token == self._channels.named != "":
             return self._enter(b"")
         if token == self._channels.closes:

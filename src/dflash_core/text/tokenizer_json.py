@@ -41,10 +41,9 @@ def tokenizer_settings(
     }
     if pre:
         found |= {PREFIX + "pre": pre, COMPOSES: composes, WHOLE_WORDS: model.get("ignore_merges") is True}
-    named = {key: ids[text] for key in ("bos", "eos", "pad") if (text := _text(config.get(f"{key}_token"))) in ids}
-    for key, name in (("bos", "bos"), ("pad", "padding")):
-        if key in named:
-            found[f"{PREFIX}{name}_token_id"] = named[key]
+    named = {key: ids[text] for key in ("bos", "eos") if (text := _text(config.get(f"{key}_token"))) in ids}
+    if "bos" in named:
+        found[PREFIX + "bos_token_id"] = named["bos"]
     ending = [*([named["eos"]] if "eos" in named else []), *(id for id in ends if 0 <= id < len(tokens))]
     if ending:
         found[PREFIX + "eos_token_id"] = ending[0]

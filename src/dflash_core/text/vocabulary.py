@@ -15,6 +15,8 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 PREFIX = "tokenizer.ggml."
 ENDS = "tokenizer.ggml.eos_token_ids"
 """All tokens that end an answer, where a folder names more than one."""
+NO_ID = (-1, (1 << 32) - 1)
+"""What converters write for a token that there is none of."""
 COMPOSES, WHOLE_WORDS = "tokenizer.ggml.composes", "tokenizer.ggml.ignore_merges"
 """What a tokenizer.json states and the name of a pre-tokenizer implies."""
 
@@ -24,7 +26,7 @@ class Vocabulary:
     """What a file says about its tokenizer.
 
     model: its kind, as "gpt2". scores: of each token, () where the file has none. ids: of tokens that have a purpose
-    ("bos", "eos", "eot", "padding", "mask"), None for those that the file does not name. ends: further tokens that end
+    ("bos", "eos", "eot", "mask"), None for those that the file does not name. ends: further tokens that end
     an answer. add_bos, space_prefix: whether a prompt begins with the BOS token, and text with a space; composes,
     whole_words: as in `pre_tokenizers.PreTokenizer`; None where the file does not say.
     """
@@ -52,7 +54,8 @@ class Vocabulary:
             value: Any = metadata.get(key)
             value = value.tolist() if hasattr(value, "tolist") else value  # files give lists and numbers of numpy too
             try:
-                return None if value is None and optional else msgspec.convert(value, kind)
+                # Some converters write flags as numbers.
+                return None if value is None and optional else msgspec.convert(value, kind, strict=kind is not bool)
             except (msgspec.ValidationError, UnicodeEncodeError):  # the latter: half a surrogate pair
                 raise FormatError(f"{key} is {_shown(value)}, expected {words or WORDS[kind]}") from None
 
@@ -72,7 +75,12 @@ class Vocabulary:
             types=per_token("token_type", list[int], True) or [NORMAL] * len(tokens),
             merges=[] if scored else read("merges", list[str], False),
             scores=per_token("scores", list[float], False) if scored else [],
-            ids={name: read(f"{name}_token_id", id, words=below) for name in ("eos", "eot", "bos", "padding", "mask")},
+            ids={
+                name: None
+                if metadata.get(f"{PREFIX}{name}_token_id") in NO_ID
+                else read(f"{name}_token_id", id, words=below)
+                for name in ("eos", "eot", "bos", "mask")
+            },
             ends=tuple(read(ENDS, list[int]) or ()),
             add_bos=read("add_bos_token", bool),
             space_prefix=read("add_space_prefix", bool),

@@ -91,8 +91,9 @@ def _stated(folder: Path, values: Mapping[str, Any]) -> tuple[Path, Any, str]:
     """The file that says how the folder is quantised, what it says, and the method if it names none."""
     for entry in ENTRIES:
         if values.get(entry) is not None:
-            # Only MLX's converter leaves the method out.
-            return folder / CONFIG, values[entry], "mlx"
+            # Only MLX's converter and early users of bitsandbytes leave the method out.
+            flags = values[entry] if isinstance(values[entry], Mapping) else {}
+            return folder / CONFIG, values[entry], "bitsandbytes" if "load_in_8bit" in flags else "mlx"
     for name, usual in FILES.items():
         if (folder / name).exists():
             found = read_json(folder / name)
@@ -109,6 +110,11 @@ def _forms(method: str, found: Mapping[str, Any]) -> list[tuple[str, Any, tuple[
                 ("bits", found.get("bits", found.get("w_bit")), (PACKED_BITS, None)),
                 ("checkpoint_format", found.get("checkpoint_format"), ("gptq", "gptq_v2", None)),
             ]
+            for name in ("extra_config", "dynamic"):  # modules apart: those of 16 bits are no integers
+                each = found.get(name)
+                for one in each.values() if isinstance(each, Mapping) else ():
+                    if isinstance(one, Mapping):
+                        forms.append((f"{name} of bits", one.get("bits"), (PACKED_BITS, 16, 32, None)))
             version = str(found.get("version", "gemm")).lower()
             return [*forms, ("version", version, ("gemm", "exllama", "ipex"))] if method == "awq" else forms
         case "modelopt":

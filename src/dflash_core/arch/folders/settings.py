@@ -31,6 +31,11 @@ HARMLESS = frozenset({
     "audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index", "vision_soft_tokens_per_image",
     "vocab_size_per_layer_input", "cross_attention_hidden_size", "tie_encoder_decoder", "use_mrope",
     "initializer_factor", "neuron_names",
+    # Of generation, which configs within others list in full.
+    "temperature", "top_k", "top_p", "typical_p", "num_beams", "num_beam_groups", "num_return_sequences", "do_sample",
+    "repetition_penalty", "length_penalty", "diversity_penalty", "no_repeat_ngram_size", "early_stopping", "min_length",
+    "encoder_no_repeat_ngram_size", "pruned_heads", "use_return_dict", "loss_type", "_attn_implementation",
+    "_commit_hash", "model_max_length", "max_seq_len", "seq_length",
     "is_llama_config", "transformers.js_config", "_attn_implementation_autoset", "attn_implementation",
     "cache_implementation", "use_bfloat16", "tokenizer_class", "max_length", "add_cross_attention", "sep_token_id",
 })  # fmt: skip

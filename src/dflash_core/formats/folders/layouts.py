@@ -17,7 +17,7 @@ from dflash_core.formats.weights import listed, shown
 WEIGHT, BIAS = "weight", "bias"
 _UNREAD = (
     "input_scale", "input_global_scale", "weight_shape", "k_scale", "v_scale", "q_scale", "kv_scale", "prob_scale",
-    "output_scale",
+    "output_scale", "activation_scale", "input_scale_ub",
 )  # fmt: skip
 """Scales of activations and of cached keys and values, which are rounded here by what they are, and shapes."""
 LEAVES = frozenset({
@@ -80,9 +80,10 @@ class Modules:
             raise self.file.unread(name, f"is stored as {kind}", " or ".join(kinds))
 
     def check_matrix(self, name: str, kind: str) -> None:
-        """Raises FormatError for a tensor that is no matrix of this type."""
+        """Raises UnsupportedError for a tensor of another type, FormatError for one that is no matrix."""
+        self.check_type(name, kind)
         info = self.file.tensors[name]
-        if info.type != kind or len(info.shape) != 2:
+        if len(info.shape) != 2:
             raise self.file.damaged(name, f"is {info.type} {list(info.shape)}", f"a matrix of {kind}")
 
 

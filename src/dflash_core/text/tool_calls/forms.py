@@ -9,7 +9,7 @@ from typing import Literal
 
 from dflash_core.errors import GrammarError
 from dflash_core.text.template_values import JSON, Tools
-from dflash_core.text.tool_calls import gemma, harmony, json_call, llama, xml
+from dflash_core.text.tool_calls import gemma, harmony, json_call, llama, mistral, xml
 from dflash_core.text.tool_calls.lark import Lark, either
 from dflash_core.text.tool_calls.parser import Parser
 from dflash_core.text.tool_calls.schemas import Schemas, mapping
@@ -52,6 +52,13 @@ FORMS = (
         harmony.grammar,
         shown=frozenset({harmony.START, harmony.CHANNEL, harmony.CONSTRAIN, harmony.MESSAGE, harmony.END}),
         several=False,
+    ),
+    Form(
+        "mistral",
+        mistral.MistralParser,
+        mistral.grammar,
+        mistral.CALLS,
+        frozenset({mistral.CALLS, mistral.ID, mistral.ARGUMENTS}),
     ),
     # The last one: it reads any answer that is a JSON object.
     Form("llama", llama.LlamaParser, llama.grammar, shown=frozenset({llama.TAG}), several=False),

@@ -26,9 +26,13 @@ class Lark:
         self._special = special
         self._rules: dict[str, str] = {}  # by body, with what follows the name
 
+    def has(self, name: str) -> bool:
+        """Whether the vocabulary has a special token of this name."""
+        return name in self._special
+
     def token(self, name: str) -> str:
         """A token that is special where the vocabulary says so; text otherwise."""
-        return f"<[{self._special[name]}]>" if name in self._special else literal(name)
+        return f"<[{self._special[name]}]>" if self.has(name) else literal(name)
 
     def rule(self, body: str, attributes: str = "") -> str:
         """A rule of its own; its name."""

@@ -236,7 +236,7 @@ class Parser(abc.ABC):
 class TaggedParser(Parser):
     """Text and blocks. White space before a call is layout, and goes; after the last call as well.
 
-    `bare`: what a block without an opening tag begins with, "" for nothing.
+    `close`: "" where a block ends by itself. `bare`: what a block without an opening tag begins with, "" for nothing.
     """
 
     open, close = "<tool_call>", "</tool_call>"
@@ -260,14 +260,14 @@ class TaggedParser(Parser):
             line, after_call = text[-1:], False
             self.text(text)
 
-        ends = (self.open, self.close, *([self.bare] if self.bare else []))
+        ends = tuple(filter(None, (self.open, self.close, self.bare)))
         while True:
             begin, space = yield from self.reader.until(ends, emit, SPACE)
-            if begin == self.close and after_call:  # closed twice
-                yield from self.reader.take(len(begin))
-            elif not begin:
+            if not begin:
                 self.text("" if after_call else space)
                 return
+            if begin == self.close and after_call:  # closed twice
+                yield from self.reader.take(len(begin))
             elif begin != self.close and (yield from self.accepts(begin, line + space)):
                 after_call = yield from self.block(space, self.read_block())
                 line = "" if after_call else ">"

@@ -6,6 +6,7 @@ message, and calls are written as Hermes does: most models have seen that.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,9 +27,10 @@ ResultRole = Literal["tool", "ipython", "function", "user"]
 
 # Words that no template writes by itself.
 _NAME, _KEY, _VALUE, _RESULT = "kestrel_probe", "plinth", "quince basalt", "marram osprey"
+_ID = "kestrel01"  # of nine letters and digits, as Mistral's templates demand
 _CALL: Mapping[str, JSON] = {
     "type": "function",
-    "id": "call_a",
+    "id": _ID,
     "function": {"name": _NAME, "arguments": {_KEY: _VALUE}},
 }
 _TOOLS: Tools = [
@@ -49,13 +51,15 @@ _ANSWER: Mapping[str, JSON] = {"role": "assistant", "content": "a", "reasoning_c
 class ToolSupport:
     """`renders`: whether the template writes tools into the prompt; otherwise they are described in the system message
     (`fitted`). `form`: how the model writes calls, None where that is not known: its calls stay text. `result_role`:
-    the role of a tool's result; "user" where the template knows none. `several`: whether a message may have several
+    the role of a tool's result; "user" where the template knows none. `nine_letters`: whether the template refuses
+    ids of calls that are not nine letters and digits. `several`: whether a message may have several
     calls. `system`: whether there may be a system message, `late_system`: whether there may be one later than first.
     `consecutive`: whether several user messages may follow each other."""
 
     renders: bool = False
     form: Form | None = HERMES
     result_role: ResultRole = "user"
+    nine_letters: bool = False
     several: bool = False
     system: bool = False
     late_system: bool = False
@@ -88,20 +92,28 @@ def tool_support(source: str, render: Render) -> ToolSupport:
         return others
     asked = rendered(_ASKED, tools=_TOOLS, opens=True)
     call: Mapping[str, JSON] = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": [_CALL]}
-    result = {"content": _RESULT, "tool_call_id": "call_a", "name": _NAME}
+    result = {"content": _RESULT, "tool_call_id": _ID, "name": _NAME}
     role: ResultRole = "user"
     for role in get_args(ResultRole):
         if _RESULT in (answered := rendered(_ASKED, call, {"role": role, **result}, tools=_TOOLS)):
             break
-    twice = {**call, "tool_calls": [_CALL, {**_CALL, "id": "call_b"}]}
-    several = rendered(_ASKED, twice, {"role": role, **result}, {"role": role, **result, "tool_call_id": "call_b"})
+    other = _ID[::-1]
+    twice = {**call, "tool_calls": [_CALL, {**_CALL, "id": other}]}
+    several = rendered(_ASKED, twice, {"role": role, **result}, {"role": role, **result, "tool_call_id": other})
+    others_ids = (
+        rendered(_ASKED, {**call, "tool_calls": [{**_CALL, "id": id}]}, {"role": role, **result, "tool_call_id": id})
+        for id in ("1", f"call_{_ID}")
+    )
     at = common_prefix(asked, answered)
     before = answered[:at]
     if before.rfind("<") > before.rfind(">"):  # within a tag: <think> opens the answer, <tool_call> is in the history
         at = before.rfind("<")
     written = answered[at:]
     form = next((one for one in FORMS if _reads(one, written)), None)
-    return replace(others, renders=True, form=form, result_role=role, several=several.count(_VALUE) == 2)
+    return replace(
+        others, renders=True, form=form, result_role=role, several=several.count(_VALUE) == 2,
+        nine_letters=bool(answered) and not all(others_ids),
+    )  # fmt: skip
 
 
 def _reads(form: Form, written: str) -> bool:
@@ -132,6 +144,7 @@ def fitted(messages: Messages, tools: Tools, support: ToolSupport) -> tuple[Mess
     """Messages and tools as a template of this `support` renders them."""
     if not support.renders:
         return _described([*_in_words(messages)], tools, support), NO_TOOLS
+    messages = [*map(_with_own_ids, messages)] if support.nine_letters else messages
     one_by_one = messages if support.several else [*_one_by_one(messages)]
     return [_result(message, support) for message in one_by_one], tools
 
@@ -142,6 +155,20 @@ def _result(message: Mapping[str, JSON], support: ToolSupport) -> Mapping[str, J
     if support.result_role == "user":
         return {"role": "user", "content": _response(message)}
     return {**message, "role": support.result_role}
+
+
+def _with_own_ids(message: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    changed: dict[str, JSON] = {}
+    if calls := _calls(message):
+        changed["tool_calls"] = [{**call, "id": _own(call["id"])} for call in calls]
+    if "tool_call_id" in message:
+        changed["tool_call_id"] = _own(message["tool_call_id"])
+    return {**message, **changed}
+
+
+def _own(id: JSON) -> str:
+    """An id of nine letters and digits: the same one in every prompt, so that prompts begin alike."""
+    return hashlib.sha256(str(id).encode(errors="replace")).hexdigest()[: len(_ID)]
 
 
 def _response(message: Mapping[str, JSON]) -> str:

@@ -86,6 +86,8 @@ class AttentionLayers(MixerLayers):
             found["UNNORMED"] = 1
             if turn_factor(spec) != 1:
                 found["TURN_FACTOR"] = turn_factor(spec)
+        if spec.query_growth is not None:
+            found["GROWTH"], found["GROWTH_LENGTH"] = spec.query_growth
         return found
 
     def load(self, upload: Upload, prefix: str) -> None:
