@@ -108,12 +108,14 @@ def test_every_request_is_told_to_those_who_watch(server: Running, session: Atta
     last = server.service.requests.last_line
     list(session.conversation.ask("Hello.", KNOBS))
     it = server.http()
-    headers = {"last-event-id": str(last), "authorization": f"Bearer {KEY}"}
+    headers = {"last-event-id": f"{server.service.requests.id}-{last}", "authorization": f"Bearer {KEY}"}
     with it.stream("GET", "/dflash/events", headers=headers) as response:
         found, name = [], ""
         for line in response.iter_lines():
             name = line.removeprefix("event: ") if line.startswith("event: ") else name
-            if line.startswith("data: ") and name == "request":
+            if line.startswith("data: ") and name == "lines":
+                assert json.loads(line[6:]) == server.service.requests.id
+            elif line.startswith("data: ") and name == "request":
                 assert json.loads(line[6:])["path"] == "/v1/chat/completions"
             elif line.startswith("data: "):
                 found.append(decode(line[6:].encode()))
