@@ -127,6 +127,18 @@ def test_every_request_is_told_to_those_who_watch(server: Running, session: Atta
     assert found[-1].report == session.turns[-1].report
 
 
+def test_lines_of_a_server_that_was_started_again_are_not_counted_on(server: Running, session: AttachedSession) -> None:
+    list(session.conversation.ask("Hello.", KNOBS))
+    headers = {"last-event-id": "another-0", "authorization": f"Bearer {KEY}"}
+    with server.http() as http, http.stream("GET", "/dflash/events", headers=headers) as response:
+        lines = response.iter_lines()
+        assert next(lines) == "event: lines"
+        list(session.conversation.ask("Again.", KNOBS))
+        found = decode(next(line for line in lines if '"line":"turn"' in line).removeprefix("data: ").encode())
+    assert isinstance(found, Start)
+    assert found.prompt == "Again."
+
+
 def test_others_see_no_lines_of_records(server: Running) -> None:
     body = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 4, "stream": True}
     found = server.http().post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {KEY}"})
