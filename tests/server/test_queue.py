@@ -13,14 +13,15 @@ from typing import Any
 import httpx
 import pytest
 
+from dflash_core.events import PrefillEvent
 from dflash_core.messages import Message
 from dflash_core.record import End, Read, Start
 from dflash_core.record import Step as StepLine
-from dflash_core.text.tool_calls.parts import Text
+from dflash_core.text.tool_calls.parts import Text, Thinking
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.job import Job
 from dflash_tui.server.settings import ServerSettings
-from dflash_tui.server.updates import Recorded, Step, Update
+from dflash_tui.server.updates import Recorded, Step, Update, Updates
 from support import demo_pair
 from support.scripted import ScriptedEngine, Steps
 from support.serving import LONG, WAIT_S, Running, place, place_of, raw_request, running, wait_for
@@ -192,7 +193,7 @@ async def updates_of(*, streamed: bool, events: bool = False) -> list[Update]:
         job = Job(prepared, request, service.requests, streamed=streamed)
         last = job.run(service.engine)
         found = job.updates.now()
-    assert "".join(part.text for part in job.parts if isinstance(part, Text)) == "one two three four"
+    assert "".join(part.text for part in job.updates.parts if isinstance(part, Text)) == "one two three four"
     assert found[-1] is last
     return found
 
@@ -214,3 +215,19 @@ async def test_a_line_of_a_record_follows_the_text_of_its_step() -> None:
             assert text.endswith(update.line.text)
             text = text.removesuffix(update.line.text)
     assert text == ""
+
+
+async def test_steps_that_wait_are_one_update_with_their_count() -> None:
+    updates = Updates(streamed=True)
+    read = PrefillEvent((1,), 1, 0, 1.0, "plain", "", None)
+    updates.step([Text("a")], read)
+    updates.step([])  # half a character: nothing to write
+    updates.step([Text("b"), Thinking("c")])
+    updates.put(Recorded(End()))
+    updates.step([Thinking("d")])
+    assert await updates.take() == [
+        Step((Text("ab"), Thinking("c")), 3, read), Recorded(End()), Step((Thinking("d"),), 0),
+    ]  # fmt: skip
+    updates.step([Thinking("e")])
+    assert updates.now() == [Step((Thinking("e"),), 1)]
+    assert updates.now() == []

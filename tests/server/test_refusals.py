@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dflash_core.text.template import ChatTemplate
 from dflash_tui.server.body import decode
 from dflash_tui.server.chat import ChatRequest
 from dflash_tui.server.request_error import RequestError
@@ -22,6 +23,7 @@ from dflash_tui.server.settings import RequestLog, ServerSettings
 from support import demo_pair
 from support.scripted import ScriptedEngine
 from support.serving import Running, running
+from support.tool_templates import TEMPLATES
 
 HELLO = [{"role": "user", "content": "Hello"}]
 CALLED = {"role": "assistant", "content": "a", "tool_calls": [{"function": {"name": "f"}}]}
@@ -208,8 +210,25 @@ def test_only_the_tool_that_may_be_called_is_followed(server: Running) -> None:
     with server.http() as http:
         for name, status in (("look", 200), ("other", 400)):
             choice = {"type": "function", "function": {"name": name}}
-            body = chat(tools=[look, other], tool_choice=choice)
-            assert http.post("/apply-template", json=body).status_code == status, name
+            body = chat(tools=[look, other], tool_choice=choice, max_tokens=1)
+            assert http.post("/v1/chat/completions", json=body).status_code == status, name
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama"])
+def test_beside_a_format_schemas_count_where_calls_are_constrained(
+    name: str, monkeypatch: pytest.MonkeyPatch, templates_here: None
+) -> None:
+    """Regression: with a format and a model whose calls may begin anywhere in a text, which then writes none, a tool
+    that cannot be followed was refused."""
+    engine = demo_pair.new_engine()
+    monkeypatch.setitem(vars(engine.target), "template", ChatTemplate(TEMPLATES[name]))
+    function = {"name": "look", "parameters": {"properties": {"a": {"type": "str"}}}}
+    body = chat(max_tokens=1, tools=[{"function": function}], response_format={"type": "json_object"})
+    with running(engine) as here, here.http() as http:
+        response = http.post("/v1/chat/completions", json=body)
+    assert response.status_code == (200 if name == "llama" else 400), response.text
+    if name == "hermes":
+        assert response.json()["error"]["message"].startswith("the tool 'look' has the type 'str'")
 
 
 def test_what_is_no_part_of_a_schema_is_not_looked_at(server: Running) -> None:
@@ -385,6 +404,22 @@ def test_what_the_model_cannot_do_is_said(server: Running, path: str) -> None:
     assert (error["type"], error["code"]) == ("not_supported_error", "not_supported")
     assert path in error["message"]
     assert other.json()["error"]["type"] == "api_error"
+
+
+def test_a_target_may_name_the_server(server: Running) -> None:
+    """Requests in absolute form, which clients send to a proxy, and which every server has to take."""
+    expected = {
+        ("http://localhost:1/health?a=b", "elsewhere.com"): 200,
+        ("HTTP://127.0.0.1/v1/models", "localhost"): 200,
+        ("http://elsewhere.com/v1/models", "localhost"): 403,
+        ("http://localhost", "localhost"): 200,
+        ("http://localhost/nowhere", "localhost"): 404,
+    }
+    host, _, port = server.address.removeprefix("http://").rpartition(":")
+    for (target, name), status in expected.items():
+        with socket.create_connection((host, int(port))) as connection, connection.makefile("rb") as lines:
+            connection.sendall(f"GET {target} HTTP/1.1\r\nhost: {name}\r\n\r\n".encode())
+            assert lines.readline().split()[1] == b"%d" % status, target
 
 
 def test_pages_and_names_of_elsewhere_are_refused(server: Running) -> None:

@@ -108,12 +108,14 @@ def test_every_request_is_told_to_those_who_watch(server: Running, session: Atta
     last = server.service.requests.last_line
     list(session.conversation.ask("Hello.", KNOBS))
     it = server.http()
-    headers = {"last-event-id": str(last), "authorization": f"Bearer {KEY}"}
+    headers = {"last-event-id": f"{server.service.requests.id}-{last}", "authorization": f"Bearer {KEY}"}
     with it.stream("GET", "/dflash/events", headers=headers) as response:
         found, name = [], ""
         for line in response.iter_lines():
             name = line.removeprefix("event: ") if line.startswith("event: ") else name
-            if line.startswith("data: ") and name == "request":
+            if line.startswith("data: ") and name == "lines":
+                assert json.loads(line[6:]) == server.service.requests.id
+            elif line.startswith("data: ") and name == "request":
                 assert json.loads(line[6:])["path"] == "/v1/chat/completions"
             elif line.startswith("data: "):
                 found.append(decode(line[6:].encode()))
@@ -123,6 +125,18 @@ def test_every_request_is_told_to_those_who_watch(server: Running, session: Atta
     assert found[0].prompt == "Hello."
     assert isinstance(found[-1], End)
     assert found[-1].report == session.turns[-1].report
+
+
+def test_lines_of_a_server_that_was_started_again_are_not_counted_on(server: Running, session: AttachedSession) -> None:
+    list(session.conversation.ask("Hello.", KNOBS))
+    headers = {"last-event-id": "another-0", "authorization": f"Bearer {KEY}"}
+    with server.http() as http, http.stream("GET", "/dflash/events", headers=headers) as response:
+        lines = response.iter_lines()
+        assert next(lines) == "event: lines"
+        list(session.conversation.ask("Again.", KNOBS))
+        found = decode(next(line for line in lines if '"line":"turn"' in line).removeprefix("data: ").encode())
+    assert isinstance(found, Start)
+    assert found.prompt == "Again."
 
 
 def test_others_see_no_lines_of_records(server: Running) -> None:

@@ -7,6 +7,7 @@ import shutil
 import ssl
 import subprocess
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from dflash_core.knobs import Knobs
 from dflash_tui.application.attach.attaching import attach, find, lines
 from dflash_tui.application.attach.engines import usual_urls
-from dflash_tui.application.attach.server import AttachedServer, AttachError
+from dflash_tui.application.attach.server import AttachedServer, AttachError, Stream
 from dflash_tui.application.session import LoadRequest, TurnLike
 from support.engine_recordings import LLAMA_SERVER, NINFER, OLLAMA, PLAIN, SSE, VLLM
 from support.engine_server import Answer, Replaying, replaying, reply, stream
@@ -276,3 +277,15 @@ def test_a_server_that_says_nothing_does_not_hold_the_list_up() -> None:
         server.answers["/v1/models"] = silent
         assert find([server.url], patience_s=0.2) == {}
         held.set()
+
+
+def test_a_line_that_the_connection_cuts_is_no_event() -> None:
+    """Regression: the half of a line was read as one, and an answer failed as a record of another version."""
+    whole, half = b'event: dflash\ndata: {"a": 1}\n\n', b'event: dflash\ndata: {"line": "st'
+    found = []
+    with replaying() as server:
+        server.answers["/"] = lambda to: stream(to, whole + half, SSE, whole=False)
+        with suppress(AttachError):
+            for one in Stream(AttachedServer(server.url), "/"):
+                found.append(one)
+    assert found == [("dflash", b'{"a": 1}')]

@@ -19,6 +19,7 @@ from support.engine_server import replaying, reply, stream
 from support.serving import wait_for
 
 START = Start("2026-11-28T12:00:00+00:00", "demo", "", "", "Hello.", (1, 2), Knobs())
+END_OF_ANOTHER = End(None, "of another request")
 READ = Read(PrefillEvent((3,), 2, 0, 1.0, "plain", ""), 0.001, "a", "", {3: "a"})
 
 
@@ -57,6 +58,59 @@ def test_a_broken_stream_is_asked_for_again() -> None:
     assert second.record.pieces[0].event == READ.event
     assert taken[:2] == [START, READ]
     assert it.error is None
+
+
+def numbered(source: str, *lines: Line, first: int = 1, begins: bool = False) -> bytes:
+    """What our server sends of lines from that number on; `begins`: with their request."""
+    data = events("agent", *lines) if begins else events("agent", *lines).partition(b"\n\n")[2]
+    for number in range(first, first + len(lines)):
+        data = data.replace(b"id: 1\n", b"id: %s-%d\n" % (source.encode(), number), 1)
+    return b'event: lines\ndata: "%s"\n\n' % source.encode() + data
+
+
+def watched(*streams: bytes, asked: list[str] | None = None) -> Requests:
+    """What an app has seen once the connection has broken after each of these, and the next was refused."""
+    requests, left = Requests(), list(streams)
+
+    def answer(to: BaseHTTPRequestHandler) -> None:
+        if asked is not None:
+            asked.append(to.headers.get("last-event-id", ""))
+        if not left:
+            reply(to, 404, {"error": {"message": "no"}})
+        elif not (data := left.pop(0)):
+            reply(to, 503, {"error": {"message": "the server is starting"}})
+        else:
+            stream(to, data, SSE, whole=False)
+
+    with replaying() as server:
+        server.answers[PATH] = answer
+        it = Watching(AttachedServer(server.url), requests, lambda line: None)
+        it.start()
+        assert it.join(60)
+    assert it.error is None
+    return requests
+
+
+def test_a_broken_stream_goes_on_where_it_broke() -> None:
+    asked = list[str]()
+    whole = numbered("ab12", START, READ, begins=True)
+    # The second is cut within a line, and the server does not answer at once.
+    found = watched(whole, numbered("ab12", End(), first=3)[:-20], b"", numbered("ab12", End(), first=3), asked=asked)
+    assert asked == ["", "ab12-2", "ab12-2", "ab12-2", "ab12-3"]
+    [one] = found.newest_first
+    assert (one.client, one.state, one.why) == ("agent", "over", "failed")
+    assert one.record is not None
+    assert [piece.event for piece in one.record.pieces] == [READ.event]
+
+
+def test_a_server_that_was_started_again_has_no_lines_of_before() -> None:
+    found = watched(
+        numbered("ab12", START, READ, begins=True), numbered("cd34", END_OF_ANOTHER, first=9),
+        numbered("cd34", START, READ, End(), first=10, begins=True),
+    )  # fmt: skip
+    second, first = found.newest_first
+    assert (first.state, first.why, first.record) == ("over", "lost before its end", None)
+    assert (second.state, second.record is not None) == ("over", True)
 
 
 def test_requests_of_this_app_are_not_those_of_others() -> None:

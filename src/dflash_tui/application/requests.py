@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import deque
@@ -59,6 +60,8 @@ class Requests:
     def __init__(self, records: int = RECORDS) -> None:
         """`records`: of how many requests, the newest, somebody may read the whole record."""
         self._records = records
+        self.id = secrets.token_hex(4)
+        """What the numbers of its lines belong to."""
         self._lock = threading.Lock()
         self._recent: deque[tuple[ServedRequest, Line]] = deque(maxlen=LINES)  # the last has the number `last_line`
         self._requests: deque[ServedRequest] = deque(maxlen=LISTED)

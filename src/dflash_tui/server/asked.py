@@ -13,7 +13,7 @@ from dflash_core.errors import KnobError
 from dflash_core.knobs import Value, spec_of
 from dflash_core.messages import Message
 from dflash_core.text.template_values import JSON, Tools
-from dflash_core.text.tool_calls.schemas import broken
+from dflash_core.text.tool_calls.schemas import broken, mapping
 from dflash_tui.server.request_error import invalid
 
 Choice = Literal["auto", "none", "required"]
@@ -119,7 +119,7 @@ class Request(msgspec.Struct, kw_only=True):
             if not functions and kind == "required":
                 raise invalid("tool_choice allows none of the tools", "tool_choice")
         return Asked(
-            tools=tools_of(functions, tool if kind == "required" or (kind == "auto" and grammar is not None) else None),
+            tools=tools_of(functions),
             choice=kind,
             tool=tool,
             strict=any(one.strict for one in functions),
@@ -166,19 +166,31 @@ def by_name(tools: Iterable[tuple[str, Tool]]) -> dict[str, Tool]:
     return found
 
 
-def tools_of(functions: Sequence[Function], called: str | None) -> Tools:
-    """Functions as templates take them, keys in the order of the request. `called`: the one that must be called, "" for
-    any; None where none must be. Raises RequestError as `by_name`, and for broken parameters."""
+def tools_of(functions: Sequence[Function]) -> Tools:
+    """Functions as templates take them, keys in the order of the request. Raises RequestError as `by_name`, and for
+    broken parameters."""
     found: list[dict[str, JSON]] = []
     for one in by_name((one.name, one) for one in functions).values():
-        if wrong := broken(one.parameters or {}, followed=called in ("", one.name) or one.strict is True):
-            raise invalid(f"the tool {one.name[:40]!r} has {wrong}", "tools")
+        _check(one.name, one.parameters or {}, followed=one.strict is True)
         function: dict[str, JSON] = {"name": one.name}
         if one.description is not None:
             function["description"] = one.description
         function["parameters"] = one.parameters or {"type": "object", "properties": {}}
         found.append({"type": "function", "function": function})
     return found
+
+
+def check_followed(tools: Tools, name: str) -> None:
+    """Calls must follow the schemas of these tools; `name`: of the only one that may be called, "" for any. Raises
+    RequestError where they cannot."""
+    for function in (mapping(tool.get("function")) for tool in tools):
+        if name in ("", function.get("name")):
+            _check(str(function["name"]), mapping(function["parameters"]), followed=True)
+
+
+def _check(name: str, parameters: Mapping[str, JSON], *, followed: bool) -> None:
+    if wrong := broken(parameters, followed=followed):
+        raise invalid(f"the tool {name[:40]!r} has {wrong}", "tools")
 
 
 def effort_of(word: str | None, place: str) -> tuple[ThinkingSwitch, str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Self
+
+from msgspec.structs import replace
 
 from dflash_core.log_probs import Drawn, LogProbs
 from dflash_core.text.prompt import Prompt
@@ -17,8 +18,7 @@ INSERTED = -9999.0
 """What the API writes in place of minus infinity: for tokens that were not drawn."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnText(Text):
+class DrawnText(Text, frozen=True):
     """A piece of the answer's text, and the tokens that begin in it, as the API writes them."""
 
     tokens: tuple[dict[str, Any], ...] = ()

@@ -246,9 +246,9 @@ class Endpoints:
         return json_response(state)
 
     async def events(self, http: HTTPRequest) -> ASGIApp:
-        """All lines from now on, as events named `dflash` whose id is the number of the line; `last-event-id` goes on
-        after one. Before the first line of a request, an event named `request` says whose it is. A comment says how
-        many are lost where a reader is late."""
+        """All lines from now on, as events named `dflash`, after one named `lines` that says which numbers theirs are;
+        `last-event-id` goes on after one. Before the first line of a request, an event named `request` says whose it
+        is. A comment says how many are lost where a reader is late."""
         if not self._service.settings.watched:
             raise RequestError(
                 403, "this server has several keys, so requests are not shown to each other; --share-events shows them",
@@ -257,26 +257,28 @@ class Endpoints:
         return self._send_lines
 
     async def _send_lines(self, scope: Scope, receive: Receive, send: Send) -> None:
-        requests, last = self._service.requests, Headers(scope=scope).get("last-event-id", "")
-        sent = min(int(last), requests.last_line) if last.isdecimal() and len(last) < 16 else requests.last_line
+        requests = self._service.requests
+        source, _, last = Headers(scope=scope).get("last-event-id", "").partition("-")
+        known = source == requests.id and last.isdecimal() and len(last) < 16
+        sent = min(int(last), requests.last_line) if known else requests.last_line
         await send({"type": "http.response.start", "status": 200, "headers": list(SSE)})
         gone = asyncio.ensure_future(left(receive))
-        idle = ALIVE_S
+        data, idle = event(msgspec.json.encode(requests.id), "lines"), 0.0
         try:
             while not gone.done() and not self._service.worker.ending:
                 lines, lost = requests.after(sent)
-                data = f": {lost} lines are lost\n\n".encode() if lost else b""
+                data += f": {lost} lines are lost\n\n".encode() if lost else b""
                 for one in lines:
                     if isinstance(one.line, Start):
                         of = one.request
                         about = {"client": of.client, "path": of.path, "model": of.model}
                         data += event(msgspec.json.encode(about), "request")
-                    data += b"id: %d\n" % one.number + event(encode(one.line), "dflash")
+                    data += f"id: {requests.id}-{one.number}\n".encode() + event(encode(one.line), "dflash")
                     sent = one.number
                 idle += LOOK_S
                 if data or idle >= ALIVE_S:
-                    idle = 0.0
                     message = {"type": "http.response.body", "body": data or b": nothing\n\n", "more_body": True}
+                    data, idle = b"", 0.0
                     await asyncio.wait_for(send(message), PATIENCE_S)
                 await asyncio.sleep(LOOK_S)
             await send({"type": "http.response.body", "body": b"", "more_body": False})

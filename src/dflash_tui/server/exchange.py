@@ -15,7 +15,7 @@ from dflash_core.record import encode
 from dflash_tui.server.body import ClientGoneError
 from dflash_tui.server.job import Job
 from dflash_tui.server.request_error import RequestError, invalid
-from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, joined
+from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update
 from dflash_tui.server.worker import Worker
 from dflash_tui.server.writer import Writer, event
 
@@ -68,7 +68,7 @@ class _Client:
             raise as_refusal(last.error)
         assert isinstance(last, Ended)
         self.line = logged(last)
-        body = msgspec.json.encode(self._writer.whole(self._job.parts, last))
+        body = msgspec.json.encode(self._writer.whole(self._job.updates.parts, last))
         fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await self._send({"type": "http.response.start", "status": 200, "headers": fields})
         await self._send({"type": "http.response.body", "body": body})
@@ -79,7 +79,7 @@ class _Client:
         while True:
             updates = await self._next()
             data = b"" if updates else self._writer.waits(*self._worker.place(self._job), read)
-            for update in joined(updates):
+            for update in updates:
                 if isinstance(update, Failed):
                     refusal = as_refusal(update.error)
                     if not (self._open or data):
@@ -93,7 +93,7 @@ class _Client:
                     return await self._write(data, more=False)
             if data or any(not isinstance(update, Reading) for update in updates):
                 await self._write(data)
-                steps = sum(isinstance(update, Step) for update in updates)
+                steps = sum(update.count for update in updates if isinstance(update, Step))
                 await self._job.updates.gather(min(steps * STEP_S, GATHER_S))
 
     def _event(self, update: Recorded | Reading | Step | Ended) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from dflash_tui.server.request_error import Dialect, RequestError
 from dflash_tui.server.settings import ServerSettings, is_loopback
 
 OPEN_PATHS = ("/health", "/v1/health")
+_ABSOLUTE = re.compile("https?://([^/]*)", re.IGNORECASE)  # of a target that names the server
 GONE = 499
 """The status that is logged where the client went away before its answer began."""
 FAULT = RequestError(500, "the server failed; its log has the reason", code="internal_error")
@@ -47,6 +49,10 @@ class Gate:
         if scope["type"] != "http":
             return
         began = time.perf_counter()
+        if absolute := _ABSOLUTE.match(scope["path"]):  # what it names counts, not the header (RFC 9112, 3.2.2)
+            scope["path"] = scope["path"][absolute.end() :] or "/"
+            others = [one for one in scope["headers"] if one[0] != b"host"]
+            scope["headers"] = [(b"host", absolute[1].encode()), *others]
         scope["app"] = self  # the router then raises what it would answer in a form of its own
         scope["request_id"] = request_id = f"req_{uuid.uuid4().hex}"
         headers, dialect = Headers(scope=scope), dialect_of(scope)

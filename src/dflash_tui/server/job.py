@@ -19,11 +19,11 @@ from dflash_core.text.tokenizer import Tokenizer
 from dflash_core.text.tool_calls.answer import AnswerParts, AnswerShape
 from dflash_core.text.tool_calls.forms import Form
 from dflash_core.text.tool_calls.parts import Part
-from dflash_core.turn_stats import TurnReport, TurnStats
+from dflash_core.turn_stats import TurnReport
 from dflash_tui.application.requests import Requests, ServedRequest
 from dflash_tui.server.asked import Asked
 from dflash_tui.server.drawn_tokens import DrawnTokens
-from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Step, Update, Updates, Why, text_thinking_calls
+from dflash_tui.server.updates import Ended, Failed, Reading, Recorded, Updates, Why, text_thinking_calls
 
 _WHY: dict[str, Why] = {
     "stop token": "end", "max tokens": "length", "context full": "context", "cancelled": "cancelled", "loop": "length",
@@ -63,7 +63,7 @@ class Job:
         none."""
         self.prepared, self.request, self._requests = prepared, request, requests
         self.streamed, self._events, self.key = streamed, streamed and prepared.asked.events, key
-        self.updates = Updates()
+        self.updates = Updates(streamed=streamed)
         self.cancelled = False
         self.written = 0
         """Tokens of the answer so far."""
@@ -75,8 +75,6 @@ class Job:
         self._drawn: DrawnTokens | None = None
         self._made = time.perf_counter()
         self._queue_ms = self._ttft_ms = 0.0
-        self.parts: list[Part] = []
-        """All so far."""
         self._lines: list[Line] = []  # that follow the parts of their step
         self._timings = streamed and asked.timings
 
@@ -95,13 +93,6 @@ class Job:
         """Close the reasoning and begin the answer."""
         if self._answer is not None:
             self._answer.answer_now()
-
-    def send_update(self, update: Update, *, last: bool = False) -> None:
-        """Pass an update to the loop, from any thread; `last`: nothing but the end of the answer follows."""
-        try:
-            self.updates.put(update, last=last or isinstance(update, (Ended, Failed)))
-        except RuntimeError:  # the loop is closed: the server has ended, and nobody reads this
-            self.cancelled = True
 
     def run(self, engine: Engine) -> Ended | Failed:
         """Answer it. On the engine's thread."""
@@ -132,7 +123,7 @@ class Job:
             if answer is not None:
                 answer.close()
         self._over(last, answer)
-        self.send_update(last)
+        self.updates.put(last)
         return last
 
     def _line(self, line: Line) -> None:
@@ -147,13 +138,13 @@ class Job:
 
     def _send_lines(self) -> None:
         for line in self._lines:
-            self.send_update(Recorded(line))
+            self.updates.put(Recorded(line))
         self._lines.clear()
 
     def _reads(self, done: int, total: int) -> None:
         self.request.prefill = done, total
         if self.streamed:
-            self.send_update(Reading(done, total))
+            self.updates.put(Reading(done, total))
 
     def _over(self, last: Ended | Failed, answer: Answer | None) -> None:
         why = f"failed: {last.error}" if isinstance(last, Failed) else WORDS.get(last.why, last.why)
@@ -166,26 +157,18 @@ class Job:
         read = event if isinstance(event, PrefillEvent) else None
         if read is not None:
             self._ttft_ms = (time.perf_counter() - self._made) * 1e3
-        figures = answer.stats if self._timings else None
-        self._send_parts(self._shape.push(piece.thinking, piece.text), read, figures, last=event.stop is not None)
+        if self._timings:
+            self.updates.figures = answer.stats
+        self._send_parts(self._shape.push(piece.thinking, piece.text), read, last=event.stop is not None)
         if self._lines:
             self._send_lines()
         if self._shape.over:
             answer.stop()
 
-    def _send_parts(
-        self,
-        parts: Sequence[Part],
-        read: PrefillEvent | None = None,
-        figures: TurnStats | None = None,
-        *,
-        last: bool = False,
-    ) -> None:
+    def _send_parts(self, parts: Sequence[Part], read: PrefillEvent | None = None, *, last: bool = False) -> None:
         if self._drawn is not None:
             parts = self._drawn.with_tokens(parts)
-        self.parts += parts
-        if self.streamed and (parts or read is not None):
-            self.send_update(Step(tuple(parts), read, figures), last=last)
+        self.updates.step(parts, read, last=last)
 
     def _ended(self, report: TurnReport | None, tokenizer: Tokenizer) -> Ended:
         ids, shape = report.tokens if report is not None else (), self._shape
@@ -201,7 +184,7 @@ class Job:
         return Ended(report, why, count, shape.stops.found, self._queue_ms, self._ttft_ms, notes)
 
     def _remember(self, ids: Sequence[int], *, complete: bool) -> None:
-        text, thinking, found = text_thinking_calls(self.parts)
+        text, thinking, found = text_thinking_calls(self.updates.parts)
         calls = tuple(Call("", name, arguments_of(arguments)) for name, arguments in found)
         self.prepared.answered(Message("assistant", text, thinking, calls=calls), ids, complete)
 

@@ -22,7 +22,7 @@ from dflash_core.prompting import begun, build_prompt, going_on, visible_end
 from dflash_core.record import Start
 from dflash_core.text.prompt import Prompt, Prompting
 from dflash_core.text.tool_calls.forms import tool_grammar
-from dflash_tui.server.asked import Asked
+from dflash_tui.server.asked import Asked, check_followed
 from dflash_tui.server.job import Prepared
 from dflash_tui.server.parts import normalised
 from dflash_tui.server.request_error import busy, invalid, too_deep, too_long
@@ -169,6 +169,8 @@ class Preparer:
             self._tagged and asked.tools and asked.choice == "auto" and (asked.strict or given is not None)
         ):
             return given
+        if required or given is not None:
+            check_followed(asked.tools, asked.tool)
         source = tool_grammar(
             form, asked.tools, special, name=asked.tool, several=asked.parallel,
             beside="" if required else "text" if given is None else "format",

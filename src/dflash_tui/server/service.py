@@ -127,7 +127,7 @@ class Service:
 
     def _texts(self, job: Job) -> dict[str, Any]:
         """What a request and its answer say."""
-        text, thinking, calls = text_thinking_calls(job.parts)
+        text, thinking, calls = text_thinking_calls(job.updates.parts)
         prompt = self.preparer.tokenizer.decode(job.prepared.prompt.ids)
         return {"prompt": prompt, "thinking": thinking, "answer": text, "calls": calls}
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Literal, cast
-
-import msgspec
+from typing import Literal
 
 from dflash_core.events import PrefillEvent
 from dflash_core.record import Line
@@ -44,10 +42,13 @@ class Reading:
     total: int
 
 
-class Step(msgspec.Struct, frozen=True):  # made in a third of the time that a dataclass takes, at every step
-    """One step's parts. `read`: the prompt has been read with it. `figures`: those so far, where they are requested."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The parts of `count` steps that follow each other, pieces of one kind joined. `read`: the prompt has been read
+    with the first. `figures`: those so far, where they are requested."""
 
     parts: tuple[Part, ...]
+    count: int
     read: PrefillEvent | None = None
     figures: TurnStats | None = None
 
@@ -83,35 +84,46 @@ class Recorded:
 Update = Recorded | Reading | Step | Ended | Failed
 
 
-def joined(updates: Iterable[Update]) -> Iterator[Update]:
-    """The same updates, with steps that follow each other as one."""
-    for kind, run in groupby(updates, type):
-        if kind is Step:
-            steps = cast("list[Step]", list(run))
-            figures = next((step.figures for step in reversed(steps) if step.figures is not None), None)
-            yield Step(tuple(merged(part for step in steps for part in step.parts)), steps[0].read, figures)
-        else:
-            yield from run
-
-
 class Updates:
     """A queue from the engine's thread to a loop. A loop that sleeps is woken once for all that has come since it
     looked, one that gathers only for the end of the answer: at thousands of steps a second each waking would cost the
-    engine more than a step."""
+    engine more than a step. What a step brings is added to what there is, and its update is made in the loop."""
 
-    def __init__(self) -> None:
-        """In the loop that will read it."""
-        self._loop = asyncio.get_running_loop()
-        self._updates: deque[Update] = deque()
+    def __init__(self, *, streamed: bool) -> None:
+        """In the loop that will read it. `streamed`: else nothing of a step is passed on."""
+        self.parts: list[Part] = []
+        """All so far of the answer."""
+        self.figures: TurnStats | None = None
+        """Those so far, where they are requested."""
+        self._loop, self._streamed = asyncio.get_running_loop(), streamed
+        self._others: deque[tuple[int, Update]] = deque()  # with how many parts are before them
+        self._read: PrefillEvent | None = None  # until it is passed on
+        self._steps = self._passed_steps = self._passed = 0  # steps; those and the parts that were passed on
         self._ready = asyncio.Event()
         self._sleeps = self._over = False
 
-    def put(self, update: Update, *, last: bool = False) -> None:
-        """From any thread. `last`: the answer goes no further. Raises RuntimeError where the loop has ended."""
-        self._updates.append(update)
+    def step(self, parts: Sequence[Part], read: PrefillEvent | None = None, *, last: bool = False) -> None:
+        """From the engine's thread: a step's parts. `read`: the prompt has been read with it; `last`: the answer goes
+        no further."""
+        if read is not None:
+            self._read = read
+        elif not parts:
+            return
+        self.parts += parts
+        self._steps += 1
+        if self._streamed and (self._sleeps or last):
+            self._wake(last=last)
+
+    def put(self, update: Recorded | Reading | Ended | Failed) -> None:
+        """What follows the parts so far, from any thread."""
+        self._others.append((len(self.parts), update))
+        if (last := isinstance(update, (Ended, Failed))) or self._sleeps:
+            self._wake(last=last)
+
+    def _wake(self, *, last: bool) -> None:
         self._over |= last
-        if self._sleeps or last:
-            self._sleeps = False
+        self._sleeps = False
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended, and nobody reads this
             self._loop.call_soon_threadsafe(self._ready.set)
 
     async def take(self) -> list[Update]:
@@ -132,7 +144,20 @@ class Updates:
             timer.cancel()
 
     def now(self) -> list[Update]:
-        """All that have come."""
-        found = [self._updates.popleft() for _ in range(len(self._updates))]
+        """All that have come; steps between two others are one."""
+        found: list[Update] = []
+        for _ in range(len(self._others)):
+            until, update = self._others.popleft()
+            found += (*self._joined(until), update)
+        found += self._joined(len(self.parts))
         self._sleeps = self._sleeps and not found
         return found
+
+    def _joined(self, until: int) -> Iterator[Step]:
+        read, steps = self._read, self._steps
+        if self._streamed and (until > self._passed or read is not None):
+            parts = tuple(merged(self.parts[self._passed : until]))
+            yield Step(parts, steps - self._passed_steps, read, self.figures)
+            self._passed, self._passed_steps = max(until, self._passed), steps
+            if read is not None:
+                self._read = None

@@ -79,9 +79,9 @@ class Worker:
             self._waiting.clear()
             self._condition.notify()
         for job in waiting:
-            job.send_update(Failed(ending()))
+            job.updates.put(Failed(ending()))
         if running is not None:
-            running.send_update(Failed(ending()))
+            running.updates.put(Failed(ending()))
             running.cancel()
 
     def join(self, seconds: float) -> bool:
@@ -109,7 +109,7 @@ class Worker:
             last = job.run(self._engine)
         except Exception as error:  # of the program itself; without this thread nobody would be answered again
             last = Failed(error)
-            job.send_update(last)
+            job.updates.put(last)
         if isinstance(last, Failed) and not isinstance(last.error, GrammarError):
             LOG.error("an answer failed", exc_info=last.error)
             if isinstance(last.error, KernelError) and last.error.reload:

@@ -31,6 +31,8 @@ from dflash_tui.application.session_state import decode_state
 NOTE = "attached to {url}, {program}; F8, /whatif, /serve and /policy reset need a model in this program"
 AGAIN_S, LOOK_S = 2.0, 0.1  # before a broken stream is asked for again; between looks at whether to stop
 PATH = "/dflash/events"
+PASSING = (429, 502, 503, 504)
+"""Statuses of a server that is starting or has too much to do, and of what stands before it."""
 API = Own()
 
 
@@ -106,7 +108,8 @@ class AttachedTurn(StreamedTurn):
 
 class Watching(Background):
     """Puts the lines of all requests but this app's own into `requests`, for the panels, until it is stopped. A server
-    that shows them to nobody, or sends other records, ends it; a broken connection is tried again."""
+    that shows them to nobody, or sends other records, ends it; a broken connection is tried again, and the same server
+    then goes on where it broke."""
 
     def __init__(self, server: AttachedServer, requests: Requests, taken: Callable[[Line], None]) -> None:
         """`taken` is called with each line, on the thread."""
@@ -116,6 +119,7 @@ class Watching(Background):
         self._asked: dict[str, Any] = {}  # what is known of the request whose lines come next
         self._request: ServedRequest | None = None
         self._lines: list[TurnLine] = []
+        self._source = b""  # which numbers those of the lines are
 
     def stop(self) -> None:
         super().stop()
@@ -123,19 +127,22 @@ class Watching(Background):
             self._stream.cut()
 
     def work(self) -> None:
+        last_id = ""
         while not self.stopping:
-            self._stream = stream = Stream(self._server, PATH)
+            self._stream = stream = Stream(self._server, PATH, last_id=last_id)
             if self._stop.is_set():  # before there was a stream to cut
                 return
             try:
                 for name, data in stream:
+                    last_id = stream.last_id
                     self._event(name, data)
             except FormatError:
                 return
             except AttachError as error:
-                if error.status:
+                if error.status and error.status not in PASSING:
                     return
-            self._gone()
+                if not stream.headers and not error.status:
+                    self._gone()  # nobody is there
             end = time.monotonic() + AGAIN_S
             while not self.stopping and time.monotonic() < end:
                 time.sleep(LOOK_S)
@@ -144,6 +151,9 @@ class Watching(Background):
         if name == "request":
             found = json.loads(data)
             self._asked = found if isinstance(found, dict) else {}
+        elif name == "lines" and data != self._source:
+            self._gone()  # it is another one, or was started again
+            self._source = data
         elif name == "dflash" and text(self._asked, "client") != self._server.agent:
             self._line(decode(data))
 

@@ -86,10 +86,13 @@ class AttachedServer:
         context = ssl.create_default_context()
         return http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=context)
 
-    def asked(self, connection: http.client.HTTPConnection, path: str, body: object) -> http.client.HTTPResponse:
-        """The response to a request. Raises AttachError where it is refused, OSError and HTTPException."""
+    def asked(
+        self, connection: http.client.HTTPConnection, path: str, body: object, more: Mapping[str, str] | None = None
+    ) -> http.client.HTTPResponse:
+        """The response to a request; `more`: headers. Raises AttachError where it is refused, OSError and
+        HTTPException."""
         method, data = ("GET", None) if body is None else ("POST", json_text.dumps(body).encode())
-        connection.request(method, self._prefix + path, data, self._headers)
+        connection.request(method, self._prefix + path, data, self._headers | dict(more or {}))
         response = connection.getresponse()
         if response.status != 200:
             raise AttachError(f"{self.url}: {self._refusal(response, response.read(65_536))}", response.status)
@@ -133,13 +136,16 @@ def _described(data: bytes) -> str:
 
 class Stream:
     """What answers an object, or what a path sends, once it is iterated: server-sent events, or lines of JSON, as pairs
-    of name and data. Iterated on one thread; `cut` from any. `silence_s`: how long nothing may come."""
+    of name and data. Iterated on one thread; `cut` from any. `silence_s`: how long nothing may come. `last_id`: that of
+    the newest event; what is sent goes on after it."""
 
-    def __init__(self, server: AttachedServer, path: str, body: object = None, silence_s: float = SILENCE_S) -> None:
+    def __init__(
+        self, server: AttachedServer, path: str, body: object = None, silence_s: float = SILENCE_S, last_id: str = ""
+    ) -> None:
         self._server, self._path, self._body, self._silence_s = server, path, body, silence_s
         self._socket: socket.socket | None = None  # the connection itself forgets it while a stream is read
         self.headers: Any = {}
-        self.is_cut = False
+        self.is_cut, self.last_id = False, last_id
 
     def cut(self) -> None:
         """End it at once: the server then cancels the answer."""
@@ -155,13 +161,14 @@ class Stream:
             self._socket = connection.sock
             if self.is_cut:
                 return
-            response = self._server.asked(connection, self._path, self._body)
+            after = {"last-event-id": self.last_id} if self.last_id else {}
+            response = self._server.asked(connection, self._path, self._body, after)
             self.headers = response.headers
             kind = response.getheader("content-type", "")
             if not kind.startswith(("application/x-ndjson", "text/event-stream")):
                 found = _described(response.read(4096))
                 raise AttachError(f"{self._server.url}{self._path}: expected a stream of events, found {found}")
-            yield from _events(response, lines=kind.startswith("application"))
+            yield from self._events(response, lines=kind.startswith("application"))
         except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
             # A socket that another thread has shut down may fail in any of these forms.
             if not self.is_cut:
@@ -169,17 +176,20 @@ class Stream:
         finally:
             connection.close()
 
-
-def _events(response: http.client.HTTPResponse, *, lines: bool) -> Iterator[tuple[str, bytes]]:
-    name = ""
-    while line := response.readline(MAX_LINE):
-        line = line.strip()
-        field, _, value = line.partition(b":")
-        if lines and line:
-            yield "", line
-        elif field == b"event":
-            name = value.strip().decode(errors="replace")
-        elif field == b"data":
-            yield name, value.strip()
-        elif not field:
-            name = ""  # the end of an event; of a comment, nothing had begun
+    def _events(self, response: http.client.HTTPResponse, *, lines: bool) -> Iterator[tuple[str, bytes]]:
+        name = ""
+        while line := response.readline(MAX_LINE):
+            if not lines and not line.endswith(b"\n"):
+                return  # the connection broke within it
+            line = line.strip()
+            field, _, value = line.partition(b":")
+            if lines and line:
+                yield "", line
+            elif field == b"event":
+                name = value.strip().decode(errors="replace")
+            elif field == b"id":
+                self.last_id = value.strip().decode("ascii", "ignore")
+            elif field == b"data":
+                yield name, value.strip()
+            elif not field:
+                name = ""  # the end of an event; of a comment, nothing had begun
