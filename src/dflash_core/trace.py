@@ -55,7 +55,8 @@ class TraceWriter:
     Raises TraceError if the file cannot be created, or is not empty.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
+        path = Path(path)
         self.path, self.problem = path, ""
         self._lock = threading.Lock()
         self._gzip = zlib.compressobj(level=1, wbits=GZIP_WINDOW)  # the fastest: the decoder waits for it
@@ -107,8 +108,9 @@ class Trace:
     problem: str
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path | str) -> Trace:
     """Read a trace as far as possible. Raises TraceError for a file that is no trace, or one of another version."""
+    path = Path(path)
     reader = _Reader(path)
     records: list[TurnRecord] = []
     try:

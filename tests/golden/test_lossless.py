@@ -294,7 +294,9 @@ class SpoiledBackend(PlantedBackend):
     """Commits the spine instead of the accepted path: the mistake that lossless tests must be able to see."""
 
     def commit(self, path: object) -> None:
-        self.inner.commit(range(len(path)))  # type: ignore[arg-type]
+        spine = range(len(path))  # type: ignore[arg-type]
+        self.inner._parents = range(-1, len(spine) - 1)  # what is no path of the tree is refused
+        self.inner.commit(spine)
 
 
 class StaleConvBackend(PlantedBackend):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dflash_core import Knobs
+from dflash_core.errors import ContextError
 from dflash_core.events import Event, StepEvent
 from dflash_core.knobs import Value
 from dflash_core.runner import Runner
@@ -48,6 +49,31 @@ def test_any_tree_and_any_path_through_it(device_name: str, rng: np.random.Gener
     ours_state, state = ours.checkpoint(), reference.checkpoint()
     s = np.stack([tensor.numpy() for tensor in state.tensors[::2]])  # of each delta net layer: s, then conv
     assert np.abs(ours_state.tensors[0].numpy() - s).max() < 1e-2 * np.abs(s).max()
+
+
+def test_what_is_no_tree_and_no_path_is_refused(device_name: str) -> None:
+    """Regression: the CPU ended in an IndexError of a layer, and a card read what is no embedding."""
+    for session in pair(device_name, "tiny-F16.gguf").sessions():
+        session.prefill(prompt()[:5])
+        with pytest.raises(ContextError, match="found node 0 of 0 after the committed state, expected a path"):
+            session.commit([0])  # without a tree
+        for tokens, parents, why in (
+            ([], [], "found 0 tokens and 0 parents, expected at least one token"),
+            ([1, 2], [-1], "found 2 tokens and 1 parents"),
+            ([1, 2], [-1, 1], "node 1 has the parent 1, expected a node before it or -1"),
+            ([1], [-2], "node 0 has the parent -2"),
+            ([1, 10**6], [-1, 0], "token 1000000 is outside the vocabulary of 768"),
+        ):
+            with pytest.raises(ContextError, match=why):
+                session.verify(tokens, parents)
+        with pytest.raises(ContextError, match="outside the vocabulary"):
+            session.draft(-1, 0)
+        session.verify([1, 2, 3], [-1, 0, 0])
+        for path in ([1], [0, 3], [0, 1, 2], [-1]):
+            with pytest.raises(ContextError, match="expected a path of the tree of the last verify"):
+                session.commit(path)
+        session.commit([0, 2])
+        assert session.length == 7
 
 
 def test_trees_of_several_passes(device_name: str, rng: np.random.Generator) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import pytest
 from textual.color import Color
+from textual.dom import DOMNode
 
 from dflash_tui.app import DFlashApp
 from dflash_tui.widgets.flash import Flash
 from dflash_tui.widgets.inspector import TABS
+from dflash_tui.widgets.markdown import Streamed
 from dflash_tui.widgets.panels import Panel
 
 from .fake import FakeSession
@@ -50,6 +52,30 @@ async def test_the_inspector_hides_at_120x40(make_app: MakeApp) -> None:
         await shows(pilot, "‹Stats›")
         await pilot.press("f4")
         await shows(pilot, "‹Tree›")
+
+
+async def test_what_opens_or_closes_leaves_the_styles_of_messages(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long conversation has hundreds of widgets, and no rule for them depends on the layout."""
+    app, styled = make_app(), list[DOMNode]()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await answered(pilot)
+        apply = app.stylesheet.apply
+        monkeypatch.setattr(app.stylesheet, "apply", lambda node, **kw: styled.append(node) or apply(node, **kw))
+        await pilot.press("f3")
+        await shows(pilot, "‹Stats›")
+        await pilot.resize_terminal(120, 40)
+        await wait_until(pilot, lambda: not app.chat.has_class("-narrow"))
+        app.app_focus = False  # another window
+        app.app_focus = True
+        await pilot.press("f1")
+        await pilot.pause()
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: app.screen is app.chat)
+        await pilot.pause()
+        assert app.chat.transcript in styled
+        assert not [node for node in styled if isinstance(node, Streamed)]
 
 
 @pytest.mark.parametrize(("size", "shown"), [((120, 40), []), ((160, 50), []), ((200, 50), ["params", "memory"])])

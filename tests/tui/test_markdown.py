@@ -19,6 +19,7 @@ from dflash_core.clean import clean, token_label
 from dflash_tui.widgets import items, markdown, table
 from dflash_tui.widgets.items import Items
 from dflash_tui.widgets.markdown import Code, Fence, Streamed
+from dflash_tui.widgets.maths import add_maths
 from dflash_tui.widgets.table import Table, fold_tables
 from support.grids import full
 
@@ -27,6 +28,7 @@ from .support import screen_text, shows
 PLAIN = MarkdownIt("gfm-like", {"html": False})  # Textual's own lists are what ours must look like
 
 
+add_maths(PLAIN)
 PLAIN.core.ruler.push("fold_tables", fold_tables)
 
 
@@ -54,7 +56,7 @@ DOCUMENTS = {
     "crlf": "a\r\nb\r\n\r\n- c\r\n- d\r\n\r\n```\r\ncode\r\n```\r\n",
     "references": "See [a][1] and [b].\n\n[1]: http://example.org\n[b]: http://example.com\n",
     "table links": "| x | y |\n|---|---|\n| [a](http://example.org) | b |\n| c | d |\n",
-    "math": "$$\na_1 - b\n$$\n\ninline $x$ and 5 * 3 * 2\n",
+    "math": "$$\na_1 - b\n$$\n\ninline $x$ and 5 * 3 * 2\n\\[\nx\n=\n- y\n\\]\n- one\n  $$\n  + z\n  $$\n",
     "separators": "a\x0cb\u2028c\x85d\n\ne\x1cf\n",
     "list": LIST,
     "ordered": ORDERED,
@@ -219,6 +221,7 @@ BLOCKS = st.one_of(
     st.lists(LINES, min_size=1, max_size=9).map(
         lambda lines: "| a | b |\n|--:|---|\n" + "\n".join(f"| {x} | 1 |" for x in lines)
     ),
+    LINES.map(lambda line: f"$$\n{line}\n=\n{line}\n$$"),
     st.sampled_from(["---", "    indented\n\n    code", "~~~\nopen\n~~~", "Title\n====="]),
 )
 MESSAGES = st.lists(st.tuples(BLOCKS, st.sampled_from(["\n\n", "\n\n", "\n"])), min_size=1, max_size=9).map(
@@ -255,6 +258,28 @@ def test_a_message_looks_the_same_however_it_came(text: str, seed: int, most: in
 @settings(EACH, max_examples=300)
 def test_many_messages_look_the_same_however_they_came(text: str, seed: int, most: int) -> None:
     same_either_way(text, seed, most)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"Euler: $e^{i\pi} + 1 = 0$, with $a_*b$ and $c_*d$.",
+        r"\( a_b * c_d * \{e\} \) and \[ q \\[2pt] \, r \]",
+        "$$\n\\int_0^1 x\\,dx\n= 4\n- 3 \\\\\n===\n$$",
+        "\\[\nx\n=\ny\n\\]",
+        r"[a $x]_y_$](http://x.org) \$5 *or* \$6",
+    ],
+)
+async def test_a_formula_is_shown_as_it_was_written(text: str) -> None:
+    shown = r"a $x]_y_$ $5 or $6" if "http" in text else text
+    assert await rendered(text, chunks(text, 1, 3)) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["It costs $5 or *about* $6", "echo $$ *and* $HOME", "`$a` *b* `$c`", r"\\( *a* \\)", "$$\n*a*"]
+)
+async def test_a_dollar_or_a_bracket_alone_is_no_formula(text: str) -> None:
+    assert "*" not in await rendered(text, None, ours=True)
 
 
 async def test_a_fence_is_named_though_its_language_came_late() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import threading
@@ -107,6 +108,21 @@ async def test_paste_of_many_lines_is_one_message(make_app: MakeApp) -> None:
         await pilot.press("enter")
         await idle(pilot)
         assert session.asked[0][0] == text
+
+
+@pytest.mark.parametrize("turns", range(1, 9))
+async def test_text_that_follows_a_key_stays_in_order_however_it_arrives(make_app: MakeApp, turns: int) -> None:
+    app = make_app()
+    typed = "abcdefghijklmnopqrstuvwxyz"
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        for one in typed:
+            app.post_message(Key("end", None))
+            app.post_message(Key(one, one))
+            for _ in range(turns):  # so far the loop gets with the key before the next ones come
+                await asyncio.sleep(0)
+        await wait_until(pilot, lambda: len(app.chat.prompt.text) == len(typed))
+        assert app.chat.prompt.text == typed
 
 
 async def test_text_typed_elsewhere_goes_to_the_prompt(make_app: MakeApp) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dflash_core.policy.base import LATELY
-from dflash_core.policy.choosing import ALL, FIRST, SHARE, START_SPARE, Chooser, Drafts, Expected, Found
+from dflash_core.policy.choosing import ALL, FIRST, SHARE, START_SPARE, Chooser, Drafts, Expected, Found, tried_again
 
 Brings = Callable[[str], int]
 """Tokens of a drafter's step, by what the previous step was."""
@@ -197,3 +197,8 @@ def test_a_drafter_that_is_not_known_says_nothing_of_the_answer() -> None:
         chooser.drafted(1, 4, 2.0, known)
     assert after_one_of(Drafts()) == pytest.approx(4, abs=0.1)
     assert after_one_of(known) < 3.7
+
+
+def test_a_try_that_costs_nothing_names_no_loss() -> None:
+    assert tried_again(0.3) == "drafts are tried again; 0.3 plain steps may be lost"
+    assert "lost" not in tried_again(0.04)

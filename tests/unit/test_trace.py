@@ -41,6 +41,7 @@ def write(path: Path, turns: int = 2, steps: int = 3, *, close: bool = True) -> 
 def test_a_trace_holds_what_was_written(path: Path) -> None:
     written = write(path)
     trace = read_trace(path)
+    assert read_trace(str(path)) == trace
     assert trace == Trace(tuple(assemble(written[1:])), LOADED, "")
     assert [turn.start.prompt for turn in trace.turns] == ["question 0", "question 1"]
     first = gzip.decompress(path.read_bytes()).splitlines()[0]

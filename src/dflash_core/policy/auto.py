@@ -17,7 +17,7 @@ from dflash_core.knobs import Knobs
 from dflash_core.policy.arm import Arm, Pace, PairState, Part, PartState
 from dflash_core.policy.base import Decision, Policy, StepPlan, as_set
 from dflash_core.policy.best_first import DEEPEST, ValueTree, build, trials
-from dflash_core.policy.choosing import ALL, Chooser, Drafts, Expected, Picked
+from dflash_core.policy.choosing import ALL, Chooser, Drafts, Expected, Picked, tried_again
 from dflash_core.policy.copying import Chain, chain
 from dflash_core.policy.costs import MAX_ROWS, min_slopes, paying
 from dflash_core.policy.values import Stated
@@ -215,7 +215,7 @@ class AutoPolicy(Policy):
             return self._undrafted(knobs, arm, picked, copied)
         why = "as many candidates as pay"
         if picked.tries:
-            why = f"drafts are tried again; {picked.lost:.1f} plain steps may be lost"
+            why = tried_again(picked.lost)
         return Step(knobs, Decision("tree", max_nodes(knobs), why, depth=arm.depth(knobs, self._part)), arm, picked)
 
     def _chain(self, knobs: Knobs, arm: Arm, rate: float) -> Chain:

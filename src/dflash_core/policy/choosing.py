@@ -122,6 +122,11 @@ class Picked:
     tries: bool = False
 
 
+def tried_again(lost: float) -> str:
+    """The reason of a step that the allowance pays for, with what it may lose, in plain steps, if that is not 0.0."""
+    return f"drafts are tried again; {lost:.1f} plain steps may be lost" if lost >= 0.05 else "drafts are tried again"
+
+
 class Chooser:
     """`kinds`: of the drafters, in order. The sums of each drafter are stored elsewhere; this has the answer's state.
 

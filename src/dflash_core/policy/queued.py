@@ -20,7 +20,7 @@ from dflash_core.policy.arm import PARTS, Arm, PairState, Part
 from dflash_core.policy.auto import AutoPolicy, Step, free, max_nodes
 from dflash_core.policy.base import Decision, as_set, draft_was_right
 from dflash_core.policy.best_first import Trials
-from dflash_core.policy.choosing import QUEUED, START_TOKENS, Allowance, Chooser, Found
+from dflash_core.policy.choosing import QUEUED, START_TOKENS, Allowance, Chooser, Found, tried_again
 from dflash_core.policy.costs import MIN_STEPS
 from dflash_core.policy.values import Array
 from dflash_core.policy.walked import shown, walk_trials
@@ -170,7 +170,7 @@ class QueuedPolicy(AutoPolicy):
         # Plain steps come before: those that the card runs meanwhile, and those that show what the last try cost.
         first = WAITING - self._since if self._begun else WAITING
         if missing <= 0 and first == 0:
-            why = decision.reason if pays else f"drafts are tried again; {risk:.1f} plain steps may be lost"
+            why = decision.reason if pays else tried_again(risk)
             self._tries = replace(decision, reason=why)
             return self._tries
         self._batch = min(max(math.floor(missing / known.share), first, 1), MAX_PLAIN_BATCH)

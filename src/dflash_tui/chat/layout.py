@@ -53,7 +53,7 @@ class ChatLayout(Controller):
         wide = width >= WIDE
         pairs = wide or (width >= PAIRS and height >= TALL)
         tiny = width < MIN_SIZE[0] or height < MIN_SIZE[1]
-        # All at once: each change of the classes restyles all widgets.
+        # All at once: each change of the classes restyles all widgets outside the messages.
         screen.update_classes(
             {
                 "-narrow": narrow, "-wide": wide, "-pairs": pairs, "-short": height < SHORT, "-low": height < LOW,

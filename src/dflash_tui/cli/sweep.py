@@ -30,12 +30,15 @@ ANY_PAIR = Limits(Capabilities("+".join(SPEC["draft"].choices), block=2**30, kno
 def run(call: Invocation) -> int:
     """Measure, print, export. Returns the exit code; raises DFlashError. After Ctrl+C, finished runs are reported."""
     args, request = call.args, call.request
+    try:
+        axes = parse_axes(args.axes)
+        settings(axes, request.knobs, ANY_PAIR)  # refuse settings that no pair supports before one is loaded
+    except DFlashError as error:
+        call.refuse(str(error))
     if (args.prompt is None) == (args.prompts is None):
         call.refuse("give the prompt, --prompt TEXT, or a file of them, --prompts FILE")
     if args.prompt is not None and not args.prompt.strip():
         call.refuse("the prompt is empty")
-    axes = parse_axes(args.axes)
-    settings(axes, request.knobs, ANY_PAIR)  # refuse settings that no pair supports before one is loaded
     cases, repeats = asked(call, args.prompt)
     for path in args.out:
         check_path(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar
@@ -10,6 +11,7 @@ from textual import getters, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
+from textual.dom import DOMNode
 from textual.events import Key, Paste, Resize, ScreenResume
 from textual.screen import Screen
 from textual.widgets import TextArea
@@ -114,6 +116,12 @@ class ChatScreen(Screen[None]):
 
     def on_screen_resume(self, event: ScreenResume) -> None:
         event.refresh_styles = self._begun  # newly created widgets already have their styles
+
+    def update_node_styles(self, animate: bool = True) -> None:
+        """Also called when the chat is the top screen again, and when the terminal gets or loses the focus. Messages
+        keep their styles: none of their rules depends on that or on the layout, and a long conversation has over a
+        thousand widgets. A new theme does not come this way."""
+        self.app.stylesheet.update_nodes(_outside_messages(self), animate=animate)
 
     def _compositor_refresh(self) -> None:
         # During a batch update Textual would render the frame, drop it, and not render all of it again later.
@@ -366,3 +374,9 @@ class ChatScreen(Screen[None]):
     @on(Inspector.Switched)
     def _panel_switched(self) -> None:
         self.call_after_refresh(self.gauges.draw)
+
+
+def _outside_messages(node: DOMNode) -> Iterator[DOMNode]:
+    yield node
+    for child in () if isinstance(node, Transcript) else node.children:
+        yield from _outside_messages(child)

@@ -64,43 +64,47 @@ class KeyOrder:
         self._app = app
         self._since = 0.0  # when the key that the others wait for was passed on; 0 if they wait for none
         self._waiting: deque[Key | Paste] = deque()
+        self._next: Key | Paste | None = None  # the first of those that waited, on its way to `waits` again
 
     def waits(self, event: Key | Paste) -> bool:
-        """Hold an event back if an earlier key is still being handled."""
-        if not self._since:
+        """Hold an event back if an earlier key is still being handled, or if earlier events are held back."""
+        if event is self._next:
+            self._next = None
             return False
-        late = time.monotonic() - self._since > LONGEST_S
-        if late and not self._waiting:
-            self._since = 0.0
-            return False
-        self._waiting.append(event)
-        if late:
-            self._over()
-        return True
+        if self._since or self._waiting or self._next is not None:
+            self._waiting.append(event)
+            if time.monotonic() - self._since > LONGEST_S:
+                self._over(self._since)
+            return True
+        return False
 
     def sent(self, event: Key | Paste, target: DOMNode) -> None:
         """An event was passed to `target`. If it may move the focus, the following ones wait for it."""
         # Enter in an editor delays text too: text typed after it must arrive before sent text may be given back.
         entered = isinstance(event, Key) and event.key == "enter" and isinstance(target, TextArea)
         if entered or is_text(event):
+            self._over(self._since)
             return
         self._since = time.monotonic()
         # A key bubbles from its widget up to the app, whose bindings come last; this follows it.
-        self._follow(target)
+        self._follow(target, self._since)
 
-    def _follow(self, pump: MessagePump | None) -> None:
+    def _follow(self, pump: MessagePump | None, since: float) -> None:
         while pump is not None and pump is not self._app:
             above = pump._parent
-            if pump.call_later(self._follow, above):
+            if pump.call_later(self._follow, above, since):
                 return
             pump = above
-        if not self._app.call_later(self._over):
-            self._since = 0.0
+        if not self._app.call_later(self._over, since):
+            self._over(since)
 
-    def _over(self) -> None:
-        self._since = 0.0
-        while self._waiting:
-            self._app.post_message(self._waiting.popleft())
+    def _over(self, since: float) -> None:
+        """The key that was passed on at `since` is handled, or takes too long: the next one comes, before new ones."""
+        if since == self._since:
+            self._since = 0.0
+            if self._waiting and self._next is None:
+                self._next = self._waiting.popleft()
+                self._app.post_message(self._next)
 
 
 BEGIN, END = "\x1b[200~", "\x1b[201~"

@@ -23,6 +23,7 @@ from dflash_core.clean import one_line
 from dflash_tui.application.amounts import counted
 from dflash_tui.widgets.items import ITEMS, BulletList, Items, ListPart, OrderedList, fold_lists
 from dflash_tui.widgets.literal import Caption, Copy, Static
+from dflash_tui.widgets.maths import add_maths
 from dflash_tui.widgets.mixins import Growing, Stack
 from dflash_tui.widgets.table import TABLE, Table, fold_tables
 
@@ -142,6 +143,7 @@ class Parser:
 
 # HTML is shown as source. Textual drops an HTML block, and with the next append the block before it too.
 _PARSER = MarkdownIt("gfm-like", {"html": False})  # all messages share it: making one costs as much as a small append
+add_maths(_PARSER)
 _PARSER.core.ruler.push("fold_tables", fold_tables)
 _PARSER.core.ruler.push("fold_lists", fold_lists)
 

@@ -15,6 +15,7 @@ from dflash_core.drafters.base import DenseDrafter, Drafter
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import ContextError
+from dflash_core.ids import check_ids, check_path, check_tree
 from dflash_core.knobs import Knobs
 from dflash_core.models.rows import LayerState, Rows
 from dflash_core.models.target import TargetModel
@@ -48,7 +49,8 @@ class CpuSession:
     def _reset(self) -> None:
         self.length = 0
         self.states: list[LayerState] = self.target.new_states(self.kv)
-        self._tokens: list[int] = []  # of the last pass
+        self._tokens: list[int] = []  # of the last pass, as are the parents until it is committed
+        self._parents: Sequence[int] = ()
         self._features: Tensor | None = None
         if self.drafter is not None:
             self.drafter.begin(self.states)
@@ -59,9 +61,10 @@ class CpuSession:
 
     def _run(self, tokens: Sequence[int], parents: Sequence[int]) -> Tensor:
         """One target pass over a tree: final hidden rows (n, hidden); captured outputs become the features."""
+        check_tree(tokens, parents, self.target.spec.vocab_size)
         rows = Rows.of(tokens, parents, self.length, self.window)
         h, captured = self.target.forward(rows, self.states, self.captured_layers)
-        self._tokens = list(tokens)
+        self._tokens, self._parents = list(tokens), parents
         self._features = torch.cat(captured, dim=-1) if captured else None
         return h
 
@@ -85,6 +88,7 @@ class CpuSession:
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         if not isinstance(self.drafter, DenseDrafter):
             raise ContextError("this drafter proposes tokens without logits; expected one with a model")
+        check_ids([root], self.target.spec.vocab_size)
         return self.drafter.logits(root, window, at)
 
     @torch.inference_mode()
@@ -97,13 +101,14 @@ class CpuSession:
 
     @torch.inference_mode()
     def commit(self, path: Sequence[int]) -> None:
+        check_path(path, self._parents)
         for state in self.states:
             state.commit(self.length, path)
         self.length += len(path)
         if self.drafter is not None:
             hidden = None if self._features is None else self._features[list(path)]
             self.drafter.observe([self._tokens[node] for node in path], hidden)
-        self._features = None
+        self._features, self._parents = None, ()
 
     def prepare(self, progress: Progress, knobs: Knobs) -> None:
         """Nothing: torch is ready as it is."""

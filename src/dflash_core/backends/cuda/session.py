@@ -23,6 +23,7 @@ from dflash_core.backends.cuda.step import CudaDecoder
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
 from dflash_core.drafters.draw_noise import ranked
 from dflash_core.errors import ContextError
+from dflash_core.ids import check_ids, check_path, check_tree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import FixedPolicy
 from dflash_core.policy.queued import CHOICES
@@ -37,6 +38,8 @@ MIN_CHUNK_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down t
 
 class CudaSession(SequencePasses):
     """Implements `backends.opened.Session`. See `SequencePasses` for the arguments."""
+
+    _verified: Sequence[int] = ()  # the parents of the tree of the last `verify`, until a path of it is committed
 
     @cached_property
     def steps(self) -> Steps:
@@ -54,6 +57,8 @@ class CudaSession(SequencePasses):
         return self.chunk_pass is not None and count >= shortest
 
     def verify(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        check_tree(tokens, parents, self.target.spec.vocab_size)
+        self._verified = parents
         with self.device.stream():
             if self.target.cache is not None:
                 self.target.cache.between_steps()
@@ -66,6 +71,8 @@ class CudaSession(SequencePasses):
             return torch.cat(rows).numpy()
 
     def commit(self, path: Sequence[int]) -> None:
+        check_path(path, self._verified)
+        self._verified = ()
         with self.device.stream():
             self._commit(path)
 
@@ -86,6 +93,7 @@ class CudaSession(SequencePasses):
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         if self.drafter is None:
             raise ContextError("this drafter proposes tokens without logits; expected one with a model")
+        check_ids([root], self.target.spec.vocab_size)
         with self.device.stream():
             return self.drafter.logits(root, window, at, self.head, self.launch)
 
