@@ -33,17 +33,17 @@ smallest = pytest.mark.parametrize(
 HANGS_S = 600.0  # as long as only a hang takes: other work may keep the machine busy
 
 
-async def wait_until(pilot: Pilot[int], predicate: Callable[[], bool]) -> None:
+async def wait_until(pilot: Pilot[int], predicate: Callable[[], bool], every: float = 0.02) -> None:
     """Let the app run until `predicate` holds; fail with the screen as text when it does not, or with the app's error.
 
-    It sleeps between the checks, as what is waited for mostly comes from a thread."""
+    It sleeps `every` so many seconds between the checks, as what is waited for mostly comes from a thread."""
     end = time.monotonic() + HANGS_S
     while not predicate():
         if time.monotonic() > end:
             raise AssertionError(f"waited {HANGS_S:.0f} s in vain; the screen:\n{screen_text(pilot.app)}")
         if pilot.app._exception is not None:
             raise pilot.app._exception
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(every)
     await pilot.pause()
 
 
@@ -55,7 +55,7 @@ async def shows(pilot: Pilot[int], *texts: str) -> None:
         return any(text in shown for shown in (screen_text(pilot.app), *notices))
 
     for text in texts:
-        await wait_until(pilot, lambda text=text: seen(text))
+        await wait_until(pilot, lambda text=text: seen(text), every=0.06)  # each check draws the screen
 
 
 def chat(pilot: Pilot[int]) -> DFlashApp:

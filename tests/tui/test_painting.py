@@ -24,7 +24,7 @@ from dflash_tui.widgets.strip import TitleRow
 from dflash_tui.widgets.transcript import TurnBlock
 
 from .fake import FakeSession
-from .support import loaded, settled, shows, wait_until
+from .support import ask, idle, loaded, settled, shows, wait_until
 
 pytestmark = pytest.mark.usefixtures("frames")
 
@@ -69,6 +69,32 @@ async def test_memory_that_reads_the_same_is_not_drawn_again(make_app: Callable[
             assert not drawn
             row.memory = replace(before, total=before.total + (8 << 30))
             assert drawn
+
+
+async def test_a_layout_arranges_the_screen_once(
+    make_app: Callable[..., DFlashApp], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Widgets of hidden panels are refreshed too. Textual arranged all again at the next question for a place."""
+    did: list[str] = []
+    for name in ("_arrange_root", "reflow", "reflow_visible"):
+        done = getattr(Compositor, name)
+        monkeypatch.setattr(
+            Compositor, name, lambda *a, name=name, done=done, **k: (did.append(name), done(*a, **k))[1]
+        )
+    app = make_app(FakeSession())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        did.clear()
+        await ask(pilot, "hi")
+        await idle(pilot)
+        hidden = app.chat.query_one("#panel-stats")
+        assert not hidden.region
+        hidden.refresh()
+        await pilot.pause()
+        assert app.chat.prompt.region
+        layouts = did.count("reflow") + did.count("reflow_visible")
+        assert layouts > 1
+        assert did.count("_arrange_root") == layouts
 
 
 async def test_a_frame_draws_one_panel(make_app: Callable[..., DFlashApp]) -> None:

@@ -33,6 +33,7 @@ from dflash_tui.widgets.inspector import Inspector
 from dflash_tui.widgets.key_line import KeyLine
 from dflash_tui.widgets.knob_row import KnobRow, PresetRow
 from dflash_tui.widgets.literal import Copy, Static
+from dflash_tui.widgets.mixins import OneMap
 from dflash_tui.widgets.params import ParamsPanel
 from dflash_tui.widgets.prompt import Completions, Prompt, is_command
 from dflash_tui.widgets.strip import LoadingLine, StatusStrip, TitleRow
@@ -61,6 +62,7 @@ class ChatScreen(Screen[None]):
 
     def __init__(self, state: AppState) -> None:
         super().__init__()
+        self._compositor = OneMap()
         self.state = state
         self._begun = False  # the first frame is drawn, and deferred work has begun
         self.gauges = Gauges(state, self)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from textual._compositor import Compositor, ReflowResult
 from textual.containers import Vertical
 from textual.geometry import Region, Size
 from textual.layout import DockArrangeResult
@@ -44,6 +45,19 @@ class Stack(Blank):
 
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
         return super().arrange(Size(size.width, 0), optimal)
+
+
+class OneMap(Compositor):
+    """Arranges a screen once for each layout. Textual arranges all of it a second time, at the next question for a
+    place, where a widget that is not visible was refreshed: those of hidden panels, with each frame of an answer."""
+
+    def reflow(self, parent: Widget, size: Size) -> ReflowResult:
+        result = super().reflow(parent, size)
+        self._full_map_invalidated = False
+        return result
+
+    def update_widgets(self, widgets: set[Widget]) -> None:
+        super().update_widgets(widgets & self.visible_widgets.keys())
 
 
 class StackedRows(Stack, Vertical):
