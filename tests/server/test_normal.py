@@ -69,6 +69,13 @@ def test_templates_that_can_take_more_get_it_as_it_is() -> None:
     assert list(normalised([USER, USER], ToolSupport())) == [Message("user", "q\n\nq")]
 
 
+def test_a_greeting_has_a_user_message_before_it_where_roles_must_alternate() -> None:
+    for first in ([], [SYSTEM]):
+        given = [*first, SAID, USER]
+        assert list(normalised(given, ToolSupport())) == [*first, Message("user", ""), SAID, USER]
+        assert list(normalised(given, STRICT)) == given
+
+
 @pytest.mark.parametrize("wrong", [[], [SYSTEM], [USER, SAID, CALLED], [CALLED, RESULT]])
 def test_what_has_no_question_is_refused(wrong: list[Message]) -> None:
     with pytest.raises(RequestError) as refused:

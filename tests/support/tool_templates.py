@@ -99,7 +99,10 @@ MISTRAL = (
 # Older ones write an array of objects, and refuse ids of another length, and answers that are empty.
 NEMO = (
     "{% if tools %}{{ '[AVAILABLE_TOOLS]' ~ tools | tojson ~ '[/AVAILABLE_TOOLS]' }}{% endif %}"
-    "{% for m in messages %}{% for id in [m.tool_call_id] if m.role == 'tool' %}{% if id | length != 9 %}"
+    "{% for m in messages %}"
+    "{% if m.role == 'user' and not loop.first and loop.previtem.role not in ('system', 'assistant') %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% for id in [m.tool_call_id] if m.role == 'tool' %}{% if id | length != 9 %}"
     "{{ raise_exception('nine characters') }}{% endif %}{% endfor %}" + _MISTRAL_TURN + "{% elif m.role == 'tool' %}"
     "{{ '[TOOL_RESULTS]{\"content\": ' ~ m.content ~ ', \"call_id\": \"' ~ m.tool_call_id ~ '\"}[/TOOL_RESULTS]' }}"
     "{% elif m.tool_calls %}{{ '[TOOL_CALLS][' }}{% for c in m.tool_calls %}{% if c.id | length != 9 %}"

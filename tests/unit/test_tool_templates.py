@@ -160,6 +160,18 @@ def test_a_conversation_goes_on_after_an_answer_without_text() -> None:
         ChatTemplate(NEMO).render([{"role": "tool", "content": "", "tool_call_id": "1"}], thinking=False)
 
 
+@pytest.mark.parametrize("knows_tools", [True, False])
+def test_a_user_goes_on_after_the_result_of_a_call(knows_tools: bool) -> None:
+    """Also where roles must alternate, and where results are user messages."""
+    source = NEMO if knows_tools else NEMO.replace("tools", "functions")
+    assert ChatTemplate(source).tools.renders is knows_tools
+    prompting = Prompting(tokenizer(), ChatTemplate(source), False, tools=[tool("look")])
+    asked = Message("user", "and now")
+    text = build_prompt(prompting, [*exchange("over there", "found it"), asked]).text
+    assert text.endswith("[INST]and now[/INST]" if knows_tools else "</tool_response>\n\nand now[/INST]")
+    assert text.count("found it") == 1
+
+
 def test_a_template_with_a_form_of_its_own() -> None:
     source = (
         "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{% for m in messages %}{{ m.content }}"

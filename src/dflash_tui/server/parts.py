@@ -107,6 +107,8 @@ def normalised(messages: Sequence[Message], support: ToolSupport, place: str = "
                 found.append(text)
         elif message.role == "assistant":
             message = _split_thinking(message)
+            if last.role == "system" and len(found) < 2 and not support.consecutive:  # a greeting
+                found.append(Message("user", ""))
             if last.role == "assistant" and len(found) != apart:
                 found[-1] = _joined(last, message)
             else:

@@ -142,11 +142,30 @@ def uses_tools(messages: Messages, tools: Tools) -> bool:
 
 def fitted(messages: Messages, tools: Tools, support: ToolSupport) -> tuple[Messages, Tools]:
     """Messages and tools as a template of this `support` renders them."""
-    if not support.renders:
-        return _described([*_in_words(messages)], tools, support), NO_TOOLS
-    messages = [*map(_with_own_ids, messages)] if support.nine_letters else messages
-    one_by_one = messages if support.several else [*_one_by_one(messages)]
-    return [_result(message, support) for message in one_by_one], tools
+    if support.renders:
+        messages = [*map(_with_own_ids, messages)] if support.nine_letters else messages
+        one_by_one = messages if support.several else [*_one_by_one(messages)]
+        messages = [_result(message, support) for message in one_by_one]
+    else:
+        messages, tools = _described([*_in_words(messages)], tools, support), NO_TOOLS
+    return messages if support.consecutive else [*_alternating(messages)], tools
+
+
+def _alternating(messages: Messages) -> Iterator[Mapping[str, JSON]]:
+    """The same where a user message may follow neither another one, which is joined, nor the result of a call: an
+    answer without text comes between."""
+    last: Mapping[str, JSON] = {}
+    for message in messages:
+        before = last.get("role")
+        if message["role"] == before == "user":
+            last = {**last, "content": f"{last['content']}\n\n{message['content']}"}
+            continue
+        if last:
+            yield last
+        if message["role"] == "user" and before not in (None, "system", "assistant"):
+            yield {**_ANSWER, "content": ""}
+        last = message
+    yield last
 
 
 def _result(message: Mapping[str, JSON], support: ToolSupport) -> Mapping[str, JSON]:
