@@ -333,6 +333,21 @@ async def test_messages_behind_one_that_does_not_fit_come_back_with_it(make_app:
         await idle(pilot)
 
 
+async def test_an_empty_conversation_has_its_page_again_after_a_refusal(make_app: MakeApp) -> None:
+    session = FakeSession(refuse=ContextError("too long"))
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        burst(app, "alpha⏎")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "alpha" and isinstance(app.screen, FullScreen))
+        await leave(pilot)
+        await shows(pilot, "Try one")
+        session.refuse = None
+        await pilot.press("enter")
+        await idle(pilot)
+        assert not app.chat.transcript.start.display
+
+
 @pytest.mark.parametrize("parts", [("gamma ⏎",), ("[gamma ]", "⏎")], ids=["keys", "paste"])
 async def test_what_is_typed_over_the_choice_of_a_full_context_is_the_prompts(
     make_app: MakeApp, parts: tuple[str, ...]

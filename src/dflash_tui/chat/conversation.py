@@ -126,7 +126,7 @@ class ConversationController(Controller):
             self.edit_again(block)
             self._stand()
             if isinstance(self.state.turn.error, ContextError) and block in transcript.turns:
-                await transcript.take_away(block)
+                await transcript.take_back(block)
         elif block.instead_of is not None:
             found = self._from_id(block.instead_of)
             for one in found[: found.index(block)]:  # queued messages follow it

@@ -267,7 +267,7 @@ class Sending(Controller):
         if not self.state.queue:
             return False
         block = self.state.queue.pop(index)
-        await self.transcript.take_away(block)
+        await self.transcript.take_back(block)
         self.give_back(block.typed, why)
         self.state.conversation.waits_no_more(block.prompt)
         self._conversation.edit_again(block)

@@ -206,6 +206,11 @@ class Transcript(Blank, VerticalScroll):
         self.turns.remove(turn)
         await turn.remove()
 
+    async def take_back(self, turn: TurnBlock) -> None:
+        """As `take_away`, and nothing comes in its place: what is empty then is an empty conversation."""
+        await self.take_away(turn)
+        self.start.display = not self.turns and not self.earlier.texts
+
     async def prune(self, coming: int = 0) -> None:
         """Turn the oldest of many turns into text. Not those that an edited message hides: they may be shown again.
         `coming`: how many more follow at once."""
