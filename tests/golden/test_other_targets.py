@@ -73,8 +73,8 @@ def test_logits_and_hidden_states(name: str, packed: bool) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-# A row at a time is decoding, which test_greedy_text walks.
-@pytest.mark.parametrize("chunk", [full(1), 7, full(64), 65, 200])
+# A row at a time is decoding, which test_greedy_text walks; test_hidden_states_of_long_prompts reads all in one pass.
+@pytest.mark.parametrize("chunk", [full(1), 7, full(64), 65, full(200)])
 def test_long_prompts_in_any_chunks(name: str, chunk: int) -> None:
     expected, session, parts = told(name), loaded(name).session(), []
     ids, rows = expected["long_ids"].tolist(), expected["long_rows"]

@@ -121,13 +121,16 @@ def test_a_tree_is_decoding_its_paths(length: int) -> None:
     """Nodes on both sides of a border, and what follows a commit."""
     tokens, parents = [5, 17, 40, 41, 99, 7], [-1, 0, 0, 1, 1, 4]
     ids = ids_of(length)
+    tree, plain, chain = sessions = session(), session(), session()
+    for at in range(0, length, 150):
+        tree.prefill(ids[at : at + 150])
+    chain.prefill(ids)
+    plain.prefill(ids[:-1])
+    plain.prefill(ids[-1:])
+    kept = [one.checkpoint() for one in sessions]
     for path in ([0, 1, 4, 5], [0, 2]):
-        tree, plain, chain = session(), session(), session()
-        for at in range(0, length, 150):
-            tree.prefill(ids[at : at + 150])
-        chain.prefill(ids)
-        plain.prefill(ids[:-1])
-        plain.prefill(ids[-1:])
+        for one, point in zip(sessions, kept, strict=True):
+            one.restore(point)
         one_by_one = []
         for node in path:
             one_by_one.append(plain.verify([tokens[node]], [-1])[0])

@@ -32,7 +32,7 @@ from support.device_pairs import CONTEXT, TOLERANCE, close, device_named
 from support.grids import full
 
 WAYS: list[dict[str, Value]] = [
-    {"drafting": "chain 3", "mtp_depth": 3}, {"drafting": "tree 12", "mtp_depth": 4, "chain_seed": True},
+    {"drafting": "chain 3", "mtp_depth": 3}, {"drafting": "tree 18", "mtp_depth": 4, "chain_seed": True},
     {"drafting": "auto"}, {"drafting": "tree 22", "tree_width": 3, "mtp_depth": 6},
 ]  # fmt: skip
 
@@ -176,7 +176,7 @@ def test_steps_draft_what_calls_from_the_host_do(device_name: str) -> None:
         text += step.tokens
 
 
-@pytest.mark.parametrize("kv", ["q8_0", "bf16", "q8_0+384"])
+@pytest.mark.parametrize("kv", ["q8_0", full("bf16"), "q8_0+384"])
 def test_it_reads_packed_keys(device_name: str, kv: str) -> None:
     pair = assistant_pair(device_name, PRESENT[0])
     ours, theirs = pair.sessions(kv=CachePair.parse(kv))[0], pair.target.session(pair.draft, kv=CachePair.parse(kv))

@@ -14,6 +14,7 @@ from dflash_core.backends.cuda.target_model import DeviceTarget
 from dflash_core.backends.cuda.upload import DeviceUpload, Upload
 from support.device_pairs import device_named
 from support.folders import PRE, quantised, saved, wide
+from support.grids import full
 from support.on_a_device import KL_BAR, chain, check_bits, divergences, session_of
 from support.quantised import LAYOUTS
 from support.random_family import first_close
@@ -29,8 +30,15 @@ def folder(name: str, seed: int, layouts: list[str], path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("turn", range(3))
-@pytest.mark.parametrize("name", ["qwen35", "qwen35moe", "qwen3"])
+# Each third with experts and in one dense model; with `full` in both.
+@pytest.mark.parametrize(
+    ("name", "turn"),
+    [
+        (name, turn) if name == "qwen35moe" or turn % 2 == (name == "qwen3") else full(name, turn)
+        for name in ("qwen35", "qwen35moe", "qwen3")
+        for turn in range(3)
+    ],
+)
 def test_logits_are_those_of_the_cpu(device_name: str, name: str, turn: int, tmp_path: Path) -> None:
     """Layouts mixed per matrix, a third of them in each turn."""
     target = load_target(folder(name, turn + 3, KINDS[turn::3], tmp_path))

@@ -66,9 +66,8 @@ template <class D, class T, int K, bool zero> struct Mma {
                 for (int i = 0; i < P; ++i) B[(4 * P * r + P * t + i) * 8 + g] = of_b[i];
             }
             if constexpr (!zero) {
-                const auto* d = static_cast<const D*>(mine.d);
-                memcpy(&C[8 * g + 2 * t], d, 2 * sizeof(D));
-                memcpy(&C[8 * g + 2 * t + 64], d + 2, 2 * sizeof(D));
+                memcpy(&C[8 * g + 2 * t], mine.d, 2 * sizeof(D));
+                memcpy(&C[8 * g + 2 * t + 64], mine.d + 2, 2 * sizeof(D));
             }
         }
         using Value = std::conditional_t<std::is_same_v<D, int>, int, float>;
@@ -102,7 +101,7 @@ template <class D, class T, int K, bool zero> struct Mma {
             }
         }
         for (int lane = 0; lane < 32; ++lane) {
-            D* const out = static_cast<D*>(static_cast<MmaArgument*>(lanes[lane])->d);
+            unsigned* const out = static_cast<MmaArgument*>(lanes[lane])->d;
             memcpy(out, &C[2 * lane], 2 * sizeof(D));
             memcpy(out + 2, &C[2 * lane + 64], 2 * sizeof(D));
         }

@@ -4,26 +4,30 @@
 
 #include <cuda_fp16.h>
 
-// Instructions of a whole warp. A lane passes addresses; what takes those of all lanes is in the runtime (matrices.h). No
-// templates: with each kernel the compiler would make all those again that functions of a header use.
+// Instructions of a whole warp; what takes those of all lanes is in the runtime (matrices.h). A lane passes its fragments
+// as they are: together they are in one place, and kernels may hold them in registers elsewhere. No templates: with each
+// kernel the compiler would make all those again that functions of a header use.
 namespace emulator {
 struct MmaArgument {
-    void* d;
-    const unsigned *a, *b;
+    unsigned d[4], a[4], b[2];
 };
 struct LoadArgument {
-    unsigned* r;
     const void* row;
+    unsigned r[4];
 };
 }  // namespace emulator
 
-#define EMULATED_MMA(name, D, RA, RB)                                                                                 \
+#define EMULATED_MMA(name, D, RA, RB, GIVEN)                                                                          \
     namespace emulator { void name(void* const* lanes, unsigned mask); }                                              \
     inline void name(D (&d)[4], const unsigned (&a)[RA], const unsigned (&b)[RB], int line = __builtin_LINE()) {       \
-        emulator::MmaArgument argument{d, a, b};                                                                      \
+        emulator::MmaArgument argument;                                                                               \
+        if (GIVEN) memcpy(argument.d, d, sizeof d);                                                                   \
+        memcpy(argument.a, a, sizeof a);                                                                              \
+        memcpy(argument.b, b, sizeof b);                                                                              \
         emulator::collective(0xffffffffu, &argument, &emulator::name, "mma", line);                                   \
+        memcpy(d, argument.d, sizeof d);                                                                              \
     }
-#define EMULATED_MMAS(name, D, RA, RB) EMULATED_MMA(name, D, RA, RB) EMULATED_MMA(name##_zero, D, RA, RB)
+#define EMULATED_MMAS(name, D, RA, RB) EMULATED_MMA(name, D, RA, RB, true) EMULATED_MMA(name##_zero, D, RA, RB, false)
 EMULATED_MMAS(mma_s8_16832, int, 4, 2)
 EMULATED_MMAS(mma_u8_16832, int, 4, 2)
 EMULATED_MMAS(mma_s8_16816, int, 2, 1)
@@ -37,8 +41,9 @@ EMULATED_MMAS(mma_tf32_1688, float, 4, 2)
 #define EMULATED_LDMATRIX(name, COUNT)                                                                                \
     namespace emulator { void name(void* const* lanes, unsigned mask); }                                              \
     inline void name(unsigned (&r)[COUNT], const void* row, int line = __builtin_LINE()) {                            \
-        emulator::LoadArgument argument{r, row};                                                                      \
+        emulator::LoadArgument argument{row};                                                                         \
         emulator::collective(0xffffffffu, &argument, &emulator::name, "ldmatrix", line);                              \
+        memcpy(r, argument.r, sizeof r);                                                                              \
     }
 EMULATED_LDMATRIX(ldmatrix_x4, 4)
 EMULATED_LDMATRIX(ldmatrix_x2, 2)
