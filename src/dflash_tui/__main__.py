@@ -7,6 +7,20 @@ import os
 import sys
 
 INTERRUPTED = 130
+LATE = "torch._meta_registrations"
+
+
+class _Late(type(sys)):  # type: ignore[misc]
+    """Stands for the module LATE, which is imported when something in it is asked for."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # asked by importlib and inspect, of each module
+            raise AttributeError(name)
+        import importlib
+
+        if sys.modules.get(LATE) is self:
+            del sys.modules[LATE]
+        return getattr(importlib.import_module(LATE), name)
 
 
 def run() -> int:
@@ -17,6 +31,8 @@ def run() -> int:
     # Nearly all objects made at startup stay alive. Collecting among them takes an eighth of the time to the first
     # frame. The collector is enabled again after the load: `collector.calm`.
     gc.disable()
+    # A third of the time that torch takes to import: rules for tensors without memory. `meta.py` asks for them.
+    sys.modules[LATE] = _Late(LATE)
     try:
         from dflash_tui.cli import main
 

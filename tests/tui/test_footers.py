@@ -77,7 +77,7 @@ async def test_what_a_footer_names_does_something(make_app: MakeApp, name: str, 
                 await stand(app, pilot, name)
                 before = state(app)
                 await pilot.press(key)
-                await settled(pilot)
+                await worked(pilot)
                 did.append(state(app) != before and not refused(app))
             assert any(did) or (pressed[0], what) == EMPTY, (name, pressed, what, screen_text(app))
         await stand(app, pilot, name)
@@ -94,6 +94,13 @@ async def test_what_a_footer_names_does_something(make_app: MakeApp, name: str, 
 async def stand(app: DFlashApp, pilot: Pilot[int], name: str) -> None:
     await home(app, pilot)
     await SHOWN[name](app, pilot)
+    await worked(pilot)
+
+
+async def worked(pilot: Pilot[int]) -> None:
+    """Wait for what the screen has its workers do, such as a plan, and until that is drawn."""
+    app = pilot.app
+    await wait_until(pilot, lambda: all(one.is_finished for one in app.workers if one.node is app.screen))
     await settled(pilot)
 
 

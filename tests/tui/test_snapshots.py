@@ -13,12 +13,13 @@ from dflash_core.errors import DFlashError
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import load_session
 from dflash_tui.application.session import LoadRequest
+from dflash_tui.widgets import flash
 from dflash_tui.widgets.flash import Note
 
 from .conftest import SIZES
 from .fake import FakeSession
 from .scenes import QUESTION, answered, scene, send, still
-from .support import bare_text, idle, loaded, screen_text, settled, shows, wait_until
+from .support import HANGS_S, bare_text, idle, loaded, screen_text, settled, shows, wait_until
 
 MakeApp = Callable[..., DFlashApp]
 Snapshot = Callable[[str, str], None]
@@ -125,7 +126,9 @@ async def test_without_color(
         snapshot(f"bare-{name(size, state)}", await settled(pilot, bare_text))
 
 
-async def test_load_failed(make_app: MakeApp, snapshot: Snapshot) -> None:
+async def test_load_failed(make_app: MakeApp, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash, "MIN_S", HANGS_S)  # the notice stays, however slow the machine is
+
     def load(progress: object) -> FakeSession:
         raise DFlashError(
             "x.gguf: tensor blk.3.attn_q.weight ends 1,204 bytes past the file; it is truncated: fetch it"

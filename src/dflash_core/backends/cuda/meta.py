@@ -21,6 +21,8 @@ from dflash_core.backends.cuda.plan import Card
 from dflash_core.memory import gib
 from dflash_core.nvml import holders, used_by_others
 
+getattr(torch._meta_registrations, "register_meta", None)  # a front end may have put off their import
+
 
 def _refuse(*_: Any, **__: Any) -> Any:
     raise NotImplementedError("a device without memory runs nothing")
