@@ -1,4 +1,4 @@
-"""Checks token ids and trees from outside before they reach a model."""
+"""Checks token ids from outside before they reach a model."""
 
 from __future__ import annotations
 
@@ -22,25 +22,3 @@ def check_ids(ids: Sequence[int], vocab_size: int) -> list[int]:
     if wrong is not None:
         raise ContextError(f"token {wrong} is outside the vocabulary of {vocab_size:,}; check the tokenizer")
     return plain
-
-
-def check_tree(tokens: Sequence[int], parents: Sequence[int], vocab_size: int) -> None:
-    """Raises ContextError for what is no tree: each node has a token of the vocabulary, and as its parent a node before
-    it or -1."""
-    if len(tokens) == 0 or len(tokens) != len(parents):
-        found = f"found {len(tokens)} tokens and {len(parents)} parents"
-        raise ContextError(f"{found}, expected at least one token, and a parent for each")
-    check_ids(tokens, vocab_size)
-    for node, parent in enumerate(parents):
-        if not -1 <= parent < node:
-            raise ContextError(f"node {node} has the parent {parent}, expected a node before it or -1")
-
-
-def check_path(path: Sequence[int], parents: Sequence[int]) -> None:
-    """Raises ContextError for nodes that do not follow each other, from the committed state on, in the last pass."""
-    last = -1
-    for node in path:
-        if not 0 <= node < len(parents) or parents[node] != last:
-            found = f"found node {node} of {len(parents)} after {'the committed state' if last < 0 else f'node {last}'}"
-            raise ContextError(f"{found}, expected a path of the tree of the last verify, which is committed once")
-        last = node

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dflash_core.errors import ContextError
+
 _GROUP = 16  # of values, whose maxima bound the k-th largest
 
 
@@ -231,3 +233,26 @@ def conv_taps(parents: Sequence[int], kernel: int) -> npt.NDArray[np.int64]:
             taps[node, tap] = at + kernel - 1
             at = parents[at] if at >= 0 else at - 1
     return taps
+
+
+def check_tree(tokens: Sequence[int], parents: Sequence[int], vocab_size: int) -> None:
+    """Raises ContextError for what is no tree: each node has a token of the vocabulary, and as its parent a node before
+    it or -1."""
+    if len(tokens) == 0 or len(tokens) != len(parents):
+        found = f"found {len(tokens)} tokens and {len(parents)} parents"
+        raise ContextError(f"{found}, expected at least one token, and a parent for each")
+    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+        if not 0 <= token < vocab_size:
+            raise ContextError(f"token {token} is outside the vocabulary of {vocab_size:,}; check the tokenizer")
+        if not -1 <= parent < node:
+            raise ContextError(f"node {node} has the parent {parent}, expected a node before it or -1")
+
+
+def check_path(path: Sequence[int], parents: Sequence[int]) -> None:
+    """Raises ContextError for nodes that do not follow each other, from the committed state on, in the last pass."""
+    last = -1
+    for node in path:
+        if not 0 <= node < len(parents) or parents[node] != last:
+            found = f"found node {node} of {len(parents)} after {'the committed state' if last < 0 else f'node {last}'}"
+            raise ContextError(f"{found}, expected a path of the tree of the last verify, which is committed once")
+        last = node

@@ -271,6 +271,7 @@ class TestCommand:
             ((), 2, "NAME=VALUES"),
             (("budget=4", "--prompt", "a", "--repeats", "0"), 2, "expected a whole number from 1"),
             (("bugdet=4", "--prompt", "a"), 1, "did you mean budget"),
+            (("bugdet=4",), 1, "did you mean budget"),  # before the prompt is asked for
             (("budget=300", "--prompt", "a"), 1, "expected 1 to 256"),
             (("mode=ar,tree", "budget=4", "--prompt", "a"), 1, "plain has no size"),
             (("mode=chain", "budget=40", "--prompt", "a"), 1, "expected 1 to 15"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -104,6 +105,24 @@ def test_every_request_is_served() -> None:
     with room(System()) as made:
         made.prepare((2 * MIB,), 1 << 40)
         made.prepare((2 * MIB, 3 * MIB), 1 << 40)
+        made.settle()
+        assert made.nbytes == (5 * MIB, 5 * MIB)
+
+
+def test_a_block_that_is_being_locked_is_not_made_again() -> None:
+    system, begun, go_on = System(), threading.Event(), threading.Event()
+
+    def lock(address: int, nbytes: int) -> None:
+        begun.set()
+        go_on.wait()
+        system.lock(address, nbytes)
+
+    with room(system) as made:
+        made._lock = lock
+        made.prepare((2 * MIB,), 1 << 40)
+        begun.wait()
+        made.prepare((2 * MIB, 3 * MIB), 1 << 40)
+        go_on.set()
         made.settle()
         assert made.nbytes == (5 * MIB, 5 * MIB)
 

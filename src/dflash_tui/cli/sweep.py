@@ -30,11 +30,8 @@ ANY_PAIR = Limits(Capabilities("+".join(SPEC["draft"].choices), block=2**30, kno
 def run(call: Invocation) -> int:
     """Measure, print, export. Returns the exit code; raises DFlashError. After Ctrl+C, finished runs are reported."""
     args, request = call.args, call.request
-    try:
-        axes = parse_axes(args.axes)
-        settings(axes, request.knobs, ANY_PAIR)  # refuse settings that no pair supports before one is loaded
-    except DFlashError as error:
-        call.refuse(str(error))
+    axes = parse_axes(args.axes)
+    settings(axes, request.knobs, ANY_PAIR)  # refuse settings that no pair supports before one is loaded
     if (args.prompt is None) == (args.prompts is None):
         call.refuse("give the prompt, --prompt TEXT, or a file of them, --prompts FILE")
     if args.prompt is not None and not args.prompt.strip():

@@ -15,13 +15,12 @@ from dflash_core.drafters.base import DenseDrafter, Drafter
 from dflash_core.drafters.capabilities import Capabilities
 from dflash_core.drafting import MAX_NODES
 from dflash_core.errors import ContextError
-from dflash_core.ids import check_ids, check_path, check_tree
 from dflash_core.knobs import Knobs
 from dflash_core.models.rows import LayerState, Rows
 from dflash_core.models.target import TargetModel
 from dflash_core.progress import Progress
 from dflash_core.snapshots.base import SavedState, Snapshot, check_rows, check_tensors
-from dflash_core.tree import Candidates
+from dflash_core.tree import Candidates, check_path, check_tree
 
 
 class CpuSession:
@@ -88,7 +87,7 @@ class CpuSession:
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         if not isinstance(self.drafter, DenseDrafter):
             raise ContextError("this drafter proposes tokens without logits; expected one with a model")
-        check_ids([root], self.target.spec.vocab_size)
+        check_tree([root], [-1], self.target.spec.vocab_size)
         return self.drafter.logits(root, window, at)
 
     @torch.inference_mode()

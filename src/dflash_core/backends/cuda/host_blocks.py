@@ -51,6 +51,7 @@ class HostBlocks:
         self._worker = ThreadPoolExecutor(1, "host blocks")
         self._requested: deque[int] = deque()  # sizes of the blocks to prepare
         self._locking: _Block | None = None
+        self._fresh: _Block | None = None  # that one, until it is among the unused
         self._paused = self._refused = self._closed = False
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -80,7 +81,7 @@ class HostBlocks:
         with self._guard:
             self._collect()
             requested = sorted((size for size in sizes if size >= MIN_LOCKED), reverse=True)
-            spare, left = list(self._free), limit
+            spare, left = [*self._free, *([self._fresh] if self._fresh else [])], limit
             self._requested.clear()
             for size in requested:
                 if (block := _fitting(spare, size)) is not None:
@@ -166,11 +167,11 @@ class HostBlocks:
         while not (self._paused or self._closed or self._refused):
             with self._guard:
                 block = next((block for block in self._blocks.values() if not block.locked), None)
-                fresh = None
+                fresh = self._fresh = None
                 if block is None:
                     if not self._requested:
                         return
-                    block = fresh = self._new(self._requested.popleft())
+                    block = fresh = self._fresh = self._new(self._requested.popleft())
                 self._locking = block
             if fresh is not None:
                 # Touch all pages now: otherwise the driver does it while it holds its lock.
@@ -183,7 +184,7 @@ class HostBlocks:
             else:
                 block.locked = True
             with self._guard:
-                self._locking = None
+                self._locking = self._fresh = None
                 if fresh is not None:
                     self._free.append(fresh)
 

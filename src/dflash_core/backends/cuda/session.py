@@ -23,14 +23,13 @@ from dflash_core.backends.cuda.step import CudaDecoder
 from dflash_core.backends.cuda.step_graphs import StepKind, Steps
 from dflash_core.drafters.draw_noise import ranked
 from dflash_core.errors import ContextError
-from dflash_core.ids import check_ids, check_path, check_tree
 from dflash_core.knobs import Knobs
 from dflash_core.policy.base import FixedPolicy
 from dflash_core.policy.queued import CHOICES
 from dflash_core.progress import Progress
 from dflash_core.sampling import check_finite
 from dflash_core.snapshots.base import Snapshot, SnapshotError, check_rows, check_tensors
-from dflash_core.tree import Candidates
+from dflash_core.tree import Candidates, check_path, check_tree
 
 USUAL = ("plain", "auto")  # what most answers are drafted with
 MIN_CHUNK_ROWS = 64  # the fewest rows of a prompt chunk; rows are halved down to this if memory is short
@@ -93,7 +92,7 @@ class CudaSession(SequencePasses):
     def draft(self, root: int, window: int, at: int | None = None) -> Logits:
         if self.drafter is None:
             raise ContextError("this drafter proposes tokens without logits; expected one with a model")
-        check_ids([root], self.target.spec.vocab_size)
+        check_tree([root], [-1], self.target.spec.vocab_size)
         with self.device.stream():
             return self.drafter.logits(root, window, at, self.head, self.launch)
 
