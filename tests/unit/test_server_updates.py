@@ -9,40 +9,41 @@ from dflash_core.record import End
 from dflash_core.text.tool_calls.parts import CallArguments, CallStart, Text, Thinking
 from dflash_tui.application.requests import LINES, Requests
 from dflash_tui.server.drawn_tokens import DrawnText
-from dflash_tui.server.updates import Reading, Recorded, Step, Update, Updates, joined
+from dflash_tui.server.updates import Reading, Recorded, Step, Updates
 
 READ = PrefillEvent((1,), 4, 0, 1.0, "plain", "script")
 
 
-def test_steps_that_follow_each_other_are_one() -> None:
-    line = Recorded(End())
-    updates: list[Update] = [
-        Reading(4, 4),
-        Step((Thinking("a"),), READ),
-        Step((Thinking("b"), Text("c"))),
-        Step((Text("d"), CallStart(0, "f"))),
-        Step((CallArguments(0, "{"),)),
-        Step((CallArguments(0, "}"),)),
-        line,
-        Step((Text("e"),)),
-        Step((Text("f"),)),
-    ]
-    assert list(joined(updates)) == [
-        Reading(4, 4),
-        Step((Thinking("ab"), Text("cd"), CallStart(0, "f"), CallArguments(0, "{}")), READ),
-        line,
-        Step((Text("ef"),)),
-    ]
+async def test_steps_that_follow_each_other_are_one() -> None:
+    line, updates = Recorded(End()), Updates(streamed=True)
+    updates.put(Reading(4, 4))
+    updates.step([Thinking("a")], READ)
+    updates.step([Thinking("b"), Text("c")])
+    updates.step([Text("d"), CallStart(0, "f")])
+    updates.step([CallArguments(0, "{")])
+    updates.step([CallArguments(0, "}")])
+    updates.put(line)
+    updates.step([Text("e")])
+    updates.step([Text("f")])
+    reading, first, recorded, second = updates.now()
+    assert (reading, recorded) == (Reading(4, 4), line)
+    assert isinstance(first, Step)
+    assert isinstance(second, Step)
+    assert first.parts == (Thinking("ab"), Text("cd"), CallStart(0, "f"), CallArguments(0, "{}"))
+    assert (first.read, second.read) == (READ, None)
+    assert second.parts == (Text("ef"),)
+    assert first.count + second.count == 7
 
 
-def test_joined_texts_have_the_tokens_of_both() -> None:
-    first, second = DrawnText("a", ({"token": "a"},)), DrawnText("b", ({"token": "b"},))
-    (one,) = joined([Step((first,)), Step((second,)), Step((DrawnText("c"),))])
-    assert one == Step((DrawnText("abc", ({"token": "a"}, {"token": "b"})),))
+async def test_joined_texts_have_the_tokens_of_both() -> None:
+    updates = Updates(streamed=True)
+    for text in (DrawnText("a", ({"token": "a"},)), DrawnText("b", ({"token": "b"},)), DrawnText("c")):
+        updates.step([text])
+    assert updates.now() == [Step((DrawnText("abc", ({"token": "a"}, {"token": "b"})),), 3)]
 
 
 async def test_only_a_loop_that_sleeps_is_woken() -> None:
-    updates = Updates()
+    updates = Updates(streamed=True)
     loop, woken = asyncio.get_running_loop(), list[object]()
     wake = loop.call_soon_threadsafe
 
@@ -67,17 +68,17 @@ async def test_only_a_loop_that_sleeps_is_woken() -> None:
 
 
 async def test_the_end_of_an_answer_does_not_wait() -> None:
-    updates = Updates()
-    updates.put(Step((Text("a"),)))
+    updates = Updates(streamed=True)
+    updates.step([Text("a")])
     gathering = asyncio.create_task(updates.gather(600.0))
     await asyncio.sleep(0)
-    updates.put(Step((Text("b"),)))
+    updates.step([Text("b")])
     await asyncio.sleep(0)
     assert not gathering.done()
-    updates.put(Step((Text("c"),)), last=True)
+    updates.step([Text("c")], last=True)
     await gathering
     await updates.gather(600.0)  # it is over
-    assert len(updates.now()) == 3
+    assert updates.now() == [Step((Text("abc"),), 3)]
 
 
 def test_readers_get_the_lines_after_theirs_and_how_many_are_lost() -> None:
