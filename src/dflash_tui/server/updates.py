@@ -96,8 +96,9 @@ class Updates:
         self.figures: TurnStats | None = None
         """Those so far, where they are requested."""
         self._loop, self._streamed = asyncio.get_running_loop(), streamed
-        self._others: deque[tuple[int, Update]] = deque()  # with how many parts are before them
-        self._read: PrefillEvent | None = None  # until it is passed on
+        # With how many parts are before them; a prompt that has been read comes before the parts of its step.
+        self._others: deque[tuple[int, Update | PrefillEvent]] = deque()
+        self._read: PrefillEvent | None = None  # until it is passed on, in the loop
         self._steps = self._passed_steps = self._passed = 0  # steps; those and the parts that were passed on
         self._ready = asyncio.Event()
         self._sleeps = self._over = False
@@ -106,7 +107,7 @@ class Updates:
         """From the engine's thread: a step's parts. `read`: the prompt has been read with it; `last`: the answer goes
         no further."""
         if read is not None:
-            self._read = read
+            self._others.append((len(self.parts), read))
         elif not parts:
             return
         self.parts += parts
@@ -148,7 +149,11 @@ class Updates:
         found: list[Update] = []
         for _ in range(len(self._others)):
             until, update = self._others.popleft()
-            found += (*self._joined(until), update)
+            found += self._joined(until)
+            if isinstance(update, PrefillEvent):
+                self._read = update
+            else:
+                found.append(update)
         found += self._joined(len(self.parts))
         self._sleeps = self._sleeps and not found
         return found
