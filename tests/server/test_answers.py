@@ -49,6 +49,8 @@ def test_models_are_listed(server: Running) -> None:
     assert (listed.id, listed.display_name, listed.type) == ("demo", "demo", "model")
     with server.http() as http:
         assert http.get("/v1/models/").json() == http.get("/v1/models").json()
+        body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+        assert http.post("/v1//chat/completions/", json=body).status_code == 200
 
 
 def test_a_chat_is_what_the_decoder_says(server: Running) -> None:

@@ -137,8 +137,6 @@ class Endpoints:
 
     async def model(self, http: HTTPRequest) -> Response:
         name = http.path_params["name"]
-        if not name:  # the list's path with a slash at its end
-            return await self.models(http)
         self._check_model(name)
         return json_response(self._model(name, http))
 

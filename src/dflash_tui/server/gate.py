@@ -53,6 +53,7 @@ class Gate:
             scope["path"] = scope["path"][absolute.end() :] or "/"
             others = [one for one in scope["headers"] if one[0] != b"host"]
             scope["headers"] = [(b"host", absolute[1].encode()), *others]
+        scope["path"] = "/" + "/".join(filter(None, scope["path"].split("/")))  # clients join base and path carelessly
         scope["app"] = self  # the router then raises what it would answer in a form of its own
         scope["request_id"] = request_id = f"req_{uuid.uuid4().hex}"
         headers, dialect = Headers(scope=scope), dialect_of(scope)
