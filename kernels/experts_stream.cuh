@@ -100,6 +100,8 @@ struct Walk {
     int at, end;             // this thread block's share of the blocks of 16 rows of all entries
     int shared, of_all;      // entries of the expert that all rows take, and their blocks of rows
     int first, blocks;       // of the run, in the matrix
+    int tiles_k;             // of the run's matrix
+    int split, together;     // parts of its K and warps that share a block of rows: powers of two, as exponents
     int entry, tables;       // whose activations are staged, and the format whose tables are
     Staged form;
 
@@ -137,6 +139,7 @@ struct Walk {
         run.entry = (run.kind ? 0 : shared) + index;
         first = run.matrix ? inside - kind.matrix[0].blocks : inside;
         blocks = min(end - at, kind.matrix[run.matrix].blocks - first);
+        tiles_k = kind.tiles_k, split = __ffs(kind.split) - 1, together = unshared ? 0 : split;
     }
 
 private:
@@ -163,8 +166,6 @@ private:
     }
 };
 
-__device__ __forceinline__ int exponent_of(int power) { return __ffs(power) - 1; }
-
 // The run of a walk. All threads of the block call.
 template <class F, class Input>
 __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u8* shared, Walk& walk) {
@@ -172,15 +173,13 @@ __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u
     u8* const staged = shared + SLOTS_BYTES;
     const Run& run = walk.run;
     const int lane = lane_id(), warp = warp_id();
-    // Powers of two, so that there are no divisions while weights are loading.
-    const auto together = [&] { return walk.unshared ? 1 : job.kind(run).split; };
-    const auto side_by_side = [&] { return WARPS >> exponent_of(together()); };
-    const auto tiles_k = [&] { return job.kind(run).tiles_k; };
-    const auto part_begin = [&](int part) { return tiles_k() * part >> exponent_of(job.kind(run).split); };
-    const auto part_of = [&](int turn) { return (warp + turn) & (together() - 1); };
+    // In registers: each was a chain of five loads and shifts in each turn.
+    const int tiles_k = walk.tiles_k, split = walk.split, together = walk.together, side_by_side = WARPS >> together;
+    const auto part_begin = [&](int part) { return tiles_k * part >> split; };
+    const auto part_of = [&](int turn) { return (warp + turn) & ((1 << together) - 1); };
     const u8* const weights = job.matrix(run).of(job.entry(run).expert);
-    const auto tile_at = [&](int block, int k) { return weights + (size_t(block) * tiles_k() + k) * F::BYTES; };
-    int block = walk.first + (warp >> exponent_of(together()));  // of 16 rows, this warp's
+    const auto tile_at = [&](int block, int k) { return weights + (size_t(block) * tiles_k + k) * F::BYTES; };
+    int block = walk.first + (warp >> together);  // of 16 rows, this warp's
     const int end = walk.first + walk.blocks;
     const u8* tile = tile_at(block, part_begin(part_of(0)));
 
@@ -200,45 +199,41 @@ __device__ __forceinline__ void stream_run(const Job& job, const Input& input, u
     };
     float4* const slots = (float4*)shared + lane;
 #pragma unroll 1
-    for (int turn = 0; turn * side_by_side() < walk.blocks; ++turn, block += side_by_side()) {
+    for (int turn = 0; turn * side_by_side < walk.blocks; ++turn, block += side_by_side) {
         float total[4] = {-0.0f, -0.0f, -0.0f, -0.0f};  // zero: adding it changes nothing
         const int first = part_of(turn);
         if (block < end) {
             Accumulator acc = {};
             int part = first, border = part_begin(part + 1);
-            const int stop = together() > 1 ? border : tiles_k();
-            const bool last = block + side_by_side() >= end;
-            const u8* const after = tile_at(block + side_by_side(), part_begin(part_of(turn + 1)));
+            const int stop = together > 0 ? border : tiles_k;
+            const bool last = block + side_by_side >= end;
+            const u8* const after = tile_at(block + side_by_side, part_begin(part_of(turn + 1)));
 #pragma unroll 1
             for (int k = part_begin(part); k < stop; ++k) {
                 const u8* acts = staged + k * M::STAGE;
-                if (k + 1 == stop && last) {
-                    multiply_tile<F, false>(ahead, tile, tile, acts, lane, Added{acc});
-                } else {
-                    const u8* next = k + 1 < stop ? tile + F::BYTES : after;
-                    multiply_tile<F, true>(ahead, tile, next, acts, lane, Added{acc});
-                    tile = next;
-                }
+                const u8* next = k + 1 < stop ? tile + F::BYTES : after;
+                multiply_tile<F>(ahead, tile, k + 1 < stop || !last, next, acts, lane, Added{acc});
+                tile = next;
                 if (k + 1 == border) {
                     border = part_begin(++part + 1);
 #pragma unroll
                     for (int i = 0; i < 4; ++i) total[i] += acc[0][i], acc[0][i] = 0.0f;
                 }
             }
-            if (together() == 1) finish(block, total);
+            if (together == 0) finish(block, total);
         }
-        if (together() == 1) continue;
-        const int set = turn & (SLOT_SETS - 1), group = warp & -together();  // the first warp that shares the block
+        if (together == 0) continue;
+        const int set = turn & (SLOT_SETS - 1), group = warp & -(1 << together);  // the first warp that shares the block
         slots[(set * WARPS + group + first) * WARP] = make_float4(total[0], total[1], total[2], total[3]);
-        if (set + 1 < SLOT_SETS && (turn + 1) * side_by_side() < walk.blocks) continue;
+        if (set + 1 < SLOT_SETS && (turn + 1) * side_by_side < walk.blocks) continue;
         __syncthreads();
-        const int begin = walk.first + (turn - set) * side_by_side();
+        const int begin = walk.first + (turn - set) * side_by_side;
 #pragma unroll 1
-        for (int of = begin + warp; of < min(end, begin + (set + 1) * side_by_side()); of += WARPS) {
-            const float4* from = slots + (of - begin) * together() * WARP;
+        for (int of = begin + warp; of < min(end, begin + (set + 1) * side_by_side); of += WARPS) {
+            const float4* from = slots + ((of - begin) << together) * WARP;
             float sum[4] = {-0.0f, -0.0f, -0.0f, -0.0f};
 #pragma unroll 1
-            for (int one = 0; one < together(); ++one) {
+            for (int one = 0; one < 1 << together; ++one) {
                 const float4 v = from[one * WARP];
                 sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
             }

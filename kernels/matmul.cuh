@@ -128,12 +128,14 @@ template <class F> struct Ahead {
 #pragma unroll
         for (int u = 0; u < SLOTS; ++u) F::load_unit(unit[u], tile, u, lane);
     }
-    // Unit u of `tile` has been used: load the unit that comes SLOTS later, of this tile or of the next.
-    template <bool MORE> __device__ __forceinline__ void refill(int u, const u8* tile, const u8* next, int lane) {
+    // Unit u of `tile` has been used: load the unit that comes SLOTS later, of this tile or of the next if there is one.
+    __device__ __forceinline__ void refill(int u, const u8* tile, bool more, const u8* next, int lane) {
         if (u + SLOTS < TILE_UNITS) {
             F::load_unit(unit[u % SLOTS], tile, u + SLOTS, lane);
-        } else if (MORE) {
-            F::load_unit(unit[u % SLOTS], next, u + SLOTS - TILE_UNITS, lane);
+        } else {
+            typename F::Unit fresh;  // undefined after the last tile: a value that was kept would be copied in each one
+            if (more) F::load_unit(fresh, next, u + SLOTS - TILE_UNITS, lane);
+            unit[u % SLOTS] = fresh;
         }
     }
 };
@@ -331,10 +333,10 @@ template <class F, class Sink> __device__ __forceinline__ void deliver(Sink&& si
 }
 
 // One super-tile, whose sums are passed to take(span, column block, i, value, factor of the column). `acts`: the staged
-// block of its 256 k. MORE: the next tile's weights are requested meanwhile.
-template <class F, bool MORE, class Take>
+// block of its 256 k. more: the next tile's weights are requested meanwhile.
+template <class F, class Take>
 __device__ __forceinline__ void multiply_tile(
-    Ahead<F>& ahead, const u8* tile, const u8* next, const u8* acts, int lane, Take&& take) {
+    Ahead<F>& ahead, const u8* tile, bool more, const u8* next, const u8* acts, int lane, Take&& take) {
     using M = Meeting<F>;
     using Sum = typename SumType<M::INTEGER>::Type;
     typename F::Scales scales = F::decode(ahead.head, lane);
@@ -350,7 +352,11 @@ __device__ __forceinline__ void multiply_tile(
     float first[FIRST_APART<F> ? COLUMN_BLOCKS : 1][4];
 #pragma unroll
     for (int u = 0; u < TILE_UNITS; ++u) {
-        if (MORE && u == HEAD_AT) ahead.head = F::load_head(next, lane);
+        if (u == HEAD_AT) {
+            typename F::Head fresh;
+            if (more) fresh = F::load_head(next, lane);
+            ahead.head = fresh;
+        }
         typename F::Unit& unit = ahead.unit[u % M::SLOTS];
         if constexpr (TWO_SCALES<F> && M::SPAN_UNITS == TILE_UNITS) {
             if (u == FIRST_UNITS) end_first<F>(sum, first, scales);
@@ -371,13 +377,13 @@ __device__ __forceinline__ void multiply_tile(
                     }
                 }
             }
-            ahead.template refill<MORE>(u, tile, next, lane);
+            ahead.refill(u, tile, more, next, lane);
         } else {
             u32 a[2][4];
             F::expand(unit, 0, a[0]);
             F::expand(unit, 1, a[1]);
             take_scales(scales, unit);
-            ahead.template refill<MORE>(u, tile, next, lane);
+            ahead.refill(u, tile, more, next, lane);
             u32 below[2][4];
 #pragma unroll
             for (int s = 0; s < 2; ++s) {
@@ -544,7 +550,7 @@ __device__ __forceinline__ void stream_rectangle(
     for (int i = begin + 1; i < end; ++i) {
         const bool row_end = k + 1 == kn;
         const u8* next = tile + F::BYTES + (row_end ? skip : 0);
-        multiply_tile<F, true>(ahead, tile, next, staged + k * M::STAGE, lane, Added{acc});
+        multiply_tile<F>(ahead, tile, true, next, staged + k * M::STAGE, lane, Added{acc});
         tile = next;
         ++k;
         if (row_end) {
@@ -561,7 +567,7 @@ __device__ __forceinline__ void stream_rectangle(
     }
     bool owner = false;  // of a block that later warps continue
     if (begin < end) {
-        multiply_tile<F, false>(ahead, tile, tile, staged + k * M::STAGE, lane, Added{acc});
+        multiply_tile<F>(ahead, tile, false, tile, staged + k * M::STAGE, lane, Added{acc});
         owner = !continued && k + 1 < kn;
         if (!owner) finish_block();
     }

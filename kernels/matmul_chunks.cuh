@@ -98,7 +98,7 @@ __device__ __forceinline__ void stream_in_chunks(
 #pragma unroll 1
                 for (; staged_tile < border; staged_tile += M::STAGE) {
                     const u8* next = tile + (staged_tile + M::STAGE < end ? F::BYTES : behind_chunk);
-                    multiply_tile<F, true>(ahead, tile, next, staged_tile, lane, Added{acc});
+                    multiply_tile<F>(ahead, tile, true, next, staged_tile, lane, Added{acc});
                     tile = next;
                 }
             }

@@ -64,12 +64,12 @@ __device__ __forceinline__ void stream_claimed(
                 if ((i & 1) == 0 && (lane & 3) == 0) to[span * TILE_ROWS + 4 * i] = value;  // rows g and g + 8
             };
             if (after >= tiles) {
-                multiply_tile<F, false>(ahead, tile, tile, acts_of_tile, lane, keep);
+                multiply_tile<F>(ahead, tile, false, tile, acts_of_tile, lane, keep);
                 break;
             }
             const int block_after = block_of(after);
             const u8* const next = tile_at(after, block_after);
-            multiply_tile<F, true>(ahead, tile, next, acts_of_tile, lane, keep);
+            multiply_tile<F>(ahead, tile, true, next, acts_of_tile, lane, keep);
             at = after, block = block_after, tile = next;
             after = __shfl_sync(FULL_WARP, claim, 0);
         }
