@@ -27,17 +27,23 @@ MODELS: Mapping[str, tuple[str, str, str]] = {
     "qwen2": ("qwen2", "Qwen2Config", "Qwen2ForCausalLM"),
     "smollm3": ("smollm3", "SmolLM3Config", "SmolLM3ForCausalLM"),
     "mistral3": ("ministral3", "Ministral3Config", "Ministral3ForCausalLM"),
+    "granite": ("granite", "GraniteConfig", "GraniteForCausalLM"),
     "qwen3moe": ("qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM"),
     "qwen35moe": ("qwen3_5_moe", "Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM"),
 }
-DENSE = ("qwen2", "qwen3", "smollm3", "mistral3")
-INTERLEAVED = ("smollm3", "mistral3")
+DENSE = ("qwen2", "qwen3", "smollm3", "mistral3", "granite")
+INTERLEAVED = ("smollm3", "mistral3", "granite")
 """Whose converter puts rows of queries and keys into the order of pairs."""
 GROWING = {
     "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
     "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.4,
 }  # fmt: skip
 """Of Mistral 3: queries grow every 40 positions."""
+SCALES = {
+    "attention_multiplier": ("attention.scale", 0.3), "embedding_multiplier": ("embedding_scale", 6.0),
+    "residual_multiplier": ("residual_scale", 0.25), "logits_scaling": ("logit_scale", 2.0),
+}  # fmt: skip
+"""Of Granite: Hugging Face's names, the file's, and values."""
 ROUTER_TYPES = (np.float32, np.float16, "bf16")
 
 
@@ -100,6 +106,8 @@ def hugging_face(name: str, drawn: Drawn, seed: int, rope: Scaled | None = None)
         }  # fmt: skip
     if name == "mistral3":
         sizes["rope_parameters"] |= GROWING if rope is None else GROWING | {"mscale": None}
+    if name == "granite":
+        sizes |= {key: value for key, (_, value) in SCALES.items()}
     sizes["rope_parameters"] |= rope.hugging_face() if rope else {}
     module, *classes = MODELS[name]
     models = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
@@ -139,6 +147,9 @@ def write_gguf(name: str, model: Any, drawn: Drawn, path: Path, rope: Scaled | N
         else:
             writer.add_attn_temperature_length(rope.original if rope.kind == "yarn" else 40)
         writer.add_attn_temperature_scale(0.4)
+    if name == "granite":
+        for key, value in SCALES.values():
+            writer.add_float32(f"granite.{key}", value)
     if name in DENSE:
         writer.add_feed_forward_length(2 * shape.hidden)
     else:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from dflash_core import load_target
 from dflash_core.arch.kinds import Attention, Experts, SwiGLU
+from dflash_core.arch.rope import UNROTATED
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import read_target, unusual
 from dflash_core.drafters import assistant
@@ -249,6 +250,23 @@ def test_for_text_a_model_for_images_is_the_plain_one(plain: str, images: str) -
     more = as_architecture(file, images, rope__dimension_sections=[24, 20, 20, 0], n_deepstack_layers=3)
     own = str(file.metadata["general.architecture"])
     assert dataclasses.replace(read_target(more)[1], architecture=own) == read_target(file)[1]
+
+
+def test_the_factors_of_granite() -> None:
+    """The stream is stored without the factor of what is added to it; 0 stands for 1, and false for no positions."""
+    scales = {"embedding_scale": 12.0, "residual_scale": 0.25, "attention__scale": 0.01, "logit_scale": 16.0}
+    plain = open_gguf(target_path(LLAMA))
+    eps = read_target(plain)[1].rms_eps
+
+    def found(**keys: Any) -> tuple[float, float, float, float]:
+        one = read_target(as_architecture(plain, "granite", **keys))[1]
+        return one.embedding_scale, one.rms_eps, one.logit_scale, one.of(Attention)[0].score_scale
+
+    assert found(**scales) == pytest.approx((48, eps * 16, 1 / 16, 0.01))
+    assert found(**dict.fromkeys(scales, 0.0)) == found() == (1, eps, 1, 64**-0.5)
+    for flag, scaling in ((True, None), (False, UNROTATED)):
+        of = read_target(as_architecture(plain, "granite", rope__scaling__finetuned=flag))[1].of(Attention)
+        assert {layer.scaling for layer in of} == {scaling}
 
 
 def test_files_of_the_first_converters_name_the_layout_that_all_have() -> None:

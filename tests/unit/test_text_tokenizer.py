@@ -328,7 +328,14 @@ def test_what_converters_write_for_nothing_and_flags_as_numbers(none: int) -> No
 
 @pytest.mark.parametrize(
     ("other", "pre"),
-    [("llama3", "llama-bpe"), ("llama-v3", "llama-bpe"), ("pixtral", "llama-bpe"), ("deepseek-r1-qwen", "qwen2")],
+    [
+        ("llama3", "llama-bpe"),
+        ("llama-v3", "llama-bpe"),
+        ("pixtral", "llama-bpe"),
+        ("deepseek-r1-qwen", "qwen2"),
+        ("refact", "smollm"),
+        ("granite-docling", "gpt-2"),
+    ],
 )
 def test_other_names_of_a_pre_tokenizer(other: str, pre: str) -> None:
     text = "It's 12345 don't"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dflash_core.arch import gemma, gptoss, laguna, llama, mistral3, qwen2, qwen3, qwen35, smollm3
+from dflash_core.arch import gemma, gptoss, granite, laguna, llama, mistral3, qwen2, qwen3, qwen35, smollm3
 
 ARCHITECTURES = {
     known.name: known
@@ -18,6 +18,7 @@ ARCHITECTURES = {
         llama.ARCHITECTURE,
         mistral3.ARCHITECTURE,
         smollm3.ARCHITECTURE,
+        granite.ARCHITECTURE,
         gemma.GEMMA3,
         gemma.GEMMA4,
         gptoss.ARCHITECTURE,
