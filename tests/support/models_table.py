@@ -124,6 +124,13 @@ PUBLISHED = (
     ),
     Published("Granite-3.3-8B", "granite", llama(40, 4096, 32, 8, 12800), "", True, 49_159),
     Published("Granite-4.1-8B", "granite", llama(40, 4096, 32, 8, 12800), "", vocabulary=100_352),
+    Published(
+        "Seed-OSS-36B",
+        "seed_oss",
+        LONG | sizes(64, 5120, 80, 8, 27648) | {"context_length": 524_288, "rope.freq_base": 1e7},
+        "",
+        vocabulary=155_136,
+    ),
     Published("SmolLM2-135M", "llama", llama(30, 576, 9, 3, 1536, 8192), "DFlash 2, shipped", True, 49_152),
     Published("Llama-3.2-1B", "llama", llama(16, 2048, 32, 8, 8192), "", True, 128_256),
     Published("Llama-3.2-3B", "llama", llama(28, 3072, 24, 8, 8192), "", True, 128_256),

@@ -27,11 +27,12 @@ MODELS: Mapping[str, tuple[str, str, str]] = {
     "qwen2": ("qwen2", "Qwen2Config", "Qwen2ForCausalLM"),
     "smollm3": ("smollm3", "SmolLM3Config", "SmolLM3ForCausalLM"),
     "mistral3": ("ministral3", "Ministral3Config", "Ministral3ForCausalLM"),
+    "seed_oss": ("seed_oss", "SeedOssConfig", "SeedOssForCausalLM"),
     "granite": ("granite", "GraniteConfig", "GraniteForCausalLM"),
     "qwen3moe": ("qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM"),
     "qwen35moe": ("qwen3_5_moe", "Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM"),
 }
-DENSE = ("qwen2", "qwen3", "smollm3", "mistral3", "granite")
+DENSE = ("qwen2", "qwen3", "smollm3", "mistral3", "granite", "seed_oss")
 INTERLEAVED = ("smollm3", "mistral3", "granite")
 """Whose converter puts rows of queries and keys into the order of pairs."""
 GROWING = {
@@ -179,7 +180,7 @@ def write_gguf(name: str, model: Any, drawn: Drawn, path: Path, rope: Scaled | N
     for layer in range(shape.layers):
         ours, theirs = f"blk.{layer}.", f"model.layers.{layer}."
         put(ours + "attn_norm.weight", state[theirs + "input_layernorm.weight"] + plus)
-        second = "post_attention_norm" if hybrid else "ffn_norm"
+        second = "post_attention_norm" if hybrid or name == "seed_oss" else "ffn_norm"
         put(f"{ours}{second}.weight", state[theirs + "post_attention_layernorm.weight"] + plus)
         if name in DENSE:
             for part in ("gate", "up", "down"):

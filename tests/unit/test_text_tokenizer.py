@@ -103,6 +103,7 @@ def test_splits_are_those_of_the_regular_expression(pre: str, text: str) -> None
         ("smollm", ["It", "'", "S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n", "\n", "y"]),
         ("gpt-2", ["It", "'", "S", " 12345", " don", "'t", "  ", " x", "\n", "\n", "y"]),
         ("laguna", ["It", "'S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n\n", "y"]),
+        ("seed-coder", ["It", "'S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n\n", "y"]),
         ("qwen2", ["It", "'S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n\n", "y"]),
     ],
 )

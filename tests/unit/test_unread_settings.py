@@ -42,13 +42,15 @@ TARGETS = {
     "qwen3moe": "q3moe-Q8_0.gguf",
     "qwen3vl": "q3-F16.gguf",
     "qwen3vlmoe": "q3moe-Q8_0.gguf",
-    **dict.fromkeys(("qwen2", "qwen2vl", "mistral3", "smollm3", "granite"), "llama-mistral-F16.gguf"),
+    **dict.fromkeys(("qwen2", "qwen2vl", "mistral3", "smollm3", "granite", "seed_oss"), "llama-mistral-F16.gguf"),
     "llama": "llama-mistral-F16.gguf",
     "gemma3": "gemma3-Q8_0.gguf",
     "gemma4": "gemma4-e-F16.gguf",
     "gpt-oss": "gptoss-MXFP4.gguf",
     "laguna": "laguna-Q8_0.gguf",
 }
+RENAMED = {"seed_oss": {"ffn_norm": "post_attention_norm"}}
+"""Parts of tensors' names in files of an architecture that are otherwise like those of another."""
 CHANGING = {
     "attention.scale": 0.5,
     "attention.causal": False,
@@ -89,7 +91,13 @@ OTHER_NAMES = {
 
 def opened(architecture: str) -> GGUFFile:
     """A golden file of an architecture, or of one with the same tensors."""
-    return as_architecture(open_gguf(target_path(TARGETS[architecture])), architecture)
+    file = as_architecture(open_gguf(target_path(TARGETS[architecture])), architecture)
+    renamed = RENAMED.get(architecture, {})
+    infos = (
+        dataclasses.replace(one, name=".".join(renamed.get(part, part) for part in one.name.split(".")))
+        for one in file.tensors.values()
+    )
+    return dataclasses.replace(file, tensors={one.name: one for one in infos})
 
 
 def with_keys(of: Path | GGUFFile, keys: dict[str, Any]) -> GGUFFile:

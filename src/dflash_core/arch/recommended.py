@@ -106,6 +106,7 @@ FAMILIES: tuple[tuple[str, Recommended], ...] = (
     ("gemma-?[34]", _same("Gemma 3 and 4", _sampling(1.0, 0.95, 64))),
     ("gpt-?oss", _same("gpt-oss", _sampling(1.0))),
     ("llama-?3", _same("Llama 3", _sampling(0.6, 0.9))),
+    ("seed-oss", _same("Seed-OSS", _sampling(1.1, 0.95))),
     ("smollm-?3", _same("SmolLM3", _sampling(0.6, 0.95))),
     ("magistral", _same("Magistral", _sampling(0.7, 0.95))),
     ("(mistral-small-3|devstral)", _same("Mistral Small 3 and Devstral", _sampling(0.15))),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dflash_core.arch import gemma, gptoss, granite, laguna, llama, mistral3, qwen2, qwen3, qwen35, smollm3
+from dflash_core.arch import gemma, gptoss, granite, laguna, llama, mistral3, qwen2, qwen3, qwen35, seedoss, smollm3
 
 ARCHITECTURES = {
     known.name: known
@@ -19,6 +19,7 @@ ARCHITECTURES = {
         mistral3.ARCHITECTURE,
         smollm3.ARCHITECTURE,
         granite.ARCHITECTURE,
+        seedoss.ARCHITECTURE,
         gemma.GEMMA3,
         gemma.GEMMA4,
         gptoss.ARCHITECTURE,

@@ -55,5 +55,8 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     **dict.fromkeys(("gpt-2", "granite-docling"), PreTokenizer((_GPT2,))),
     "gpt-4o": PreTokenizer((_cased(f"(?i:{_CONTRACTIONS})?", r"\p{N}{1,3}"),)),
     "tekken": PreTokenizer((_cased("", r"\p{N}"),), whole_words=True, bos=True),
+    "seed-coder": PreTokenizer(
+        (rf"(?i:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+{_ENDS}",)
+    ),
     "laguna": PreTokenizer((r"[^\n]+|[\n]+", _QWEN2)),
 }
