@@ -269,6 +269,31 @@ def test_the_factors_of_granite() -> None:
         assert {layer.scaling for layer in of} == {scaling}
 
 
+@pytest.mark.parametrize(("window", "found"), [(None, 0), (0, 0), (16, 16), (4096, 0)])
+def test_the_window_of_phi3(window: int | None, found: int) -> None:
+    """That of all layers, unless it is as long as the context."""
+    keys = {"context_length": 4096} | ({} if window is None else {"attention__sliding_window": window})
+    file = as_architecture(open_gguf(target_path(LLAMA)), "phi3", **keys)
+    assert {layer.window for layer in read_target(file)[1].of(Attention)} == {found}
+
+
+def test_gate_and_up_may_be_one_tensor(tmp_path: Path) -> None:
+    reader = gguf.GGUFReader(target_path(LLAMA))
+    tensors = {one.name: one for one in stored(reader)}
+    for index in range(3):
+        up, gate = (f"blk.{index}.ffn_{part}.weight" for part in ("up", "gate"))
+        whole = np.concatenate([tensors.pop(gate).data, tensors[up].data])
+        tensors[up] = tensors[up]._replace(data=whole)
+    path = write_copy(tmp_path / "a.gguf", reader, [*tensors.values()])
+    ids = [5, 6, 7, 8]
+    np.testing.assert_array_equal(load_target(path).logits(ids), load_target(target_path(LLAMA)).logits(ids))
+    tensors[up] = tensors[up]._replace(data=whole[:-1])
+    with pytest.raises(
+        FormatError, match=r"shape \[191, 64\], expected \[192, 64\] \(ffn_gate, ffn_up\) from the file's"
+    ):
+        read_target(open_gguf(write_copy(tmp_path / "b.gguf", reader, [*tensors.values()])))
+
+
 def test_files_of_the_first_converters_name_the_layout_that_all_have() -> None:
     file = open_gguf(target_path(LLAMA))
     found = read_target(as_architecture(file, "llama", tensor_data_layout="Meta AI original pth"))[1]

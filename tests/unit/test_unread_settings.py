@@ -42,7 +42,9 @@ TARGETS = {
     "qwen3moe": "q3moe-Q8_0.gguf",
     "qwen3vl": "q3-F16.gguf",
     "qwen3vlmoe": "q3moe-Q8_0.gguf",
-    **dict.fromkeys(("qwen2", "qwen2vl", "mistral3", "smollm3", "granite", "seed_oss"), "llama-mistral-F16.gguf"),
+    **dict.fromkeys(
+        ("qwen2", "qwen2vl", "mistral3", "smollm3", "granite", "seed_oss", "phi3"), "llama-mistral-F16.gguf"
+    ),
     "llama": "llama-mistral-F16.gguf",
     "gemma3": "gemma3-Q8_0.gguf",
     "gemma4": "gemma4-e-F16.gguf",

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from dflash_core.arch import llama, reading
 from dflash_core.arch.architecture import Architecture, Head
-from dflash_core.arch.kinds import Attention
 from dflash_core.arch.rope import UNROTATED
-from dflash_core.arch.spec import LayerSpec, ModelSpec
+from dflash_core.arch.spec import ModelSpec
 from dflash_core.formats.metadata import Settings
 
 
@@ -21,17 +20,12 @@ def read(keys: Settings, head: Head) -> ModelSpec:
     """
     spec = llama.read(keys, head)
     residual = reading.given(keys, "residual_scale", 1.0)
-    scale = reading.given(keys, "attention.scale", 0.0) or None
-    unrotated = keys.flag("rope.scaling.finetuned") is False  # so does the converter write a model without positions
-
-    def layer(of: LayerSpec) -> LayerSpec:
-        assert isinstance(of.mixer, Attention)
-        mixer = replace(of.mixer, scale=scale, scaling=UNROTATED if unrotated else of.mixer.scaling)
-        return replace(of, mixer=mixer)
-
+    layers = reading.with_options(spec.layers, scale=reading.given(keys, "attention.scale", 0.0) or None)
+    if keys.flag("rope.scaling.finetuned") is False:  # so does the converter write a model without positions
+        layers = reading.with_options(layers, scaling=UNROTATED)
     return replace(
         spec,
-        layers=tuple(map(layer, spec.layers)),
+        layers=layers,
         rms_eps=spec.rms_eps / residual**2,
         embedding_scale=reading.given(keys, "embedding_scale", 1.0) / residual,
         logit_scale=1 / reading.given(keys, "logit_scale", 1.0),

@@ -15,13 +15,14 @@ ROPE_BASE = 1e4
 """Of Llama 2, whose files may leave it out."""
 
 
-def layers(keys: Settings, head: Head, *, interleaved: bool) -> list[LayerSpec]:
-    """The layers that the settings describe. Raises FormatError or UnsupportedError."""
+def layers(keys: Settings, head: Head, *, interleaved: bool, partial: bool = False) -> list[LayerSpec]:
+    """The layers that the settings describe. `partial`: whether only a part of a head may be rotated. Raises
+    FormatError or UnsupportedError."""
     heads, hidden = keys.uniform("attention.head_count"), keys.integer("embedding_length")
     # Files give a key length only where heads are not as wide as they have to be to fill a row.
     head_dim = keys.integer("attention.key_length", default=max(hidden // heads, 1))
     attention = reading.attention(keys, kv_heads=heads, head_dim=head_dim, rotary=head_dim, base=ROPE_BASE)
-    if attention.rotary != head_dim:
+    if attention.rotary != head_dim and not partial:
         raise FormatError(
             f"{keys.source}: rope.dimension_count is {attention.rotary}, expected {head_dim}, all of a head; convert"
             " the model again"

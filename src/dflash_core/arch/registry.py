@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from dflash_core.arch import gemma, gptoss, granite, laguna, llama, mistral3, qwen2, qwen3, qwen35, seedoss, smollm3
+from dflash_core.arch import (
+    gemma,
+    gptoss,
+    granite,
+    laguna,
+    llama,
+    mistral3,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen35,
+    seedoss,
+    smollm3,
+)
 
 ARCHITECTURES = {
     known.name: known
@@ -20,6 +33,7 @@ ARCHITECTURES = {
         smollm3.ARCHITECTURE,
         granite.ARCHITECTURE,
         seedoss.ARCHITECTURE,
+        phi3.ARCHITECTURE,
         gemma.GEMMA3,
         gemma.GEMMA4,
         gptoss.ARCHITECTURE,
