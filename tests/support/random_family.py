@@ -29,14 +29,15 @@ MODELS: Mapping[str, tuple[str, str, str]] = {
     "mistral3": ("ministral3", "Ministral3Config", "Ministral3ForCausalLM"),
     "seed_oss": ("seed_oss", "SeedOssConfig", "SeedOssForCausalLM"),
     "phi3": ("phi3", "Phi3Config", "Phi3ForCausalLM"),
+    "glm4": ("glm4", "Glm4Config", "Glm4ForCausalLM"),
     "granite": ("granite", "GraniteConfig", "GraniteForCausalLM"),
     "qwen3moe": ("qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM"),
     "qwen35moe": ("qwen3_5_moe", "Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM"),
 }
-DENSE = ("qwen2", "qwen3", "smollm3", "mistral3", "granite", "seed_oss", "phi3")
+DENSE = ("qwen2", "qwen3", "smollm3", "mistral3", "granite", "seed_oss", "phi3", "glm4")
 INTERLEAVED = ("smollm3", "mistral3", "granite")
 """Whose converter puts rows of queries and keys into the order of pairs."""
-PARTIAL = ("phi3",)
+PARTIAL = ("phi3", "glm4")
 """Whose heads may be rotated in part."""
 GROWING = {
     "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
@@ -210,6 +211,9 @@ def write_gguf(name: str, model: Any, drawn: Drawn, path: Path, rope: Scaled | N
         put(ours + "attn_norm.weight", state[theirs + "input_layernorm.weight"] + plus)
         second = "post_attention_norm" if hybrid or name == "seed_oss" else "ffn_norm"
         put(f"{ours}{second}.weight", state[theirs + "post_attention_layernorm.weight"] + plus)
+        for a, b in (("post_attention_norm", "post_self_attn_layernorm"), ("post_ffw_norm", "post_mlp_layernorm")):
+            if (values := state.get(f"{theirs}{b}.weight")) is not None:
+                put(f"{ours}{a}.weight", values)
         if name in DENSE:
             for a, b in (("gate", "gate"), ("up", "up"), ("up", "gate_up"), ("down", "down")):
                 if (values := state.get(f"{theirs}mlp.{b}_proj.weight")) is not None:

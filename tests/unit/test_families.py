@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_core import load_target
+from dflash_core.arch import glm4
+from dflash_core.arch.architecture import Head
 from dflash_core.arch.kinds import Attention, Experts, SwiGLU
 from dflash_core.arch.rope import UNROTATED
 from dflash_core.arch.spec import ModelSpec
@@ -23,6 +25,7 @@ from dflash_core.drafters.draft import TargetHeader
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import Code, DFlashError, FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import open_gguf
+from dflash_core.formats.metadata import Settings
 from dflash_tui.application import advice
 from support.gguf_copy import Stored, stored, write_copy
 from support.golden import as_architecture, golden, other_models, other_targets, target_path
@@ -267,6 +270,20 @@ def test_the_factors_of_granite() -> None:
     for flag, scaling in ((True, None), (False, UNROTATED)):
         of = read_target(as_architecture(plain, "granite", rope__scaling__finetuned=flag))[1].of(Attention)
         assert {layer.scaling for layer in of} == {scaling}
+
+
+def test_the_rotary_pairs_of_glm4() -> None:
+    """In turn, in models for images in halves. A head is a multiple of what turns."""
+
+    def of(**keys: Any) -> Attention:
+        file = as_architecture(open_gguf(target_path(LLAMA)), "glm4", **keys)
+        return glm4.read(Settings("a.gguf", file.metadata, "glm4."), Head.of(file.tensors)).of(Attention)[0]
+
+    for rotary, sections, interleaved in ((64, None, True), (32, None, True), (48, [8, 8, 8, 0], False)):
+        found = of(rope__dimension_count=rotary, rope__dimension_sections=sections)
+        assert (found.rotary, found.interleaved) == (rotary, interleaved)
+    with pytest.raises(FormatError, match=r"key_length is 64, expected a multiple of rope.dimension_count \(48\)"):
+        of(rope__dimension_count=48)
 
 
 @pytest.mark.parametrize(("window", "found"), [(None, 0), (0, 0), (16, 16), (4096, 0)])

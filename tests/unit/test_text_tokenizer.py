@@ -345,7 +345,7 @@ def test_other_names_of_a_pre_tokenizer(other: str, pre: str) -> None:
     assert found.adds_bos == expected.adds_bos
 
 
-@pytest.mark.parametrize("pre", ["smaug-bpe", "dbrx"])
+@pytest.mark.parametrize("pre", ["smaug-bpe", "dbrx", "glm4", "chatglm-bpe"])
 def test_splits_of_llama_3_without_its_other_rules(pre: str) -> None:
     of, llama = PRE_TOKENIZERS[pre], PRE_TOKENIZERS["llama-bpe"]
     assert of.splits == llama.splits

@@ -27,6 +27,8 @@ def layers(keys: Settings, head: Head, *, interleaved: bool, partial: bool = Fal
             f"{keys.source}: rope.dimension_count is {attention.rotary}, expected {head_dim}, all of a head; convert"
             " the model again"
         )
+    if interleaved:
+        keys.check_divides("rope.dimension_count", attention.rotary, "attention.key_length", head_dim)
     attention = replace(attention, interleaved=interleaved, qk_norm=False, rope_factors=ROPE_FACTORS in head.names)
     keys.find("expert_used_count")  # of dense files, whatever its value
     ffn = reading.experts if keys.get("expert_count") else reading.dense  # 0 where there are none

@@ -221,14 +221,17 @@ def apart(file: File, layers: Iterable[tuple[int, LayerSpec]], hidden: int) -> F
 
 
 def in_halves(gguf: GGUFFile, spec: ModelSpec) -> GGUFFile:
-    """The file with rows of Q and K, and their biases, in the order of halves in layers whose rows are interleaved."""
+    """The file with rows of Q and K, and their biases, in the order of halves in layers whose rows are interleaved.
+
+    Rows of a head that do not turn change places likewise, in Q and K alike: products of the two stay as they are.
+    """
     tensors = dict(gguf.tensors)
     for index, layer in layers_of(spec):
         mixer = layer.mixer
         if isinstance(mixer, Attention) and mixer.interleaved:
             for part in ("attn_q.weight", "attn_k.weight", "attn_q.bias", "attn_k.bias"):
                 if info := tensors.get(f"blk.{index}.{part}"):
-                    tensors[info.name] = replace(info, interleaved=mixer.head_dim)
+                    tensors[info.name] = replace(info, interleaved=mixer.rotary)
     return replace(gguf, tensors=tensors)
 
 

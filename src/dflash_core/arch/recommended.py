@@ -107,6 +107,7 @@ FAMILIES: tuple[tuple[str, Recommended], ...] = (
     ("gpt-?oss", _same("gpt-oss", _sampling(1.0))),
     ("llama-?3", _same("Llama 3", _sampling(0.6, 0.9))),
     ("seed-oss", _same("Seed-OSS", _sampling(1.1, 0.95))),
+    ("glm-?z1", _same("GLM-Z1", _sampling(0.6, 0.95, 40))),
     ("phi-?4-reasoning", _same("Phi-4-reasoning", _sampling(0.8, 0.95, 50))),
     ("smollm-?3", _same("SmolLM3", _sampling(0.6, 0.95))),
     ("magistral", _same("Magistral", _sampling(0.7, 0.95))),

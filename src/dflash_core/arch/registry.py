@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dflash_core.arch import (
     gemma,
+    glm4,
     gptoss,
     granite,
     laguna,
@@ -34,6 +35,7 @@ ARCHITECTURES = {
         granite.ARCHITECTURE,
         seedoss.ARCHITECTURE,
         phi3.ARCHITECTURE,
+        glm4.ARCHITECTURE,
         gemma.GEMMA3,
         gemma.GEMMA4,
         gptoss.ARCHITECTURE,

@@ -1,4 +1,4 @@
-"""Folders of Phi-3, 3.5 and 4: Q, K and V of a layer as one module, and gate and up as another."""
+"""Folders of Phi-3, 3.5 and 4, and of GLM-4: gate and up of a layer as one module, and Phi's Q, K and V as another."""
 
 from __future__ import annotations
 
@@ -16,21 +16,30 @@ from dflash_core.formats.metadata import Settings
 
 
 def settings(keys: Settings, modules: Modules) -> Values:
-    """Sizes, the window of all layers, and rotary positions. Raises FormatError or UnsupportedError."""
+    """Phi's: sizes, the window of all layers, and rotary positions. Raises FormatError or UnsupportedError."""
     check_activation(keys, "hidden_act")
     found = keys.get("rope_parameters") or keys.get("rope_scaling") or {}
     long = isinstance(found, Mapping) and found.get("rope_type", found.get("type")) in ("longrope", "su")
     plain = {**found, "rope_type": "default"} if long else found
     inner = keys.part(values={**keys.values, "rope_parameters": plain, "rope_scaling": None})
-    values = common(keys) | rotary(inner, 1e4)
-    values["rope.dimension_count"] = int(values["rope.dimension_count"] * values.pop("rope.partial"))
+    values = _sizes(keys, inner)
     keys.find("original_max_position_embeddings")  # of no effect without scaling
     if long:
         values |= _long(keys, keys.part(values=found), values["rope.dimension_count"] // 2)
-    return values | {
-        "feed_forward_length": keys.integer("intermediate_size"),
-        "attention.sliding_window": keys.get("sliding_window") or 0,
-    }
+    return values | {"attention.sliding_window": keys.get("sliding_window") or 0}
+
+
+def glm4(keys: Settings, modules: Modules) -> Values:
+    """GLM-4's. Raises FormatError or UnsupportedError."""
+    check_activation(keys, "hidden_act")
+    keys.find("attention_bias")  # the tensors say so
+    return _sizes(keys, keys)
+
+
+def _sizes(keys: Settings, rope: Settings) -> Values:
+    values = common(keys) | rotary(rope, 1e4) | {"feed_forward_length": keys.integer("intermediate_size")}
+    values["rope.dimension_count"] = int(values["rope.dimension_count"] * values.pop("rope.partial"))
+    return values
 
 
 def _long(keys: Settings, inner: Settings, pairs: int) -> Values:
@@ -68,7 +77,7 @@ def _attention(modules: Modules, module: str) -> Mapping[str, Part]:
     return _apart(modules, module, ("attn_q", "attn_k", "attn_v"), queries)
 
 
-def gate_up(modules: Modules, module: str) -> Mapping[str, Part]:
+def _gate_up(modules: Modules, module: str) -> Mapping[str, Part]:
     """Gate and up of a feed-forward."""
     return _apart(modules, module, ("ffn_gate", "ffn_up"), modules.part(module).shape[0] // 2)
 
@@ -76,5 +85,13 @@ def gate_up(modules: Modules, module: str) -> Mapping[str, Part]:
 NAMES = {"mlp.gate_up_proj": "ffn_gate_up", "mlp.down_proj": "ffn_down"}
 FORM = Form(
     "phi3", settings, ATTENTION | NAMES | {"self_attn.qkv_proj": "attn_qkv"},
-    made={"attn_qkv": _attention, "ffn_gate_up": gate_up},
+    made={"attn_qkv": _attention, "ffn_gate_up": _gate_up},
+)  # fmt: skip
+GLM4 = Form(
+    "glm4", glm4,
+    ATTENTION | NAMES | {
+        "post_self_attn_layernorm": "post_attention_norm", "post_attention_layernorm": "ffn_norm",
+        "post_mlp_layernorm": "post_ffw_norm",
+    },
+    made={"ffn_gate_up": _gate_up}, defaults={"partial_rotary_factor": 0.5},
 )  # fmt: skip
