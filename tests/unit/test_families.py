@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_core import load_target
-from dflash_core.arch import glm4
 from dflash_core.arch.architecture import Head
 from dflash_core.arch.kinds import Attention, Experts, SwiGLU
+from dflash_core.arch.registry import ARCHITECTURES
 from dflash_core.arch.rope import UNROTATED
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import read_target, unusual
@@ -141,6 +141,21 @@ def test_what_llama_files_leave_out() -> None:
         spec(LLAMA, {"rope.dimension_count": 32})
     with pytest.raises(DFlashError, match=r"shape \[384, 64\], expected \[60, 64\] from the file's own settings"):
         spec(LLAMA, without=("attention.key_length", "attention.value_length", "rope.dimension_count"))
+
+
+def test_experts_of_mixtral_are_as_wide_as_a_feed_forward() -> None:
+    file = open_gguf(target_path(LLAMA))
+    keys = {"expert_count": 8, "expert_used_count": 2}
+    for more, width in (({}, 96), ({"expert_feed_forward_length": 32}, 32)):
+        mixtral = as_architecture(file, "llama", **keys, **more)
+        ffn = (
+            ARCHITECTURES["llama"]
+            .read(Settings("a.gguf", mixtral.metadata, "llama."), Head.of(file.tensors))
+            .layers[0]
+            .ffn
+        )
+        assert isinstance(ffn, Experts)
+        assert (ffn.count, ffn.used, ffn.width) == (8, 2, width)
 
 
 def test_scaling_of_rotary_positions() -> None:
@@ -277,7 +292,11 @@ def test_the_rotary_pairs_of_glm4() -> None:
 
     def of(**keys: Any) -> Attention:
         file = as_architecture(open_gguf(target_path(LLAMA)), "glm4", **keys)
-        return glm4.read(Settings("a.gguf", file.metadata, "glm4."), Head.of(file.tensors)).of(Attention)[0]
+        return (
+            ARCHITECTURES["glm4"]
+            .read(Settings("a.gguf", file.metadata, "glm4."), Head.of(file.tensors))
+            .of(Attention)[0]
+        )
 
     for rotary, sections, interleaved in ((64, None, True), (32, None, True), (48, [8, 8, 8, 0], False)):
         found = of(rope__dimension_count=rotary, rope__dimension_sections=sections)
