@@ -125,6 +125,20 @@ def test_models_for_images_are_read_for_text(name: str, kind: str, more: dict[st
     check(changed(tmp_path, renamed, nested), model, 1)
 
 
+@pytest.mark.parametrize("layout", ["", "gptq-64-zeros"])
+def test_rows_of_a_part_of_a_module(layout: str, tmp_path: Path) -> None:
+    """Some rows at a time, as large matrices are read."""
+    model = saved(wide("phi3", 1), tmp_path)
+    if layout:
+        quantised(tmp_path, model, [layout], 1)
+    file = read_target(open_model(tmp_path))[0].settled()
+    fused = model.state_dict()["model.layers.1.mlp.gate_up_proj.weight"].numpy()
+    width = len(fused) // 2
+    for name, rows in (("ffn_gate", fused[:width]), ("ffn_up", fused[width:])):
+        for some in (slice(0, 3), slice(40, 77), slice(width - 1, width)):
+            assert np.array_equal(file.float32(f"blk.1.{name}.weight", some), rows[some])
+
+
 def test_longrope_of_phi(tmp_path: Path) -> None:
     model = saved(random_family.hugging_face("phi3", replace(drawn(1), shape=WIDE), 1, Scaled.random(1)), tmp_path)
     check(tmp_path, model, 1)

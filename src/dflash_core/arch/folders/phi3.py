@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from dflash_core.arch.folders.form import ATTENTION, Form, Values
 from dflash_core.arch.folders.settings import DIVISORS, check_activation, common, rotary
@@ -63,17 +62,16 @@ def _long(keys: Settings, inner: Settings, pairs: int) -> Values:
 def _apart(modules: Modules, module: str, names: Sequence[str], first: int) -> Mapping[str, Part]:
     """A module's rows as separate matrices: `first` rows of the first one, the others in equal parts."""
     whole = modules.part(module)
-    rows, columns = whole.shape
-    each = (rows - first) // (len(names) - 1)
+    each = (whole.shape[0] - first) // (len(names) - 1)
     begins = [0, *(first + at * each for at in range(len(names)))]
     return {
-        f"{name}.weight": replace(rows_in_order(whole, range(begin, end)), sizes=(end - begin, columns))
-        for name, begin, end in zip(names, begins, begins[1:])
+        f"{name}.weight": rows_in_order(whole, range(begin, end)) for name, begin, end in zip(names, begins, begins[1:])
     }
 
 
 def _attention(modules: Modules, module: str) -> Mapping[str, Part]:
-    queries = modules.part(module.replace("qkv_proj", "o_proj")).shape[1]
+    output = module.replace("qkv_proj", "o_proj")  # as wide as the queries; a missing one is refused later
+    queries = modules.part(output).shape[1] if output in modules.modules else 0
     return _apart(modules, module, ("attn_q", "attn_k", "attn_v"), queries)
 
 
