@@ -115,6 +115,8 @@ def test_words_in_which_case_changes() -> None:
     """o200k begins a new part where upper case follows lower case."""
     assert split("gpt-4o", "HelloWorld HTMLPage") == ["Hello", "World", " HTMLPage"]
     assert split("gpt-4o", "a!/\n") == ["a", "!/\n"]
+    assert split("qwen2", "a!/\n") == ["a", "!/\n"]
+    assert split("seed-coder", "a!/\n") == ["a", "!/", "\n"]
     assert split("tekken", "HelloWorld") == ["Hello", "World"]
     assert split("llama-bpe", "HelloWorld") == ["HelloWorld"]
 
