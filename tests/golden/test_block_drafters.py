@@ -155,7 +155,9 @@ def test_a_fused_tensor_of_other_heads_is_refused(tmp_path: Path) -> None:
     folder = write_drafter(tmp_path / "d", changed(PLAIN, **LAGUNA))
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"num_key_value_heads": 2}))
-    assert "attn_qkv.weight has shape [64, 32], expected [96, 32] (Q, K and V) from" in refused(open_drafter, folder)
+    assert "attn_qkv.weight has shape [64, 32], expected [96, 32] (attn_q, attn_k, attn_v) from" in refused(
+        open_drafter, folder
+    )
     (folder / "config.json").write_text(json.dumps(settings | {"gating": "per-element"}))
     assert "gating is 'per-element', expected 'per-head'" in refused(open_drafter, folder, UnsupportedError)
 

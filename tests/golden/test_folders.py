@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from dflash_core import load_draft, load_target
 from dflash_core.arch.folders.opening import open_model
 from dflash_core.config import read_target, unusual
+from dflash_core.errors import FormatError
 from support import random_family, random_model
 from support.folders import PRE, WIDE, changed, in_shards, quantised, saved, wide, with_fused_experts
 from support.grids import full
@@ -21,6 +23,7 @@ from support.mtp_logits import mtp_logits
 from support.quantised import LAYOUTS, mxfp4
 from support.random_files import drawn, head, trunk
 from support.random_model import VOCAB
+from support.random_rope import Scaled
 
 NAMES = ("qwen35", *random_family.MODELS)
 
@@ -120,6 +123,33 @@ def test_models_for_images_are_read_for_text(name: str, kind: str, more: dict[st
         return {"model_type": kind, "text_config": found, "vision_config": {}, "image_token_id": 3} | more
 
     check(changed(tmp_path, renamed, nested), model, 1)
+
+
+@pytest.mark.parametrize("layout", ["", "gptq-64-zeros"])
+def test_rows_of_a_part_of_a_module(layout: str, tmp_path: Path) -> None:
+    """Some rows at a time, as large matrices are read."""
+    model = saved(wide("phi3", 1), tmp_path)
+    if layout:
+        quantised(tmp_path, model, [layout], 1)
+    file = read_target(open_model(tmp_path))[0].settled()
+    fused = model.state_dict()["model.layers.1.mlp.gate_up_proj.weight"].numpy()
+    width = len(fused) // 2
+    for name, rows in (("ffn_gate", fused[:width]), ("ffn_up", fused[width:])):
+        for some in (slice(0, 3), slice(40, 77), slice(width - 1, width)):
+            assert np.array_equal(file.float32(f"blk.1.{name}.weight", some), rows[some])
+
+
+def test_longrope_of_phi(tmp_path: Path) -> None:
+    model = saved(random_family.hugging_face("phi3", replace(drawn(1), shape=WIDE), 1, Scaled.random(1)), tmp_path)
+    check(tmp_path, model, 1)
+
+    def shorter(found: dict[str, Any]) -> dict[str, Any]:
+        rope = found["rope_parameters"]
+        older = {"rope_scaling": {**rope, "long_factor": rope["long_factor"][1:], "type": "longrope"}}
+        return {key: value for key, value in found.items() if key != "rope_parameters"} | older
+
+    with pytest.raises(FormatError, match=r"config.json: long_factor is \[.*, expected \d+ numbers; download it again"):
+        open_model(changed(tmp_path, config=shorter))
 
 
 @pytest.mark.parametrize("name", ["activation_scale", "input_scale", "input_scale_ub"])

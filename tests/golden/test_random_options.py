@@ -14,7 +14,7 @@ import torch
 from dflash_core import load_target
 from dflash_core.arch import registry
 from dflash_core.arch.kinds import Activation, Attention, Experts, Gate, SwiGLU
-from dflash_core.arch.rope import Scaling, Unrotated
+from dflash_core.arch.rope import LongRope, Scaling, Unrotated
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.backends.cuda.layers.split_attention import HEAD_DIMS
 from dflash_core.formats.gguf import open_gguf
@@ -46,8 +46,8 @@ def test_every_option_is_drawn() -> None:
             values = {str(getattr(one, option.name)) for of, one in drawn if of is kind}
             assert option.name in ELSEWHERE or len(values) > 1, f"{kind.__name__}.{option.name} is always {values}"
     mixers = [one for of, one in drawn if of is Attention]
-    # Layers without positions and queries that grow are in test_scaled_positions.
-    assert {type(one.scaling) for one in mixers} == {type(None), *Scaling.__args__} - {Unrotated}
+    # Layers without positions, LongRoPE and queries that grow are in test_scaled_positions.
+    assert {type(one.scaling) for one in mixers} == {type(None), *Scaling.__args__} - {Unrotated, LongRope}
     assert {one.head_dim for one in mixers} == set(HEAD_DIMS)
     assert {one.gate for one in mixers} == set(Gate.__args__)
     assert any(one.rotary < one.head_dim for one in mixers)

@@ -119,6 +119,30 @@ PUBLISHED = (
         "Qwen2.5-Coder-32B, R1-Distill-32B", "qwen2", QWEN2 | sizes(64, 5120, 40, 8, 27648), "", vocabulary=152_064
     ),
     Published("SmolLM3-3B", "smollm3", llama(36, 2048, 16, 4, 11008, 65_536), "", True, 128_256),
+    Published(
+        "Granite-4.2-3B", "granite", llama(40, 2560, 40, 8, 8192) | {"attention.key_length": 64}, "", vocabulary=100_352
+    ),
+    Published("Granite-3.3-8B", "granite", llama(40, 4096, 32, 8, 12800), "", True, 49_159),
+    Published("Granite-4.1-8B", "granite", llama(40, 4096, 32, 8, 12800), "", vocabulary=100_352),
+    Published(
+        "Seed-OSS-36B",
+        "seed_oss",
+        LONG | sizes(64, 5120, 80, 8, 27648) | {"context_length": 524_288, "rope.freq_base": 1e7},
+        "",
+        vocabulary=155_136,
+    ),
+    Published("Phi-4-14B", "phi3", llama(40, 5120, 40, 10, 17920, 16_384), "", vocabulary=100_352),
+    Published(
+        "GLM-4-9B-0414, Z1-9B", "glm4", llama(40, 4096, 32, 2, 13696, 32_768) | {"rope.dimension_count": 64}, "",
+        vocabulary=151_552,
+    ),
+    Published(
+        "GLM-4-32B-0414, Z1-32B",
+        "glm4",
+        llama(61, 6144, 48, 2, 23040, 32_768) | {"rope.dimension_count": 64},
+        "",
+        vocabulary=151_552,
+    ),
     Published("SmolLM2-135M", "llama", llama(30, 576, 9, 3, 1536, 8192), "DFlash 2, shipped", True, 49_152),
     Published("Llama-3.2-1B", "llama", llama(16, 2048, 32, 8, 8192), "", True, 128_256),
     Published("Llama-3.2-3B", "llama", llama(28, 3072, 24, 8, 8192), "", True, 128_256),

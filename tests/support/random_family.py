@@ -27,17 +27,28 @@ MODELS: Mapping[str, tuple[str, str, str]] = {
     "qwen2": ("qwen2", "Qwen2Config", "Qwen2ForCausalLM"),
     "smollm3": ("smollm3", "SmolLM3Config", "SmolLM3ForCausalLM"),
     "mistral3": ("ministral3", "Ministral3Config", "Ministral3ForCausalLM"),
+    "seed_oss": ("seed_oss", "SeedOssConfig", "SeedOssForCausalLM"),
+    "phi3": ("phi3", "Phi3Config", "Phi3ForCausalLM"),
+    "glm4": ("glm4", "Glm4Config", "Glm4ForCausalLM"),
+    "granite": ("granite", "GraniteConfig", "GraniteForCausalLM"),
     "qwen3moe": ("qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM"),
     "qwen35moe": ("qwen3_5_moe", "Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM"),
 }
-DENSE = ("qwen2", "qwen3", "smollm3", "mistral3")
-INTERLEAVED = ("smollm3", "mistral3")
+DENSE = ("qwen2", "qwen3", "smollm3", "mistral3", "granite", "seed_oss", "phi3", "glm4")
+INTERLEAVED = ("smollm3", "mistral3", "granite")
 """Whose converter puts rows of queries and keys into the order of pairs."""
+PARTIAL = ("phi3", "glm4")
+"""Whose heads may be rotated in part."""
 GROWING = {
     "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
     "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.4,
 }  # fmt: skip
 """Of Mistral 3: queries grow every 40 positions."""
+SCALES = {
+    "attention_multiplier": ("attention.scale", 0.3), "embedding_multiplier": ("embedding_scale", 6.0),
+    "residual_multiplier": ("residual_scale", 0.25), "logits_scaling": ("logit_scale", 2.0),
+}  # fmt: skip
+"""Of Granite: Hugging Face's names, the file's, and values."""
 ROUTER_TYPES = (np.float32, np.float16, "bf16")
 
 
@@ -100,17 +111,35 @@ def hugging_face(name: str, drawn: Drawn, seed: int, rope: Scaled | None = None)
         }  # fmt: skip
     if name == "mistral3":
         sizes["rope_parameters"] |= GROWING if rope is None else GROWING | {"mscale": None}
-    sizes["rope_parameters"] |= rope.hugging_face() if rope else {}
+    if name == "phi3":
+        sizes["original_max_position_embeddings"] = 24  # so few that all texts of tests are long
+    if name == "granite":
+        sizes |= {key: value for key, (_, value) in SCALES.items()}
+    if name in PARTIAL:
+        sizes["rope_parameters"]["partial_rotary_factor"] = shape.rope / shape.head_dim
+    scaled = {} if rope is None else long_rope(shape, rope, seed) if name == "phi3" else rope.hugging_face()
     module, *classes = MODELS[name]
     models = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
     config, model_type = (getattr(models, one) for one in classes)
-    model = model_type(config(**sizes)).eval().float()
+    made = config(**sizes)
+    made.rope_parameters |= scaled  # after the checks of the class, which know no head_dim
+    model = model_type(made).eval().float()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             parameter.add_(0.08 * torch.randn_like(parameter))
             if key.endswith(("mlp.gate.weight", "shared_expert_gate.weight")):
                 parameter.copy_(rounded(parameter, drawn.router))
     return model
+
+
+def long_rope(shape: Shape, rope: Scaled, seed: int) -> dict[str, Any]:
+    """LongRoPE."""
+    rng, pairs = np.random.default_rng(3000 + seed), shape.rope // 2
+    long, short = (rng.uniform(1, high, pairs).astype(np.float32).tolist() for high in (8, 2))
+    return {
+        "rope_type": "longrope", "long_factor": long, "short_factor": short, "original_max_position_embeddings": 24,
+        "attention_factor": rope.attention or 1.1, "factor": rope.factor,
+    }  # fmt: skip
 
 
 def rounded(values: Tensor, router: int) -> Tensor:
@@ -130,7 +159,13 @@ def write_gguf(name: str, model: Any, drawn: Drawn, path: Path, rope: Scaled | N
     writer.add_value_length(shape.head_dim)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(drawn.theta)
-    if rope:
+    if name in PARTIAL:
+        writer.add_rope_dimension_count(shape.rope)
+    if rope and name == "phi3":
+        told = model.config.rope_parameters
+        writer.add_rope_scaling_orig_ctx_len(told["original_max_position_embeddings"])
+        writer.add_rope_scaling_attn_factors(told["attention_factor"])
+    elif rope:
         rope.write(writer, name)
     if name == "mistral3":
         if rope is None:
@@ -139,6 +174,9 @@ def write_gguf(name: str, model: Any, drawn: Drawn, path: Path, rope: Scaled | N
         else:
             writer.add_attn_temperature_length(rope.original if rope.kind == "yarn" else 40)
         writer.add_attn_temperature_scale(0.4)
+    if name == "granite":
+        for key, value in SCALES.values():
+            writer.add_float32(f"granite.{key}", value)
     if name in DENSE:
         writer.add_feed_forward_length(2 * shape.hidden)
     else:
@@ -163,16 +201,23 @@ def write_gguf(name: str, model: Any, drawn: Drawn, path: Path, rope: Scaled | N
     plus = 1 if hybrid else 0  # what the converter adds to norms
     put("token_embd.weight", state["model.embed_tokens.weight"])
     put("output_norm.weight", state["model.norm.weight"] + plus)
+    for kind in ("long", "short"):
+        if factors := model.config.rope_parameters.get(f"{kind}_factor"):
+            put(f"rope_factors_{kind}.weight", torch.tensor(factors))
     if not shape.tied:
         put("output.weight", state["lm_head.weight"])
     for layer in range(shape.layers):
         ours, theirs = f"blk.{layer}.", f"model.layers.{layer}."
         put(ours + "attn_norm.weight", state[theirs + "input_layernorm.weight"] + plus)
-        second = "post_attention_norm" if hybrid else "ffn_norm"
+        second = "post_attention_norm" if hybrid or name == "seed_oss" else "ffn_norm"
         put(f"{ours}{second}.weight", state[theirs + "post_attention_layernorm.weight"] + plus)
+        for a, b in (("post_attention_norm", "post_self_attn_layernorm"), ("post_ffw_norm", "post_mlp_layernorm")):
+            if (values := state.get(f"{theirs}{b}.weight")) is not None:
+                put(f"{ours}{a}.weight", values)
         if name in DENSE:
-            for part in ("gate", "up", "down"):
-                put(f"{ours}ffn_{part}.weight", state[f"{theirs}mlp.{part}_proj.weight"])
+            for a, b in (("gate", "gate"), ("up", "up"), ("up", "gate_up"), ("down", "down")):
+                if (values := state.get(f"{theirs}mlp.{b}_proj.weight")) is not None:
+                    put(f"{ours}ffn_{a}.weight", values)
         else:
             for to, values in experts(state, theirs + "mlp.", drawn).items():
                 put(ours + to, values, drawn.router if "gate_inp" in to else 0)
@@ -180,7 +225,9 @@ def write_gguf(name: str, model: Any, drawn: Drawn, path: Path, rope: Scaled | N
             for to, values in delta_net(state, theirs + "linear_attn.", shape).items():
                 put(ours + to, values)
             continue
-        for a, b in (("attn_q", "q"), ("attn_k", "k"), ("attn_v", "v"), ("attn_output", "o")):
+        for a, b in (
+            ("attn_q", "q"), ("attn_k", "k"), ("attn_v", "v"), ("attn_qkv", "qkv"), ("attn_output", "o"),
+        ):  # fmt: skip
             for leaf in ("weight", "bias"):
                 if (values := state.get(f"{theirs}self_attn.{b}_proj.{leaf}")) is not None:
                     turned = name in INTERLEAVED and b in "qk"

@@ -45,10 +45,11 @@ def drawn(rng: np.random.Generator) -> ModelSpec:
             scale=1.6 * head_dim**-0.5 if often(0.3) else None, gate=str(rng.choice(["none", "sigmoid", "softplus"])),
             biases=tuple(name for name in PROJECTIONS if often(0.4)), key_is_value=often(0.2),
         )  # fmt: skip
-        # A bias beside sigmoid gates is refused; rows in pairs are those of llama, without what else has an order.
+        # A bias beside sigmoid gates is refused; rows in pairs are those of llama and glm4, without what else has an
+        # order.
         without = {"attn_v"} if found.key_is_value else set()
         without |= {"attn_q"} if found.gate == "sigmoid" else set()
-        whole = found.rotary == head_dim and found.gate != "sigmoid"
+        whole = head_dim % found.rotary == 0 and found.gate != "sigmoid"
         pairs = whole and not found.qk_norm and not found.key_is_value and often(0.7)
         return replace(found, biases=tuple(one for one in found.biases if one not in without), interleaved=pairs)
 

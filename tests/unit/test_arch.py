@@ -33,7 +33,7 @@ CARD = Card(132, 227 << 10)
 MADE_UP, FAMILIES = "bench/synthetic_models.py", "bench/family_models.py"
 NAMED = {
     "qwen35": {"text/pre_tokenizers.py", MADE_UP}, "qwen35moe": {MADE_UP}, "qwen3": {MADE_UP},
-    "qwen2": {"text/pre_tokenizers.py", MADE_UP},
+    "qwen2": {"text/pre_tokenizers.py", MADE_UP}, "glm4": {"text/pre_tokenizers.py"},
     # Tokenizers have the names of the first models that had them.
     "llama": {"text/pieces.py", "text/tool_calls/forms.py", "text/vocabulary.py", FAMILIES},
     "gemma4": {"text/pieces.py", FAMILIES}, "gpt-oss": {FAMILIES},

@@ -14,7 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dflash_core import load_target
+from dflash_core.arch.architecture import Head
 from dflash_core.arch.kinds import Attention, Experts, SwiGLU
+from dflash_core.arch.registry import ARCHITECTURES
+from dflash_core.arch.rope import UNROTATED
 from dflash_core.arch.spec import ModelSpec
 from dflash_core.config import read_target, unusual
 from dflash_core.drafters import assistant
@@ -22,6 +25,7 @@ from dflash_core.drafters.draft import TargetHeader
 from dflash_core.drafters.registry import open_draft
 from dflash_core.errors import Code, DFlashError, FormatError, MismatchError, UnsupportedError
 from dflash_core.formats.gguf import open_gguf
+from dflash_core.formats.metadata import Settings
 from dflash_tui.application import advice
 from support.gguf_copy import Stored, stored, write_copy
 from support.golden import as_architecture, golden, other_models, other_targets, target_path
@@ -139,6 +143,21 @@ def test_what_llama_files_leave_out() -> None:
         spec(LLAMA, without=("attention.key_length", "attention.value_length", "rope.dimension_count"))
 
 
+def test_experts_of_mixtral_are_as_wide_as_a_feed_forward() -> None:
+    file = open_gguf(target_path(LLAMA))
+    keys = {"expert_count": 8, "expert_used_count": 2}
+    for more, width in (({}, 96), ({"expert_feed_forward_length": 32}, 32)):
+        mixtral = as_architecture(file, "llama", **keys, **more)
+        ffn = (
+            ARCHITECTURES["llama"]
+            .read(Settings("a.gguf", mixtral.metadata, "llama."), Head.of(file.tensors))
+            .layers[0]
+            .ffn
+        )
+        assert isinstance(ffn, Experts)
+        assert (ffn.count, ffn.used, ffn.width) == (8, 2, width)
+
+
 def test_scaling_of_rotary_positions() -> None:
     """Gemma 3 scales layers that see all, GPT-OSS all of them, without rounding YaRN's range to whole pairs."""
     scaled = spec(GEMMA3, {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}).of(Attention)
@@ -249,6 +268,66 @@ def test_for_text_a_model_for_images_is_the_plain_one(plain: str, images: str) -
     more = as_architecture(file, images, rope__dimension_sections=[24, 20, 20, 0], n_deepstack_layers=3)
     own = str(file.metadata["general.architecture"])
     assert dataclasses.replace(read_target(more)[1], architecture=own) == read_target(file)[1]
+
+
+def test_the_factors_of_granite() -> None:
+    """The stream is stored without the factor of what is added to it; 0 stands for 1, and false for no positions."""
+    scales = {"embedding_scale": 12.0, "residual_scale": 0.25, "attention__scale": 0.01, "logit_scale": 16.0}
+    plain = open_gguf(target_path(LLAMA))
+    eps = read_target(plain)[1].rms_eps
+
+    def found(**keys: Any) -> tuple[float, float, float, float]:
+        one = read_target(as_architecture(plain, "granite", **keys))[1]
+        return one.embedding_scale, one.rms_eps, one.logit_scale, one.of(Attention)[0].score_scale
+
+    assert found(**scales) == pytest.approx((48, eps * 16, 1 / 16, 0.01))
+    assert found(**dict.fromkeys(scales, 0.0)) == found() == (1, eps, 1, 64**-0.5)
+    for flag, scaling in ((True, None), (False, UNROTATED)):
+        of = read_target(as_architecture(plain, "granite", rope__scaling__finetuned=flag))[1].of(Attention)
+        assert {layer.scaling for layer in of} == {scaling}
+
+
+def test_the_rotary_pairs_of_glm4() -> None:
+    """In turn, in models for images in halves. A head is a multiple of what turns."""
+
+    def of(**keys: Any) -> Attention:
+        file = as_architecture(open_gguf(target_path(LLAMA)), "glm4", **keys)
+        return (
+            ARCHITECTURES["glm4"]
+            .read(Settings("a.gguf", file.metadata, "glm4."), Head.of(file.tensors))
+            .of(Attention)[0]
+        )
+
+    for rotary, sections, interleaved in ((64, None, True), (32, None, True), (48, [8, 8, 8, 0], False)):
+        found = of(rope__dimension_count=rotary, rope__dimension_sections=sections)
+        assert (found.rotary, found.interleaved) == (rotary, interleaved)
+    with pytest.raises(FormatError, match=r"key_length is 64, expected a multiple of rope.dimension_count \(48\)"):
+        of(rope__dimension_count=48)
+
+
+@pytest.mark.parametrize(("window", "found"), [(None, 0), (0, 0), (16, 16), (4096, 0)])
+def test_the_window_of_phi3(window: int | None, found: int) -> None:
+    """That of all layers, unless it is as long as the context."""
+    keys = {"context_length": 4096} | ({} if window is None else {"attention__sliding_window": window})
+    file = as_architecture(open_gguf(target_path(LLAMA)), "phi3", **keys)
+    assert {layer.window for layer in read_target(file)[1].of(Attention)} == {found}
+
+
+def test_gate_and_up_may_be_one_tensor(tmp_path: Path) -> None:
+    reader = gguf.GGUFReader(target_path(LLAMA))
+    tensors = {one.name: one for one in stored(reader)}
+    for index in range(3):
+        up, gate = (f"blk.{index}.ffn_{part}.weight" for part in ("up", "gate"))
+        whole = np.concatenate([tensors.pop(gate).data, tensors[up].data])
+        tensors[up] = tensors[up]._replace(data=whole)
+    path = write_copy(tmp_path / "a.gguf", reader, [*tensors.values()])
+    ids = [5, 6, 7, 8]
+    np.testing.assert_array_equal(load_target(path).logits(ids), load_target(target_path(LLAMA)).logits(ids))
+    tensors[up] = tensors[up]._replace(data=whole[:-1])
+    with pytest.raises(
+        FormatError, match=r"shape \[191, 64\], expected \[192, 64\] \(ffn_gate, ffn_up\) from the file's"
+    ):
+        read_target(open_gguf(write_copy(tmp_path / "b.gguf", reader, [*tensors.values()])))
 
 
 def test_files_of_the_first_converters_name_the_layout_that_all_have() -> None:

@@ -34,7 +34,7 @@ MLP = "model.layers.0.mlp.up_proj"
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
-    for name in ("qwen3", "qwen35", "qwen35moe"):
+    for name in ("qwen3", "qwen35", "qwen35moe", "phi3"):
         found[name] = tmp_path_factory.mktemp(name)
         saved(wide(name, 0), found[name], PRE.get(name, "qwen2"))
     found["gptq"] = tmp_path_factory.mktemp("gptq")
@@ -115,6 +115,7 @@ CASES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "json": ("qwen3", in_file("config.json", b"{"), "is not valid JSON"),
     "architecture": ("qwen3", config(model_type="mamba"), "has the model_type mamba, expected qwen3_5,"),
     "no architecture": ("qwen3", config(model_type=None, architectures=None), "has no model_type, expected one of"),
+    "output of phi": ("phi3", without("model.layers.0.self_attn.o_proj.weight"), "missing: blk.0.attn_output.weight"),
     "no head": (
         "qwen3",
         lambda folder: (config(tie_word_embeddings=False)(folder), without("lm_head.weight")(folder)),

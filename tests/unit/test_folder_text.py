@@ -66,6 +66,14 @@ def test_ids_with_marked_spaces() -> None:
     assert found.begun([9]) == [found.bos_token_id, 9]
 
 
+def test_line_ends_in_an_expression_may_be_characters() -> None:
+    """As Seed-OSS writes them."""
+    values = tokenizer("seed-coder").to_str()
+    assert r"[^\\r\\n" in values
+    found = tokenizer_settings("a", json.loads(values.replace(r"\\r\\n", r"\r\n")), {}, (), 0)
+    assert found["tokenizer.ggml.pre"] == "seed-coder"
+
+
 def test_every_end_that_is_named_ends_an_answer() -> None:
     found = ours(tokenizer("qwen2"), {}, ends=(3, 7))
     assert found.stop_ids >= {3, 7}

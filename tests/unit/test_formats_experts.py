@@ -215,8 +215,8 @@ def test_queries_keys_and_values_may_be_one_tensor(tmp_path: Path, name: str) ->
     assert np.array_equal(np.concatenate([file.float32(part) for part in parts]), whole)
     fused["blk.1.attn_qkv.weight"] = (rows + 8, HIDDEN)
     assert refusal(tmp_path, FormatError, keys_of(name), fused) == (
-        f"a.gguf: tensor blk.1.attn_qkv.weight has shape [{rows + 8}, 32], expected [{rows}, 32] (Q, K and V) from the"
-        " file's own settings; convert the model again"
+        f"a.gguf: tensor blk.1.attn_qkv.weight has shape [{rows + 8}, 32], expected [{rows}, 32] (attn_q, attn_k,"
+        " attn_v) from the file's own settings; convert the model again"
     )
 
 

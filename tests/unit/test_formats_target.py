@@ -146,8 +146,8 @@ def test_default_interval_is_four(tmp_path: Path) -> None:
 
 
 KNOWN = (
-    "qwen35, qwen35moe, qwen3, qwen3moe, qwen3vl, qwen3vlmoe, qwen2, qwen2vl, llama, mistral3, smollm3, gemma3, gemma4,"
-    " gpt-oss, laguna"
+    "qwen35, qwen35moe, qwen3, qwen3moe, qwen3vl, qwen3vlmoe, qwen2, qwen2vl, llama, mistral3, smollm3, granite,"
+    " seed_oss, phi3, glm4, gemma3, gemma4, gpt-oss, laguna"
 )
 
 

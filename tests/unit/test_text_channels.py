@@ -15,6 +15,7 @@ from dflash_core.text.thinking import ThinkingSplit
 from dflash_core.text.tokenizer import Detokenizer, Tokenizer
 
 HARMONY = ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"]
+SEED = ["<seed:think>", "</seed:think>", "<seed:bos>", "<seed:eos>"]
 MISTRAL = ["[THINK]", "[/THINK]", "[INST]", "[/INST]"]
 GEMMA = ["<|channel>", "<channel|>", "<|turn>", "<turn|>"]
 HARMONY_TEMPLATE = (
@@ -76,6 +77,20 @@ def test_what_mistral_s_tokens_enclose_is_thinking(at_once: int) -> None:
     assert False in ChatTemplate.for_tokenizer(tokenizer(MISTRAL, told)).without_effect
 
 
+def test_what_seed_oss_s_tokens_enclose_is_thinking() -> None:
+    """Its template has a budget of tokens instead of a flag."""
+    written = (
+        "{% for m in messages %}{{ '<seed:bos>' ~ m.role ~ '\n' ~ m.content ~ '<seed:eos>' }}{% endfor %}"
+        "{{ '<seed:bos>assistant\n' }}{% if thinking_budget == 0 %}{{ '<seed:think>\nNone.</seed:think>' }}{% endif %}"
+    )
+    of = tokenizer(SEED, written)
+    assert parts(of, "<seed:think>Well.</seed:think>The answer.", 1) == ("Well.", "The answer.")
+    template = ChatTemplate.for_tokenizer(of)
+    on, off = (template.render([{"role": "user", "content": "a"}], thinking=one) for one in (True, False))
+    assert off == on + "<seed:think>\nNone.</seed:think>"
+    assert template.without_effect == {}
+
+
 def test_the_end_of_a_message_ends_no_answer_that_has_channels() -> None:
     of = tokenizer(HARMONY)
     assert {of.name(id) for id in of.stop_ids} >= {"<|return|>", "<|call|>"}
@@ -84,7 +99,7 @@ def test_the_end_of_a_message_ends_no_answer_that_has_channels() -> None:
     assert phi.special["<|end|>"] in phi.stop_ids
 
 
-@pytest.mark.parametrize("names", [HARMONY, GEMMA, MISTRAL])
+@pytest.mark.parametrize("names", [HARMONY, GEMMA, MISTRAL, SEED])
 def test_a_guard_closes_the_channel(names: list[str]) -> None:
     """What it puts in the model's place leads to the answer, and nothing of it is shown."""
     of = tokenizer(names)

@@ -103,6 +103,7 @@ def test_splits_are_those_of_the_regular_expression(pre: str, text: str) -> None
         ("smollm", ["It", "'", "S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n", "\n", "y"]),
         ("gpt-2", ["It", "'", "S", " 12345", " don", "'t", "  ", " x", "\n", "\n", "y"]),
         ("laguna", ["It", "'S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n\n", "y"]),
+        ("seed-coder", ["It", "'S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n\n", "y"]),
         ("qwen2", ["It", "'S", " ", "1", "2", "3", "4", "5", " don", "'t", "  ", " x", "\n\n", "y"]),
     ],
 )
@@ -114,6 +115,8 @@ def test_words_in_which_case_changes() -> None:
     """o200k begins a new part where upper case follows lower case."""
     assert split("gpt-4o", "HelloWorld HTMLPage") == ["Hello", "World", " HTMLPage"]
     assert split("gpt-4o", "a!/\n") == ["a", "!/\n"]
+    assert split("qwen2", "a!/\n") == ["a", "!/\n"]
+    assert split("seed-coder", "a!/\n") == ["a", "!/", "\n"]
     assert split("tekken", "HelloWorld") == ["Hello", "World"]
     assert split("llama-bpe", "HelloWorld") == ["HelloWorld"]
 
@@ -328,7 +331,14 @@ def test_what_converters_write_for_nothing_and_flags_as_numbers(none: int) -> No
 
 @pytest.mark.parametrize(
     ("other", "pre"),
-    [("llama3", "llama-bpe"), ("llama-v3", "llama-bpe"), ("pixtral", "llama-bpe"), ("deepseek-r1-qwen", "qwen2")],
+    [
+        ("llama3", "llama-bpe"),
+        ("llama-v3", "llama-bpe"),
+        ("pixtral", "llama-bpe"),
+        ("deepseek-r1-qwen", "qwen2"),
+        ("refact", "smollm"),
+        ("granite-docling", "gpt-2"),
+    ],
 )
 def test_other_names_of_a_pre_tokenizer(other: str, pre: str) -> None:
     text = "It's 12345 don't"
@@ -337,7 +347,7 @@ def test_other_names_of_a_pre_tokenizer(other: str, pre: str) -> None:
     assert found.adds_bos == expected.adds_bos
 
 
-@pytest.mark.parametrize("pre", ["smaug-bpe", "dbrx"])
+@pytest.mark.parametrize("pre", ["smaug-bpe", "dbrx", "glm4", "chatglm-bpe"])
 def test_splits_of_llama_3_without_its_other_rules(pre: str) -> None:
     of, llama = PRE_TOKENIZERS[pre], PRE_TOKENIZERS["llama-bpe"]
     assert of.splits == llama.splits

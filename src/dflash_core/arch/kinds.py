@@ -24,6 +24,8 @@ Router = Literal["softmax", "sigmoid"]
 CLAMP, CLAMP_ALPHA = 7.0, 1.702
 ROPE_FACTORS = "rope_freqs.weight"
 """The divisors of a rotary position's frequencies, one for each pair, the same for all layers that use them."""
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+"""LongRoPE's divisors, for contexts longer than those of the training and for others."""
 PROJECTIONS = ("attn_q", "attn_k", "attn_v", "attn_output")
 """The products of attention, each of which may have a bias."""
 
@@ -32,6 +34,12 @@ class Part:
     """A part of a layer."""
 
     __slots__ = ()
+    fused_name: ClassVar[str] = ""
+    """What some files hold as one tensor, the rows of several one after the other: of `fused_rows`."""
+
+    @property
+    def fused_rows(self) -> dict[str, int]:
+        return {}
 
     def tensors(self, hidden: int) -> Shapes:
         """Its tensors in a model of width `hidden`."""
@@ -92,7 +100,7 @@ class Attention(Mixer):
     its own.
     """
 
-    label = "attention"
+    label, fused_name = "attention", "attn_qkv.weight"
     heads: int
     kv_heads: int
     head_dim: int
@@ -129,7 +137,6 @@ class Attention(Mixer):
 
     @property
     def fused_rows(self) -> dict[str, int]:
-        """Rows of what some files hold as one tensor, attn_qkv."""
         key_rows = self.kv_heads * self.head_dim
         return {"attn_q.weight": self.query_rows, "attn_k.weight": key_rows, "attn_v.weight": key_rows}
 
@@ -248,15 +255,17 @@ NORM, EMBEDDING, HEAD = (f"nextn.{name}.weight" for name in ("shared_head_norm",
 class SwiGLU(FeedForward):
     """ffn_down( activation(ffn_gate x, ffn_up x) ), `width` wide inside."""
 
+    fused_name = "ffn_up.weight"
     width: int
     activation: Activation = "silu"
 
+    @property
+    def fused_rows(self) -> dict[str, int]:
+        return {"ffn_gate.weight": self.width, "ffn_up.weight": self.width}
+
     def tensors(self, hidden: int) -> Shapes:
-        return {
-            "ffn_gate.weight": (self.width, hidden),
-            "ffn_up.weight": (self.width, hidden),
-            "ffn_down.weight": (hidden, self.width),
-        }
+        shapes: Shapes = {name: (rows, hidden) for name, rows in self.fused_rows.items()}
+        return shapes | {"ffn_down.weight": (hidden, self.width)}
 
     def describe(self) -> str:
         return f"feed-forward {self.width:,}"

@@ -8,7 +8,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dflash_core.arch.architecture import Head
-from dflash_core.arch.kinds import CHOICE_BIAS, GATE_UP, Attention, Experts, FeedForward, Gate, Router, SwiGLU
+from dflash_core.arch.kinds import (
+    CHOICE_BIAS,
+    GATE_UP,
+    LONG_FACTORS,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+    Attention,
+    Experts,
+    FeedForward,
+    Gate,
+    Router,
+    SwiGLU,
+)
 from dflash_core.arch.rope import Yarn, gguf_scaling
 from dflash_core.arch.spec import LayerSpec, ModelSpec
 from dflash_core.errors import FormatError, UnsupportedError
@@ -173,38 +185,53 @@ def experts(keys: Settings, head: Head, index: int, router: Router = "softmax") 
     )
 
 
-def apart(file: File, layers: Iterable[tuple[int, LayerSpec]], hidden: int) -> File:
-    """The file with Q, K and V of the attention among `layers` apart where its converter made them one tensor.
+def with_options(layers: Iterable[LayerSpec], **options: Any) -> tuple[LayerSpec, ...]:
+    """The layers with other options of attention."""
+    return tuple(
+        replace(one, mixer=replace(one.mixer, **options)) if isinstance(one.mixer, Attention) else one for one in layers
+    )
 
-    Raises FormatError where such a tensor has not as many rows as its three parts.
+
+def apart(file: File, layers: Iterable[tuple[int, LayerSpec]], hidden: int) -> File:
+    """The file with Q, K and V of the attention among `layers` apart where its converter made them one tensor, and so
+    gate and up of the feed-forward; of LongRoPE's divisors it has those for long contexts.
+
+    Raises FormatError where such a tensor has not as many rows as its parts.
     """
     tensors = dict(file.tensors)
-    for index, layer in layers:
-        fused = f"blk.{index}.attn_qkv.weight"
-        if not isinstance(layer.mixer, Attention) or fused not in tensors:
-            continue
-        parts = {f"blk.{index}.{name}": rows for name, rows in layer.mixer.fused_rows.items()}
-        if tensors.keys() & parts.keys():
-            continue  # the file has both forms: the check of tensors names the unexpected one
+    if LONG_FACTORS in tensors:
+        tensors.pop(SHORT_FACTORS, None)
+        tensors[ROPE_FACTORS] = replace(tensors.pop(LONG_FACTORS), name=ROPE_FACTORS)
+    for index, part in ((index, part) for index, layer in layers for part in (layer.mixer, layer.ffn)):
+        fused = f"blk.{index}.{part.fused_name}"
+        parts = {f"blk.{index}.{name}": rows for name, rows in part.fused_rows.items()}
+        if fused not in tensors or tensors.keys() & parts.keys() - {fused}:
+            continue  # a file with both forms: the check of tensors names the unexpected one
         found, expected = list(tensors[fused].shape), [sum(parts.values()), hidden]
+        if found == [parts.get(fused), hidden]:
+            continue  # not fused: another one is missing
         if found != expected:
+            names = ", ".join(name.split(".")[2] for name in parts)
             raise FormatError(
-                f"{file.path}: tensor {fused} has shape {found}, expected {expected} (Q, K and V) from the file's"
-                " own settings; convert the model again"
+                f"{file.path}: tensor {fused} has shape {found}, expected {expected} ({names}) from the file's own"
+                " settings; convert the model again"
             )
         tensors |= in_parts(tensors.pop(fused), parts)
     return replace(file, tensors=tensors)
 
 
 def in_halves(gguf: GGUFFile, spec: ModelSpec) -> GGUFFile:
-    """The file with rows of Q and K, and their biases, in the order of halves in layers whose rows are interleaved."""
+    """The file with rows of Q and K, and their biases, in the order of halves in layers whose rows are interleaved.
+
+    Rows of a head that do not turn change places likewise, in Q and K alike: products of the two stay as they are.
+    """
     tensors = dict(gguf.tensors)
     for index, layer in layers_of(spec):
         mixer = layer.mixer
         if isinstance(mixer, Attention) and mixer.interleaved:
             for part in ("attn_q.weight", "attn_k.weight", "attn_q.bias", "attn_k.bias"):
                 if info := tensors.get(f"blk.{index}.{part}"):
-                    tensors[info.name] = replace(info, interleaved=mixer.head_dim)
+                    tensors[info.name] = replace(info, interleaved=mixer.rotary)
     return replace(gguf, tensors=tensors)
 
 

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from dflash_core.arch import gemma, gptoss, laguna, llama, mistral3, qwen2, qwen3, qwen35, smollm3
+from dflash_core.arch import (
+    gemma,
+    glm4,
+    gptoss,
+    granite,
+    laguna,
+    llama,
+    mistral3,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen35,
+    seedoss,
+    smollm3,
+)
 
 ARCHITECTURES = {
     known.name: known
@@ -18,6 +32,10 @@ ARCHITECTURES = {
         llama.ARCHITECTURE,
         mistral3.ARCHITECTURE,
         smollm3.ARCHITECTURE,
+        granite.ARCHITECTURE,
+        seedoss.ARCHITECTURE,
+        phi3.ARCHITECTURE,
+        glm4.ARCHITECTURE,
         gemma.GEMMA3,
         gemma.GEMMA4,
         gptoss.ARCHITECTURE,

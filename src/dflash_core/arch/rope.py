@@ -111,8 +111,27 @@ class Unrotated:
         return (0.0,) * pairs
 
 
+@dataclass(frozen=True, slots=True)
+class LongRope:
+    """LongRoPE: a tensor of the file divides the frequencies, for contexts of more than `original` positions; here
+    for shorter ones too, since cached keys stay as they are when a context grows.
+
+    attention: the factor of cosines and sines.
+    """
+
+    original: int
+    attention: float
+
+    def describe(self) -> str:
+        return f"LongRoPE, as for contexts of more than {self.original:,} positions"
+
+    def shares(self, pairs: int, base: float) -> tuple[float, ...]:
+        """What the frequency of each of `pairs` pairs is multiplied by: pair i has base^(-i / pairs) without."""
+        return (1.0,) * pairs
+
+
 UNROTATED = Unrotated()
-Scaling = Linear | Yarn | Llama3 | Unrotated
+Scaling = Linear | Yarn | Llama3 | Unrotated | LongRope
 
 
 def usual_attention(factor: float) -> float:
@@ -123,8 +142,8 @@ def usual_attention(factor: float) -> float:
 def gguf_scaling(keys: Settings, base: float, truncate: bool = True) -> Scaling | None:
     """The scaling in a GGUF file. `truncate`: see Yarn; no setting says it. Raises FormatError, and
     UnsupportedError for an unknown kind."""
-    if isinstance(keys.values.get(keys.prefix + SCALING), Linear | Yarn):
-        read: Linear | Yarn = keys.get(SCALING)
+    if isinstance(keys.values.get(keys.prefix + SCALING), Linear | Yarn | LongRope):
+        read: Linear | Yarn | LongRope = keys.get(SCALING)
         return read
     factor, attention = ("rope.scaling.factor", "rope.scale_linear"), ("yarn_attn_factor", "attn_factor")
     kind, given = keys.get("rope.scaling.type"), bool(keys.get(*factor))  # some programs write 0 for none

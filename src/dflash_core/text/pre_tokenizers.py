@@ -50,10 +50,13 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     **dict.fromkeys(
         ("llama-bpe", "llama3", "llama-v3", "pixtral"), PreTokenizer((_LLAMA3,), whole_words=True, bos=True)
     ),
-    **dict.fromkeys(("smaug-bpe", "dbrx"), PreTokenizer((_LLAMA3,))),
-    "smollm": PreTokenizer((r"\p{N}", _GPT2)),
-    "gpt-2": PreTokenizer((_GPT2,)),
+    **dict.fromkeys(("smaug-bpe", "dbrx", "glm4", "chatglm-bpe"), PreTokenizer((_LLAMA3,))),
+    **dict.fromkeys(("smollm", "refact"), PreTokenizer((r"\p{N}", _GPT2))),
+    **dict.fromkeys(("gpt-2", "granite-docling"), PreTokenizer((_GPT2,))),
     "gpt-4o": PreTokenizer((_cased(f"(?i:{_CONTRACTIONS})?", r"\p{N}{1,3}"),)),
     "tekken": PreTokenizer((_cased("", r"\p{N}"),), whole_words=True, bos=True),
+    "seed-coder": PreTokenizer(
+        (rf"(?i:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+{_ENDS}",)
+    ),
     "laguna": PreTokenizer((r"[^\n]+|[\n]+", _QWEN2)),
 }

@@ -62,7 +62,8 @@ class Compiled:
         length = 0
         try:
             for part in self._template.generate(
-                {**self._variables, **variables},
+                # Seed-OSS has a budget of tokens, unlimited without one, instead of a flag.
+                {**self._variables, **variables, **({} if thinking else {"thinking_budget": 0})},
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=generate,
                 enable_thinking=thinking,  # a boolean: templates compare with `is false`

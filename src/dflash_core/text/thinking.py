@@ -181,8 +181,9 @@ CHANNELS = (
     ),
     Channels("<|channel>", "", "<channel|>", "", thinking="thought"),
     Channels("[THINK]", "", "[/THINK]", "", thinking=""),
+    Channels("<seed:think>", "", "</seed:think>", "", thinking=""),
 )  # fmt: skip
-"""GPT-OSS's ("harmony"), Gemma 4's, and Mistral's."""
+"""GPT-OSS's ("harmony"), Gemma 4's, Mistral's, and Seed-OSS's."""
 CHANNEL_TOKENS = frozenset(token for one in CHANNELS for token in one.tokens)
 
 

@@ -22,7 +22,7 @@ from dflash_core.text.vocabulary import CONTROL, UNKNOWN, UNUSED, USER_DEFINED, 
 END_NAMES = (
     "<|endoftext|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
     "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_turn>", "<turn|>", "<|tool_response>",
-    "<|end|>", "<|return|>", "<|call|>",
+    "<|end|>", "<|return|>", "<|call|>", "<|observation|>",
 )  # fmt: skip
 # "<|end|>" ends an answer, except where these do: there it ends one of several messages of an answer.
 CHANNEL_ENDS = ("<|return|>", "<|call|>")

@@ -121,7 +121,7 @@ def _splits(source: str, steps: Sequence[Mapping[str, Any]]) -> str:
                 if step.get("use_regex", True):
                     found.append(GPT2)
     for name, pre in PRE_TOKENIZERS.items():
-        if pre.splits == tuple(found):
+        if pre.splits == tuple(one.replace("\r", r"\r").replace("\n", r"\n") for one in found):
             return name
     split = " then ".join(found)
     raise UnsupportedError(

@@ -14,7 +14,9 @@ from dflash_core.arch.folders.gemma import FORM4 as GEMMA4
 from dflash_core.arch.folders.gptoss import FORM as GPT_OSS
 from dflash_core.arch.folders.hybrid import DENSE_FORM, MOE_FORM
 from dflash_core.arch.folders.laguna import FORM as LAGUNA
-from dflash_core.arch.folders.plain import LLAMA, MISTRAL3, QWEN2, QWEN3, QWEN3MOE, SMOLLM3
+from dflash_core.arch.folders.phi3 import FORM as PHI3
+from dflash_core.arch.folders.phi3 import GLM4
+from dflash_core.arch.folders.plain import GRANITE, LLAMA, MISTRAL3, QWEN2, QWEN3, QWEN3MOE, SEED_OSS, SMOLLM3
 from dflash_core.arch.folders.quantisation import CONFIG, zeros_of
 from dflash_core.arch.folders.settings import HARMLESS, frequency_divisors
 from dflash_core.errors import Code, FormatError, UnsupportedError
@@ -43,6 +45,10 @@ FORMS: dict[str, Form] = {
     "ministral3": MISTRAL3,
     "mistral3": MISTRAL3,
     "smollm3": SMOLLM3,
+    "granite": GRANITE,
+    "seed_oss": SEED_OSS,
+    "phi3": PHI3,
+    "glm4": GLM4,
     "gemma3": GEMMA3,
     "gemma3_text": GEMMA3,
     "gemma4": GEMMA4,

@@ -57,6 +57,22 @@ def smollm3(keys: Settings, modules: Modules) -> Values:
     return values
 
 
+def granite(keys: Settings, modules: Modules) -> Values:
+    """Granite 3 and 4, dense."""
+    scales = {
+        "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
+        "logit_scale": "logits_scaling", "attention.scale": "attention_multiplier",
+    }  # fmt: skip
+    return llama(keys, modules) | {name: keys.number(theirs, default=1.0) for name, theirs in scales.items()}
+
+
+def seed_oss(keys: Settings, modules: Modules) -> Values:
+    """Seed-OSS."""
+    for name in ("attention_bias", "attention_out_bias", "mlp_bias"):
+        keys.find(name)  # the tensors say so
+    return qwen2(keys, modules)
+
+
 def mistral3(keys: Settings, modules: Modules) -> Values:
     """Ministral 3 and, within a model of images, Mistral Small 3."""
     if keys.get("model_type") not in ("mistral3", "ministral3", "mistral"):  # of the text within
@@ -71,6 +87,11 @@ def mistral3(keys: Settings, modules: Modules) -> Values:
 
 LLAMA = Form("llama", llama, ATTENTION | DENSE)
 QWEN2 = Form("qwen2", qwen2, ATTENTION | DENSE)
+GRANITE = Form("granite", granite, ATTENTION | DENSE)
+SEED_OSS = Form(
+    "seed_oss", seed_oss, ATTENTION | DENSE | {"post_attention_layernorm": "post_attention_norm"},
+    harmless=frozenset({"residual_dropout"}),
+)  # fmt: skip
 SMOLLM3 = Form("smollm3", smollm3, ATTENTION | DENSE, harmless=frozenset({"no_rope_layer_interval"}))
 MISTRAL3 = Form(
     "mistral3", mistral3, ATTENTION | DENSE,

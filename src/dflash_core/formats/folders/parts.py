@@ -84,7 +84,7 @@ def computed(name: str, sizes: tuple[int, ...], values: Callable[[], Float32]) -
 
 
 def rows_in_order(part: Part, order: Sequence[int]) -> Part:
-    """Row i is row `order[i]` of another matrix."""
+    """Row i is row `order[i]` of another matrix, of which it may be a part."""
 
     def read(begin: int, end: int) -> Bytes:
         some = order[begin:end]
@@ -95,7 +95,8 @@ def rows_in_order(part: Part, order: Sequence[int]) -> Part:
         found = [part.read(first, last) for first, last in _runs(some)]
         return np.concatenate(found) if found else part.read(0, 0)
 
-    return replace(part, read=read, settle=lambda: rows_in_order(part.settled(), order))
+    sizes = part.sizes if len(order) == part.shape[0] else (len(order), part.shape[1])
+    return replace(part, sizes=sizes, read=read, settle=lambda: rows_in_order(part.settled(), order))
 
 
 def _runs(order: Sequence[int]) -> Iterator[tuple[int, int]]:
