@@ -2,7 +2,7 @@
 //
 // Activations are gathered by address: column c of a product is row pair[c] of what the norm wrote. Weights are found
 // through the list, so none is read before the rows are routed. Later kernels may begin when those before have ended.
-// Bound by memory in wide passes; one row reads at half the memory's rate (docs/notes/steps.md, "One row of experts").
+// Bound by memory in wide passes, by latency in passes of one row (docs/notes/steps.md, "One row of experts").
 // Defines: see experts_stream.cuh; CHOOSES where the row of a pass of one is routed here (experts_one_row.cuh).
 
 #include "experts_stream.cuh"
