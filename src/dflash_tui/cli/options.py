@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shlex
 import sys
 import textwrap
@@ -212,9 +211,6 @@ COMMANDS: tuple[Command, ...] = (
 
 BY_NAME = {one.name: one for one in COMMANDS}
 
-# The message of argparse about a word in the place of a command.
-_UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(?P<word>[^']+)'")
-
 DESCRIPTION = """\
 Chat in the terminal with a model, a GGUF file or a folder of safetensors, that
 is decoded in this process with a drafter (DFlash, DFlash 2, DSpark, MTP or
@@ -242,14 +238,24 @@ class _Parser(argparse.ArgumentParser):
         else:
             super()._print_message(message, file)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if action.dest == "command" and is_model(value):
+            raise argparse.ArgumentError(
+                None, f"{value} is no command; to open a model: dflash-tui --target {shlex.quote(value)}"
+            )
+        raise argparse.ArgumentError(action, f"found {value!r}, expected {', '.join(action.choices)}")
+
     def error(self, message: str) -> NoReturn:
-        if found := _UNKNOWN_COMMAND.match(message):
-            word = found["word"]
-            if word.endswith(".gguf") or os.path.lexists(word):
-                message = f"{word} is no command; to open a model: dflash-tui --target {shlex.quote(word)}"
         # Without the usage, which is longer than the message and hides it.
         hint = "" if "; known: " in message else f"; {self.prog} --help shows what is possible"
-        self.exit(2, f"{self.prog}: {one_line(message, MESSAGE)}{hint}\n")
+        self.exit(2, f"{self.prog}: {one_line(message.removeprefix('argument '), MESSAGE)}{hint}\n")
+
+
+def is_model(word: str) -> bool:
+    """Whether a word that is no argument of the command seems to be meant as a model."""
+    return word.endswith(".gguf") or os.path.lexists(word)
 
 
 def build_parser() -> argparse.ArgumentParser:
