@@ -122,12 +122,15 @@ CONNECT = (
     option("--url", "URL", f"the address of the server ({DEFAULT_URL})", default=DEFAULT_URL),
     option("--key", "KEY", "its key, if it needs one", default=""),
 )
+PROMPTS = (
+    option("--prompts", "FILE", "prompts: HumanEval, GSM8K, MATH-500, MT-bench, JSONL, text", type=file_path),
+    option("--samples", "N", "how many of them, drawn with seed 42 (10)", type=positive),
+    option("--repeats", "N", "runs of each setting on each prompt (enough for six of each)", type=positive),
+)
 SWEEP = (
     option("axes", "NAME=VALUES", "one or two parameters: budget=4,15,22 or 4..63 or 4..63:8", nargs="+"),
     option("--prompt", "TEXT", "the prompt to measure on"),
-    option("--prompts", "FILE", "prompts: HumanEval, GSM8K, MATH-500, MT-bench, JSONL, text", type=file_path),
-    option("--samples", "N", "how many of them, drawn with seed 42 (10)", type=positive),
-    option("--repeats", "N", "runs of each setting on each prompt", type=positive),
+    *PROMPTS,
     option("--out", "FILE", "write .json, .csv, .png or .svg", type=file_path, action="append", default=[]),
 )
 CONVERSATIONS = {
@@ -156,10 +159,8 @@ GET = (
     switch("--yes", "fetch without asking"),
 )  # fmt: skip
 BENCH = (
-    option("--prompts", "FILE", "a prompt set: HumanEval, GSM8K, MATH, MT-bench, JSON lines", type=file_path),
-    option("--samples", "N", "prompts drawn from it (10)", type=positive),
+    *PROMPTS,
     option("--against", "FILE", "another drafter of --target, compared with --draft by prompt", type=file_path),
-    option("--repeats", "N", "runs of each", type=positive),
     option("--out", "FILE", "write everything measured as JSON", type=file_path),
 )
 INSPECT = (option("model", "MODEL", "the file (the demo pair)", type=file_path, nargs="?"),)
