@@ -101,10 +101,17 @@ def test_recipes_name_the_server_and_its_model(capsys: pytest.CaptureFixture[str
     assert "secret" not in told
 
 
-def test_a_server_that_wants_a_key_is_told_from_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_wants_a_key_is_told_from_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with running(demo_pair.new_engine(), ServerSettings(port=0, keys=("k1",))) as server:
         assert main(["connect", "claude", "--url", server.address]) == 0
-    assert f"note: {server.address}: it needs a key" in capsys.readouterr().err
+        assert f"note: {server.address}: it needs a key: --key or DFLASH_TUI_API_KEY" in capsys.readouterr().err
+        monkeypatch.setenv("DFLASH_TUI_API_KEY", "k1")
+        assert main(["connect", "claude", "--url", server.address]) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert "ANTHROPIC_AUTH_TOKEN=k1" in told.out
 
 
 @pytest.mark.parametrize("name", RECIPES)

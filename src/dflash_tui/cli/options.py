@@ -120,7 +120,7 @@ CONNECT = (
         "name", "NAME", f"one of {', '.join(RECIPES)}; without a name all are listed", nargs="?", choices=tuple(RECIPES)
     ),
     option("--url", "URL", f"the address of the server ({DEFAULT_URL})", default=DEFAULT_URL),
-    option("--key", "KEY", "its key, if it needs one", default=""),
+    option("--key", "KEY", "its key, if it needs one (DFLASH_TUI_API_KEY)", default=""),
 )
 PROMPTS = (
     option("--prompts", "FILE", "prompts: HumanEval, GSM8K, MATH-500, MT-bench, JSONL, text", type=file_path),
