@@ -29,6 +29,8 @@ from support.serving import running
     [
         (["--host", "0.0.0.0"], "--no-api-key"),
         (["--cors", "*"], "--api-key"),
+        (["--cors", "page.example"], "expected an origin"),
+        (["--cors", "http://page.example/"], "expected an origin"),
         (["--api-key", "a b"], "printable ASCII"),
         (["--port", "70000"], "0 to 65535"),
         (["--queue", "0"], "from 1"),
