@@ -96,9 +96,7 @@ class CpuSession:
 
     def features(self) -> Logits:
         if self._features is None:
-            raise ContextError(
-                "no layers are captured, expected a drafter that reads them and a verify before its commit"
-            )
+            raise ContextError("no captured layers, expected a drafter that reads them and a verify before its commit")
         return self._numpy(self._features)
 
     @torch.inference_mode()
