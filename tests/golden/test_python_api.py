@@ -15,6 +15,7 @@ import dflash_core
 from dflash_core.demo import demo_draft_path, demo_target_path
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"
+CONSTRAINED = PAGE.with_name("tools-and-schemas.md")
 
 
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +28,9 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         exec(compile(example, str(PAGE), "exec"), names)
         printed.append(capsys.readouterr().out)
     answer, early, events, drafters, logits, steps = printed
+    [constrained] = re.findall(r"```python\n(.*?)```", CONSTRAINED.read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(constrained, str(CONSTRAINED), "exec"), names)
+    assert capsys.readouterr().out in ("yes\n", "no\n")
     assert re.search(r"\w+.*\n\d+ tok/s, \d+\.\d\d tokens a step\n$", answer, re.DOTALL)
     assert re.search(r"^\d+ '.*\..*'\ncancelled\n$", early, re.MULTILINE)
     assert events.startswith("PrefillEvent (")
