@@ -265,8 +265,8 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("argv", "code", "message"),
         [
-            (("budget=4",), 2, "give the prompt, --prompt TEXT, or a file of them"),
-            (("budget=4", "--prompt", "a", "--prompts", "b"), 2, "give the prompt"),
+            (("budget=4",), 2, "expected one of --prompt TEXT and --prompts FILE"),
+            (("budget=4", "--prompt", "a", "--prompts", "b"), 2, "expected one of --prompt TEXT"),
             (("budget=4", "--prompt", " "), 2, "the prompt is empty"),
             ((), 2, "NAME=VALUES"),
             (("budget=4", "--prompt", "a", "--repeats", "0"), 2, "expected a whole number from 1"),
@@ -306,6 +306,15 @@ def test_two_drafters_are_compared_by_prompt(files: bool, capsys: pytest.Capture
     assert data["rows"][1]["versus"]["n"] == 2
     assert [row["other_text"] for row in data["rows"]] == [0, 0]
     assert all(row["accept_rate_by_depth"] for row in data["rows"])
+
+
+def test_a_missing_first_drafter_is_refused_before_the_load(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dflash_tui.cli.loading.loaded_laboratory", None)
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "--demo", "--against", "mtp"])
+    assert "name the first one with --draft" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

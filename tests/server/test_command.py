@@ -29,6 +29,8 @@ from support.serving import running
     [
         (["--host", "0.0.0.0"], "--no-api-key"),
         (["--cors", "*"], "--api-key"),
+        (["--cors", "page.example"], "expected an origin"),
+        (["--cors", "http://page.example/"], "expected an origin"),
         (["--api-key", "a b"], "printable ASCII"),
         (["--port", "70000"], "0 to 65535"),
         (["--queue", "0"], "from 1"),
@@ -101,10 +103,17 @@ def test_recipes_name_the_server_and_its_model(capsys: pytest.CaptureFixture[str
     assert "secret" not in told
 
 
-def test_a_server_that_wants_a_key_is_told_from_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_wants_a_key_is_told_from_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with running(demo_pair.new_engine(), ServerSettings(port=0, keys=("k1",))) as server:
         assert main(["connect", "claude", "--url", server.address]) == 0
-    assert f"note: {server.address}: it needs a key" in capsys.readouterr().err
+        assert f"note: {server.address}: it needs a key: --key or DFLASH_TUI_API_KEY" in capsys.readouterr().err
+        monkeypatch.setenv("DFLASH_TUI_API_KEY", "k1")
+        assert main(["connect", "claude", "--url", server.address]) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert "ANTHROPIC_AUTH_TOKEN=k1" in told.out
 
 
 @pytest.mark.parametrize("name", RECIPES)

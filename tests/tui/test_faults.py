@@ -429,7 +429,7 @@ async def test_a_slow_key_holds_back_no_text(make_app: MakeApp) -> None:
         (["ask", "--file", "notes.md", ""], "no prompt; give words beside the files"),
         (["ask", "--no-such"], "unrecognized arguments: --no-such"),
         (["sweep"], "the following arguments are required"),
-        (["sweep", "budget=4"], "sweep: give the prompt"),
+        (["sweep", "budget=4"], "sweep: expected one of --prompt TEXT"),
         (["bench", "--samples", "2"], "bench: --samples draws from a file of prompts"),
         (["conversations", "export", "x", "y"], "dflash-tui conversations export --help shows"),
     ],

@@ -19,12 +19,12 @@ from dflash_tui.app import DFlashApp
 from dflash_tui.application.engine_session import load_session
 from dflash_tui.application.requests import ServedRequest
 from dflash_tui.application.session import LoadRequest
-from dflash_tui.application.settings.config import load_config
+from dflash_tui.application.settings.config import KEY_VARIABLE, load_config
 from dflash_tui.screens import experiment
 from dflash_tui.screens.experiments import RequestsTuneScreen
 from dflash_tui.screens.requests import RequestsScreen
 from dflash_tui.screens.steps import StepsScreen
-from dflash_tui.server.settings import KEY_VARIABLE, ServerSettings
+from dflash_tui.server.settings import ServerSettings
 
 from .fake import FakeSession
 from .support import HANGS_S, ask, idle, leave, loaded, shows, wait_until

@@ -52,7 +52,7 @@ def test_nothing_listens() -> None:
 @pytest.mark.parametrize("it", [LLAMA_SERVER, VLLM, OLLAMA], ids=lambda it: it.engine)
 def test_keys(it: object) -> None:
     with replaying(it, key="sesame") as server:  # type: ignore[arg-type]
-        assert "it needs a key: --attach-key or DFLASH_TUI_API_KEY (Invalid API Key)" in refused(server.url)
+        assert "it needs a key: --key or DFLASH_TUI_API_KEY (Invalid API Key)" in refused(server.url)
         assert "it does not accept the key (Invalid API Key)" in refused(server.url, "other")
         attach(LoadRequest(attach=server.url, attach_key="sesame"))
 

@@ -76,7 +76,8 @@ def test_a_wrong_entry_is_named_and_the_rest_is_used(tmp_path: Path, entry: str,
 
 
 def test_a_wrong_entry_leaves_the_one_below_it(tmp_path: Path) -> None:
-    found = config(tmp_path, user='theme = "mine"', environment={"DFLASH_TUI_MOUSE": "perhaps", "DFLASH_TUI_X": "1"})
+    environment = {"DFLASH_TUI_MOUSE": "perhaps", "DFLASH_TUI_X": "1", "DFLASH_TUI_API_KEY": "no setting"}
+    found = config(tmp_path, user='theme = "mine"', environment=environment)
     assert found.settings.theme == "mine"
     named = {problem.split(":")[0] for problem in found.problems}
     assert named == {"environment DFLASH_TUI_X", "environment DFLASH_TUI_MOUSE"}

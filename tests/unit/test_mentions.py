@@ -55,7 +55,7 @@ def test_what_is_no_mention(folder: Path, text: str) -> None:
     ("name", "why"),
     [
         ("@gone.md", "@gone.md: no such file; @@ writes a plain @"),
-        ("@src/", "@src/ is a folder; name files in it: @src/*.py"),
+        ("@src/", "@src/ is a folder; name files in it: @src/*"),
         ("@src/*.rs", "@src/*.rs: no file has such a name"),
         ("@empty.md", "@empty.md: there is nothing to read in it; name a file with text"),
         ("@picture.txt", "@picture.txt is not text; only text in UTF-8 can be sent"),
@@ -114,7 +114,7 @@ def test_files_of_the_command_line(folder: Path) -> None:
         ("gone.md", "gone.md: no such file; give the path of a text file, or a pattern in quotes"),
         ("gone", "gone: no such file; give the path"),
         ("*.rs", "*.rs: no file has such a name; give the path"),
-        ("src", "src is a folder; name files in it: src/*.py"),
+        ("src", "src is a folder; name files in it: src/*"),
         ("", "a file without a name; give the path of a text file"),
         ("pipe", "pipe is a FIFO"),
     ):

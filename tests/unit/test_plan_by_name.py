@@ -122,7 +122,7 @@ def test_what_a_repository_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert main(["get", "o/n/x"]) != 0
     assert "no repository; expected owner/name" in capsys.readouterr().err
     monkeypatch.setattr(get, "quantisations", lambda repo, endpoint: there)
-    assert main(["get", "o/n"]) == 0
+    assert main(["get", "https://huggingface.co/o/n"]) == 0
     out = capsys.readouterr().out
     assert "dflash-tui get o/n:QUANT" in out
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["IQ4_XS", "UD-Q4_K_XL", "Q8_0", "BF16"]

@@ -46,7 +46,9 @@ def export_draft(a: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.train_smollm", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.train_smollm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parts = parser.add_subparsers(dest="part", required=True)
     one = parts.add_parser("prepare")
     one.add_argument("--target", type=Path, required=True, help="SmolLM2's GGUF file")

@@ -126,7 +126,7 @@ def _paths(name: str, folder: Path, how: Named) -> Sequence[Path]:
         path = folder / Path(name).expanduser()
         if path.is_dir():
             if how is ON_COMMAND_LINE or name.endswith("/"):
-                raise MentionError(f"{shown} is a folder; name files in it: {shown.rstrip('/')}/*.py")
+                raise MentionError(f"{shown} is a folder; name files in it: {shown.rstrip('/')}/*")
             return []
         if path.exists():
             return [path]

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 def run(call: Invocation) -> int:
     """Measure and print. Returns the exit code; raises DFlashError."""
     args, request = call.args, call.request
+    if args.against is not None and request.draft is None:
+        call.refuse("--against compares two drafters: name the first one with --draft")
     cases, repeats = asked(call)
     if args.out is not None:
         check_file(args.out)  # measuring takes minutes
@@ -37,9 +39,9 @@ def run(call: Invocation) -> int:
     grid, axes = settings((Axis("mode", compared),), request.knobs, lab.limits), ["mode"]
     others: list[Engine] = []
     if args.against is not None:
-        if request.draft is None or not engine.session.capabilities:
-            raise DFlashError("--against compares two drafters: name the first one with --draft")
         draft, other = request.draft, args.against
+        if draft is None or not engine.session.capabilities:
+            raise DFlashError(f"--against compares two drafters, and {draft} is left out; name another one")
         labels = (draft.name, other.name) if draft.name != other.name else (str(draft), str(other))
         grid, axes = tuple(Arm(label, request.knobs, model=model) for model, label in enumerate(labels)), []
         others = [with_drafter(engine, other if request.target is not None else demo_draft(other), request.kv)]

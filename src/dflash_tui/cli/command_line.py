@@ -28,7 +28,7 @@ from dflash_tui.application import advice, log
 from dflash_tui.application.session import LoadRequest
 from dflash_tui.application.settings.config import Config, KeyRules, load_config
 from dflash_tui.application.settings.presets import Presets, Profile
-from dflash_tui.cli.options import BY_NAME, Invocation, build_parser
+from dflash_tui.cli.options import BY_NAME, Invocation, build_parser, is_model
 from dflash_tui.server.settings import keys_given
 from dflash_tui.terminal.hangup import watched
 from dflash_tui.terminal.output import MARKS, check_terminal, discard, register_marks, write_err, write_out
@@ -105,11 +105,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unknown(arguments: Sequence[str]) -> str:
-    """The error for arguments that the command does not have; for the name of a parameter it says what to write."""
+    """The error for arguments that the command does not have; for a parameter or a model it says what to write."""
     for word in arguments:
         name = word.partition("=")[0].lstrip("-").replace("-", "_")
         if word.startswith("--") and any(spec.name == name for spec in SPECS):
             return f"{word}: no option of this name, {name} is a parameter; give it as --set {name}=VALUE"
+        if is_model(word):
+            return f"{word}: a model is given as --target {shlex.quote(word)}"
     return f"unrecognized arguments: {' '.join(arguments)}"
 
 

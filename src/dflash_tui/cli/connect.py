@@ -5,6 +5,7 @@ from __future__ import annotations
 from dflash_tui.application.attach.server import AttachedServer, AttachError
 from dflash_tui.cli.options import Invocation
 from dflash_tui.server.recipes import NO_KEY, RECIPES, written
+from dflash_tui.server.settings import keys_given
 from dflash_tui.terminal.output import Notes
 
 PATIENCE_S = 2.0
@@ -19,7 +20,8 @@ def run(call: Invocation) -> int:
     if not args.name:
         call.result({"names": list(RECIPES)}, "".join(f"{name:12}{one.title}\n" for name, one in RECIPES.items()))
         return 0
-    server = AttachedServer(args.url, args.key, PATIENCE_S)
+    key = args.key or next(iter(keys_given()), "")
+    server = AttachedServer(args.url, key, PATIENCE_S)
     url = server.url
     try:
         model, context = served(server)
@@ -27,7 +29,7 @@ def run(call: Invocation) -> int:
         model, context = UNKNOWN
         reason = str(error) if isinstance(error, AttachError) else f"{url}: no list of models with their contexts"
         notes.line(f"note: {reason}; put the model's name for {model}")
-    text = written(RECIPES[args.name], url=url, key=args.key or NO_KEY, model=model, context=context)
+    text = written(RECIPES[args.name], url=url, key=key or NO_KEY, model=model, context=context)
     call.result({"name": args.name, "url": url, "model": model, "context": context, "text": text}, text)
     return 0
 

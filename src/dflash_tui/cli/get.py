@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from pathlib import Path
@@ -32,7 +33,7 @@ def get(name: str, to: Path | None, *, yes: bool, endpoint: str | None = None) -
     """
     folder, notes = to or downloads(), Notes()
     if "/" in name:
-        repo, _, quant = name.partition(":")
+        repo, _, quant = re.sub("^(https://)?(huggingface|hf)[.]co/", "", name).partition(":")
         files_there = quantisations(repo, endpoint)
         if not quant and [one.name for one in files_there] == [FOLDER]:
             quant = FOLDER

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shlex
 import sys
 import textwrap
@@ -121,14 +120,17 @@ CONNECT = (
         "name", "NAME", f"one of {', '.join(RECIPES)}; without a name all are listed", nargs="?", choices=tuple(RECIPES)
     ),
     option("--url", "URL", f"the address of the server ({DEFAULT_URL})", default=DEFAULT_URL),
-    option("--key", "KEY", "its key, if it needs one", default=""),
+    option("--key", "KEY", "its key, if it needs one (DFLASH_TUI_API_KEY)", default=""),
+)
+PROMPTS = (
+    option("--prompts", "FILE", "prompts: HumanEval, GSM8K, MATH-500, MT-bench, JSONL, text", type=file_path),
+    option("--samples", "N", "how many of them, drawn with seed 42 (10)", type=positive),
+    option("--repeats", "N", "runs of each setting on each prompt (enough for six of each)", type=positive),
 )
 SWEEP = (
     option("axes", "NAME=VALUES", "one or two parameters: budget=4,15,22 or 4..63 or 4..63:8", nargs="+"),
     option("--prompt", "TEXT", "the prompt to measure on"),
-    option("--prompts", "FILE", "prompts: HumanEval, GSM8K, MATH-500, MT-bench, JSONL, text", type=file_path),
-    option("--samples", "N", "how many of them, drawn with seed 42 (10)", type=positive),
-    option("--repeats", "N", "runs of each setting on each prompt", type=positive),
+    *PROMPTS,
     option("--out", "FILE", "write .json, .csv, .png or .svg", type=file_path, action="append", default=[]),
 )
 CONVERSATIONS = {
@@ -157,10 +159,8 @@ GET = (
     switch("--yes", "fetch without asking"),
 )  # fmt: skip
 BENCH = (
-    option("--prompts", "FILE", "a prompt set: HumanEval, GSM8K, MATH, MT-bench, JSON lines", type=file_path),
-    option("--samples", "N", "prompts drawn from it (10)", type=positive),
+    *PROMPTS,
     option("--against", "FILE", "another drafter of --target, compared with --draft by prompt", type=file_path),
-    option("--repeats", "N", "runs of each", type=positive),
     option("--out", "FILE", "write everything measured as JSON", type=file_path),
 )
 INSPECT = (option("model", "MODEL", "the file (the demo pair)", type=file_path, nargs="?"),)
@@ -212,9 +212,6 @@ COMMANDS: tuple[Command, ...] = (
 
 BY_NAME = {one.name: one for one in COMMANDS}
 
-# The message of argparse about a word in the place of a command.
-_UNKNOWN_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(?P<word>[^']+)'")
-
 DESCRIPTION = """\
 Chat in the terminal with a model, a GGUF file or a folder of safetensors, that
 is decoded in this process with a drafter (DFlash, DFlash 2, DSpark, MTP or
@@ -242,14 +239,24 @@ class _Parser(argparse.ArgumentParser):
         else:
             super()._print_message(message, file)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if action.dest == "command" and is_model(value):
+            raise argparse.ArgumentError(
+                None, f"{value} is no command; to open a model: dflash-tui --target {shlex.quote(value)}"
+            )
+        raise argparse.ArgumentError(action, f"found {value!r}, expected {', '.join(action.choices)}")
+
     def error(self, message: str) -> NoReturn:
-        if found := _UNKNOWN_COMMAND.match(message):
-            word = found["word"]
-            if word.endswith(".gguf") or os.path.lexists(word):
-                message = f"{word} is no command; to open a model: dflash-tui --target {shlex.quote(word)}"
         # Without the usage, which is longer than the message and hides it.
         hint = "" if "; known: " in message else f"; {self.prog} --help shows what is possible"
-        self.exit(2, f"{self.prog}: {one_line(message, MESSAGE)}{hint}\n")
+        self.exit(2, f"{self.prog}: {one_line(message.removeprefix('argument '), MESSAGE)}{hint}\n")
+
+
+def is_model(word: str) -> bool:
+    """Whether a word that is no argument of the command seems to be meant as a model."""
+    return word.endswith(".gguf") or os.path.lexists(word)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import sys
 from dataclasses import replace
@@ -96,6 +97,8 @@ def _settings(call: Invocation) -> ServerSettings:
         call.refuse("--api-key: expected printable ASCII characters without spaces, as a header carries it")
     if not settings.local and not keys and not args.no_api_key:
         call.refuse(f"--host {args.host} lets other machines in; add --api-key KEY, or --no-api-key to let all in")
+    if wrong := [one for one in args.cors if not re.fullmatch(r"\*|null|[\w+.-]+://[^/]+", one)]:
+        call.refuse(f"--cors {wrong[0]}: expected an origin, such as http://localhost:3000 without a path")
     if "*" in settings.origins and not keys:
         call.refuse("--cors '*' lets every web page use the model; add --api-key KEY")
     # Last: a refused command line makes no file.

@@ -33,7 +33,7 @@ def run(call: Invocation) -> int:
     axes = parse_axes(args.axes)
     settings(axes, request.knobs, ANY_PAIR)  # refuse settings that no pair supports before one is loaded
     if (args.prompt is None) == (args.prompts is None):
-        call.refuse("give the prompt, --prompt TEXT, or a file of them, --prompts FILE")
+        call.refuse("expected one of --prompt TEXT and --prompts FILE")
     if args.prompt is not None and not args.prompt.strip():
         call.refuse("the prompt is empty")
     cases, repeats = asked(call, args.prompt)

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from dflash_core.errors import DFlashError
+from dflash_tui.application.settings.config import KEY_VARIABLE
 
-KEY_VARIABLE = "DFLASH_TUI_API_KEY"
 MAX_BODY = 32 * 2**20
 
 

@@ -95,7 +95,8 @@ class CpuSession:
         return self._numpy(self.target.logits(self._run(tokens, parents)))
 
     def features(self) -> Logits:
-        assert self._features is not None, "features without a pass that captures layers"
+        if self._features is None:
+            raise ContextError("no captured layers, expected a drafter that reads them and a verify before its commit")
         return self._numpy(self._features)
 
     @torch.inference_mode()

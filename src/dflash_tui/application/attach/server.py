@@ -107,7 +107,7 @@ class AttachedServer:
             return f"it answers from another address, {one_line(to, 120)}: attach to that"
         if status in (401, 403):
             keyed = "authorization" in self._headers
-            wrong = "it does not accept the key" if keyed else "it needs a key: --attach-key or DFLASH_TUI_API_KEY"
+            wrong = "it does not accept the key" if keyed else "it needs a key: --key or DFLASH_TUI_API_KEY"
             return f"{wrong}{f' ({reason})' if reason else ''}"
         return reason or f"it answers {status} without a reason"
 

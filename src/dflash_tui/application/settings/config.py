@@ -25,6 +25,7 @@ from dflash_tui.application.settings.toml_file import TomlError, edit_toml, line
 from dflash_tui.application.settings.tool_servers import ToolServer, tool_server
 
 PREFIX = "DFLASH_TUI_"
+KEY_VARIABLE = f"{PREFIX}API_KEY"  # the key of a server, and no setting
 FILE_NAME = "config.toml"
 PROJECT_NAME = "dflash-tui.toml"
 DEFAULT_THEME = "dflash-night"
@@ -230,7 +231,7 @@ def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _of_environment(environment: Mapping[str, str]) -> Iterator[_Entry]:
     for variable in sorted(environment):
-        if variable.startswith(PREFIX):
+        if variable.startswith(PREFIX) and variable != KEY_VARIABLE:
             word = variable.removeprefix(PREFIX).lower()
             yield _Entry(word if word in PLAIN else f"knobs.{word}", f"environment {variable}", environment[variable])
 
