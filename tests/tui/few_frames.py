@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import pytest
 from rich.console import RenderableType
@@ -19,21 +19,24 @@ TOGETHER = 20  # frames of one screen
 
 def draw_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A screen is drawn when it appears, in each new size, once for many changes, and at the end if it has changed, so
-    that one that cannot be drawn is found. The chat, where every app begins, is drawn later, and its widgets are only
-    asked for their content at the end: a frame costs a fifth of a short test."""
+    that one that cannot be drawn is found. The chat, where every app begins, is drawn later. If it has been drawn, its
+    widgets are only asked for their content at the end: a second frame costs a fifth of a short test."""
     update, strips, end = Compositor.render_update, Compositor.render_strips, App._shutdown
     drawn: WeakKeyDictionary[Compositor, tuple[Size, int]] = WeakKeyDictionary()  # number of frames left out since
+    seen: WeakSet[Compositor] = WeakSet()  # drawn at least once
 
     def render_update(self: Compositor, full: bool = False, **named: Any) -> RenderableType | None:
         size, left_out = drawn.get(self, (self.size if isinstance(self.root, ChatScreen) else None, 0))
         if full or size != self.size or left_out == TOGETHER:
             drawn[self] = self.size, 0
+            seen.add(self)
             return update(self, full, **named)
         drawn[self] = self.size, left_out + 1
         return None  # the regions stay dirty for the next frame that is drawn
 
     def render_strips(self: Compositor, size: Size | None = None) -> list[Strip]:
         drawn[self] = self.size, 0
+        seen.add(self)
         return strips(self, size)
 
     async def shutdown(self: App[Any]) -> None:
@@ -41,7 +44,7 @@ def draw_few(monkeypatch: pytest.MonkeyPatch) -> None:
         left_out = drawn.get(compositor, (None, 1))[1] if compositor is not None else 0
         if compositor is not None and left_out:
             try:
-                if isinstance(self.screen, ChatScreen):
+                if compositor in seen and isinstance(self.screen, ChatScreen):
                     for widget in compositor.visible_widgets:
                         widget._render()
                 else:
