@@ -41,9 +41,9 @@ FIRST = [BOTH[0], pytest.param(BOTH[1], marks=pytest.mark.full)]
 REST = [path.name for path in goldens("tiny-[!dl]*.gguf") if path.name != BOTH[0]]
 OTHERS = [path.name for path in other_models()]
 QUICK = [name for name in OTHERS if "mtp" not in name]
-# Of an architecture with the same options as another file's, in another type or with more layers.
+# Of an architecture with the same options as another file's of the checkout, in another type or with more layers.
 AGAIN = {
-    f"{name}.gguf" for name in ("gemma3-62L-F16", "gemma3-Q8_0", "gptoss-F16", "llama-Q8_0", "q3-Q8_0", "q35moe-Q4_K")
+    f"{name}.gguf" for name in ("gemma3-62L-F16", "gemma3-F16", "gptoss-F16", "llama-Q8_0", "q3-Q8_0", "q35moe-Q4_K")
 }
 ARCHITECTURES = [full(name) if name in AGAIN else name for name in QUICK]
 SAMPLED = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 7}

@@ -31,6 +31,7 @@ from dflash_core.snapshots.folder import StateFolder
 from dflash_core.snapshots.store import SnapshotStore
 from support import demo_pair
 from support.golden import golden, other_targets
+from support.grids import full
 
 KV = "q4_0/tq3_0+256"  # few bits, so that a position in the wrong form is seen
 
@@ -228,7 +229,7 @@ def answers(one: Engine, ids: list[int], keep: Sequence[int] = (), **values: obj
 
 @pytest.mark.parametrize(
     ("name", "drawn"),
-    [("q3", {"temperature": 0.0}), ("q3", {"temperature": 0.9, "seed": 4}), ("demo", {"temperature": 0.0})],
+    [("q3", {"temperature": 0.0}), full("q3", {"temperature": 0.9, "seed": 4}), ("demo", {"temperature": 0.0})],
 )
 def test_every_mode_writes_the_same(name: str, drawn: dict[str, object]) -> None:
     """Across a border, and again after the session went back, also past what it has as halves."""

@@ -101,7 +101,7 @@ def test_another_target_refuses_it() -> None:
     ("drafting", "heat", "questions"),
     [
         ("tree 22", 1.0, QUESTIONS[:1]),
-        ("auto", 0.0, QUESTIONS[1:]),
+        ("auto", 0.0, QUESTIONS[1:2]),
         full("tree 22", 1.0, QUESTIONS),
         full("auto", 0.0, QUESTIONS),
     ],

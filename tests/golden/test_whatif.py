@@ -93,12 +93,10 @@ def test_the_exact_curve_equals_real_runs(question: str, temperature: float, bud
     """Step by step, at a temperature too, because draws depend on seed and position alone."""
     knobs = Knobs(drafting="tree 22", max_tokens=48, temperature=temperature, seed=5)
     record = turn(question, knobs)
-    replay = laboratory().replay(record, BUDGETS)
+    replay = laboratory().replay(record, budgets)
     assert [progress.total for progress in replay][:1] == [len(answer(record)) - 1]
     excused = {}
-    for budget, predicted in zip(BUDGETS, replay.acceptance):
-        if budget not in budgets:
-            continue
+    for budget, predicted in zip(budgets, replay.acceptance, strict=True):
         real = turn(question, knobs.replace(budget=budget))
         if replay.steps[budget] == lengths(real) and answer(record) == answer(real):
             assert real.report is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ from support.emulated_device import EmulatedDevice
 from support.planted_device import planted
 
 FILE = "tiny-F16.gguf"
-TOKENS, SAID = 40, 24
+TOKENS, SAID, LONGEST = 40, 24, 50
 SAMPLED: dict[str, Value] = {"temperature": 0.9, "top_k": 20, "seed": 4}
 
 
@@ -51,6 +52,14 @@ def answered(
             if changes and len(steps) in changes:
                 runner.change(changes[len(steps)])
     return tokens, steps
+
+
+@cache
+def plain(**sampling: Value) -> list[int]:
+    """Plain decoding's answer, as long as the longest of the tests."""
+    session, pair = planted(FILE, [], ())
+    runner = Runner(session, frozenset(), CONTEXT, pair.target.config.vocab_size)
+    return answered(runner, Knobs(max_tokens=LONGEST).replace(mode="plain", **sampling))[0]
 
 
 # A walk off the spine greedy, one of rare tokens sampled; with `full` each kind of walk both ways.
@@ -70,13 +79,11 @@ def test_auto_is_lossless_whatever_is_learned_or_changed(
     monkeypatch.setattr(step_module, "AHEAD", ahead)
     monkeypatch.setattr(queued, "LEARNED_AT_ONCE", 4)  # so that weights change in the middle of the answer
     sampling = SAMPLED if sampled else {}
-    plain_session, pair = planted(FILE, [], ())
-    vocab = pair.target.config.vocab_size
-    plain = Runner(plain_session, frozenset(), CONTEXT, vocab)
     knobs = Knobs(max_tokens=TOKENS).replace(**sampling)
-    expected, _ = answered(plain, knobs.replace(mode="plain"))
+    expected = plain(**sampling)[:TOKENS]
 
-    session, _ = planted(FILE, expected, ranks)
+    session, pair = planted(FILE, expected, ranks)
+    vocab = pair.target.config.vocab_size
     policy = QueuedPolicy(Arm(session.capabilities, PairState(), GivenCosts(H200)))
     proven(policy)
     runner = Runner(session, frozenset(), CONTEXT, vocab, policy=policy)
@@ -119,14 +126,13 @@ class Knowing(QueuedPolicy):
 def test_text_that_was_said_before_is_taken_from_there(sampled: bool) -> None:
     """Drafts are wrong and copied tokens are right: a step gives many tokens, each marked as from the text, and the
     answer is plain decoding's. Without the knob no token is copied."""
-    session, pair = planted(FILE, [], ())
-    vocab, knobs = pair.target.config.vocab_size, Knobs(max_tokens=SAID)
-    if sampled:  # an answer that comes back to a token of its own: what is copied from there is learned from
-        knobs = knobs.replace(**{**SAMPLED, "seed": 9})
-    expected, _ = answered(Runner(session, frozenset(), CONTEXT, vocab), knobs.replace(mode="plain"))
+    # Sampled an answer that comes back to a token of its own: what is copied from there is learned from.
+    sampling = {**SAMPLED, "seed": 9} if sampled else {}
+    knobs, expected = Knobs(max_tokens=SAID).replace(**sampling), plain(**sampling)[:SAID]
     copied, lengths = [], []
     for from_text in (True, False):
-        session, _ = planted(FILE, [], ())
+        session, pair = planted(FILE, [], ())
+        vocab = pair.target.config.vocab_size
         policy = Knowing(session, NgramTable([*prompt()[:7], *expected]))
         proven(policy)
         runner = Runner(session, frozenset(), CONTEXT, vocab, policy=policy)
@@ -198,11 +204,9 @@ class Scripted(FixedPolicy):
 
 @pytest.mark.emulator
 def test_a_draft_after_plain_steps_catches_up_by_itself_where_they_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, pair = planted(FILE, [], ())
-    vocab, knobs = pair.target.config.vocab_size, Knobs(max_tokens=50)
-    expected, _ = answered(Runner(session, frozenset(), CONTEXT, vocab), knobs.replace(mode="plain"))
-    block = session.device_block
+    knobs, expected = Knobs(max_tokens=LONGEST), plain()
     session, pair = planted(FILE, expected, (0, 0))
+    vocab, block = pair.target.config.vocab_size, session.device_block
     drafted = (2, 4, 5, 8 + block, 12 + block)
     policy, drains, draining = Scripted(session.capabilities, drafted), list[int](), session.steps.draining
 
@@ -224,15 +228,14 @@ def test_a_draft_after_plain_steps_catches_up_by_itself_where_they_are_few(monke
 @pytest.mark.emulator
 def test_more_steps_are_queued_before_a_decision_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as keep the card busy for some time; none is queued behind an answer's last token."""
-    session, pair = planted(FILE, [], ())
-    vocab, knobs = pair.target.config.vocab_size, Knobs(max_tokens=24)
-    expected, _ = answered(Runner(session, frozenset(), CONTEXT, vocab), knobs.replace(mode="plain"))
+    knobs, expected = Knobs(max_tokens=24), plain()[:24]
     for calm_ms, busy_ms, calm, busy in ((0.0, 0.0, 2, 2), (0.0, 1e9, 2, 6), (1e9, 0.0, 6, 2)):
         monkeypatch.setattr(step_module, "CALM_MS", calm_ms)
         monkeypatch.setattr(step_module, "BUSY_MS", busy_ms)
-        session, _ = planted(FILE, expected, (0, 0))
+        session, pair = planted(FILE, expected, (0, 0))
         policy = Scripted(session.capabilities, (12,), range(6, 14))
-        found, _ = answered(Runner(session, frozenset(), CONTEXT, vocab, policy=policy), knobs)
+        runner = Runner(session, frozenset(), CONTEXT, pair.target.config.vocab_size, policy=policy)
+        found, _ = answered(runner, knobs)
         assert found == expected
         waiting = [at - known for at, known in enumerate(policy.known)]
         assert waiting[:2] == [0, 1]

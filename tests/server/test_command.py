@@ -141,17 +141,8 @@ def test_values_of_recipes_are_quoted(name: str) -> None:
         assert not any("$(" in line.replace(shlex.quote(one_line(f"{model}\n\x1b[2J")), "") for line in lines)
 
 
-def test_the_server_needs_no_terminal_and_the_command_line_no_server() -> None:
-    """The server is a front end of its own; the syntax of the command line is read without its libraries."""
-    code = (
-        "import sys, pkgutil, importlib, dflash_tui.server as layer\n"
-        "for module in pkgutil.walk_packages(layer.__path__, f'{layer.__name__}.'):\n"
-        "    importlib.import_module(module.name)\n"
-        "own = ('dflash_tui.server', 'dflash_tui.application')\n"
-        "print(*[m for m in ('textual', 'rich') if m in sys.modules],"
-        "*[m for m in sys.modules if m.startswith('dflash_tui.') and not m.startswith(own)])"
-    )
-    assert run_python(code) == ""
+def test_the_command_line_needs_no_server() -> None:
+    """The syntax of the command line is read without its libraries."""
     code = (
         "import sys; from dflash_tui.cli.options import build_parser; build_parser(); print('starlette' in sys.modules)"
     )

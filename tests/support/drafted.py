@@ -111,16 +111,15 @@ def run(
                 policy.queued()
             policy.spare()
             decision, launched = queue.popleft()
-            event = step(policy, decision, curve, shape, at, right(at))
-            if copied and event.mode != "plain":
-                tree = replace(event.tree, copied=event.tree.accepted[1:])
-                event = replace(event, tree=tree, drafts=StepDrafts(((0,),), ((0.0,),)))
             done = done if said else launched  # nothing waits for an answer's first step
             wait = max(launched - done, 0.0) + host.pause * (len(ran.modes) % host.every == host.every - 1)
-            drafts = event.mode != "plain"
+            drafts = decision.mode != "plain"
             if drafts and since >= MANY:
                 wait += host.catch_up + host.rare * (ran.drafts % 3 == 2)
-            event = replace(event, stages=replace(event.stages, host=wait))
+            event = step(policy, decision, curve, shape, at, right(at), wait)
+            if copied and drafts:
+                tree = replace(event.tree, copied=event.tree.accepted[1:])
+                event = replace(event, tree=tree, drafts=StepDrafts(((0,),), ((0.0,),)))
             done += event.stages.total
             now = max(now, done) + host.step / 2 + host.read * (drafts and since > 0)
             since = 0 if drafts else since + 1
@@ -142,12 +141,12 @@ def _more(host: Host, before: str, mode: str) -> float:
 
 
 def step(
-    policy: AutoPolicy, decision: Decision, curve: list[float], shape: CostTable, at: int, right: int
+    policy: AutoPolicy, decision: Decision, curve: list[float], shape: CostTable, at: int, right: int, wait: float
 ) -> StepEvent:
     root, choice = target(at), None
     if decision.mode == "plain":
         return StepEvent((target(at + 1),), _described(Tree((root,), (-1,), (0,), (0.0,), (0.0,)), (0,)), 0, 0, at,
-                         StageTimes(verify=shape.plain), "plain", decision.reason, knobs=KNOBS)  # fmt: skip
+                         StageTimes(verify=shape.plain, host=wait), "plain", decision.reason, knobs=KNOBS)  # fmt: skip
     drafted = decision.depth or DEPTHS
     depths, ranks = np.arange(drafted)[:, None], np.arange(RANKS)[None]
     ids = np.where((ranks == 0) & (depths < right), 101 + at + depths, 10**6 + 1000 * at + RANKS * depths + ranks)
@@ -167,7 +166,7 @@ def step(
     said = tuple(target(at + 1 + depth) for depth in range(len(path)))
     ms = curve[len(tree)]
     return StepEvent(said, _described(tree, tuple(path)), max(tree.depths), len(path) - 1, at,
-                     StageTimes(draft=shape.draft, verify=ms - shape.draft), decision.mode, decision.reason,
+                     StageTimes(draft=shape.draft, verify=ms - shape.draft, host=wait), decision.mode, decision.reason,
                      drafts=StepDrafts(tuple(map(tuple, ids.tolist())), tuple(map(tuple, log_probs.tolist()))),
                      knobs=KNOBS, choice=choice)  # fmt: skip
 

@@ -24,9 +24,17 @@ SHAPES = {
 }
 """The machine that a policy starts from is another one: CPU or H200."""
 
-cases = pytest.mark.parametrize("name", SHAPES)
 ways = pytest.mark.parametrize("late", [False, True], ids=["in lock-step", "queued"])
 kinds = pytest.mark.parametrize("kind", ["dflash", "mtp"])
+# Each machine in lock-step or queued; with `full` in both ways.
+in_turn = pytest.mark.parametrize(
+    ("name", "late"),
+    [
+        pytest.param(name, late, id=f"{name}-{way}", marks=[pytest.mark.full] * ((at + late) % 2))
+        for at, name in enumerate(SHAPES)
+        for late, way in enumerate(("in lock-step", "queued"))
+    ],
+)
 # Each machine in lock-step with one kind of drafter and queued with the other; with `full` all of them.
 dealt = pytest.mark.parametrize(
     ("name", "late", "kind"),
@@ -165,8 +173,7 @@ def test_waits_do_not_keep_a_good_drafter_from_being_used(seeds: range) -> None:
     assert np.mean(1 / np.array(taken)) >= 3.3
 
 
-@ways
-@cases
+@in_turn
 def test_so_it_does_after_reasoning_and_in_short_answers(name: str, late: bool) -> None:
     thinks = run(policy_for(late), SHAPES[name], lambda position: 0, 256, thinking=100)
     assert thinks.lost(256) <= 0.05
@@ -187,8 +194,7 @@ def test_one_that_becomes_useful_late_is_found(name: str, late: bool, kind: str)
         assert ran.lost(3000) <= 0.02
 
 
-@ways
-@cases
+@in_turn
 def test_one_that_was_useful_and_dies_may_not_lose_for_long(name: str, late: bool) -> None:
     shape = SHAPES[name]
     ran = run(policy_for(late), shape, lambda position: 6 if position < 1000 else 0, 3000)

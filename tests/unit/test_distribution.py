@@ -28,7 +28,7 @@ from dflash_core.tree import Candidates, Tree, Walk, walk
 from dflash_core.turn_stats import StepTotals
 from support.statistics import chi_square, limit, truncated
 
-VOCAB, ROOT, TURNS = 12, 3, 6000
+VOCAB, ROOT, TURNS, FEW = 12, 3, 6000, 900
 SAMPLING = {"temperature": 0.8, "top_k": 8, "top_p": 0.95}
 
 
@@ -184,7 +184,7 @@ def statistic(
 
 
 # Large enough to see a biased acceptor: two tests below show it.
-SLICE = [pytest.param(1200, id="slice"), pytest.param(TURNS, id="all", marks=pytest.mark.full)]
+SLICE = [pytest.param(FEW, id="slice"), pytest.param(TURNS, id="all", marks=pytest.mark.full)]
 
 
 @pytest.mark.parametrize("turns", SLICE)
@@ -195,7 +195,7 @@ def test_speculation_keeps_the_joint_distribution(turns: int) -> None:
 
 
 def test_a_ratio_test_acceptor_fails_the_same_test() -> None:
-    value, bound, _ = statistic(RatioTestDecoder, turns=1200)
+    value, bound, _ = statistic(RatioTestDecoder, turns=FEW)
     assert value > 2 * bound
 
 
@@ -263,7 +263,5 @@ def test_text_alone_keeps_it(turns: int) -> None:
 def test_auto_with_a_ratio_test_acceptor_fails() -> None:
     """The slice is large enough to see a biased acceptor."""
     policy = AlwaysDrafting([Arm(ToyBackend.capabilities, PairState(), GivenCosts(FLAT))])
-    value, bound, _ = statistic(
-        RatioTestDecoder, ToyBackend(), 1200, knobs=TREE.replace(drafting="auto"), policy=policy
-    )
+    value, bound, _ = statistic(RatioTestDecoder, ToyBackend(), FEW, knobs=TREE.replace(drafting="auto"), policy=policy)
     assert value > bound

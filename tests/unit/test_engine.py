@@ -41,16 +41,6 @@ def test_importing_the_core_is_cheap() -> None:
     assert run_python(code) == ""
 
 
-def test_the_core_knows_nothing_of_the_app() -> None:
-    code = (
-        "import sys, pkgutil, importlib, dflash_core\n"
-        "for module in pkgutil.walk_packages(dflash_core.__path__, 'dflash_core.'):\n"
-        "    importlib.import_module(module.name)\n"
-        "print(*[m for m in ('textual', 'rich', 'dflash_tui') if m in sys.modules])"
-    )
-    assert run_python(code) == ""
-
-
 def test_the_public_interface_as_documented() -> None:
     loaded = load_target(golden("tiny-F16.gguf"), device="cpu")
     drafter = load_draft(str(golden("tiny-dflash")), target=loaded)

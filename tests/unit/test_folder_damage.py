@@ -25,6 +25,7 @@ from dflash_core.formats.weights import Shard
 from dflash_core.text.tokenizer import Tokenizer
 from dflash_tui.cli.command_line import main
 from support.folders import PRE, changed, in_shards, quantised, saved, wide
+from support.grids import full
 from support.quantised import in_layout
 
 INDEX = "model.safetensors.index.json"
@@ -365,8 +366,15 @@ def paths(value: Any, most: int, path: tuple[Any, ...] = ()) -> list[tuple[Any, 
     return found
 
 
-@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])
-@pytest.mark.parametrize("name", ["qwen35moe", "gptq"])
+# How tensors are stored changes nothing in what is read of the other files.
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("qwen35moe", "config.json"), ("qwen35moe", "tokenizer.json"), ("qwen35moe", "tokenizer_config.json"),
+        ("qwen35moe", "generation_config.json"), ("gptq", "config.json"), full("gptq", "tokenizer.json"),
+        full("gptq", "tokenizer_config.json"), full("gptq", "generation_config.json"),
+    ],
+)  # fmt: skip
 def test_odd_values_are_refused_or_read(file: str, name: str, models: dict[str, Path], tmp_path: Path) -> None:
     """Whatever a value of a JSON file is replaced by, the folder opens or is refused by name."""
     folder = tmp_path / "model"

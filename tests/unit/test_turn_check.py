@@ -22,12 +22,14 @@ from dflash_core.turn_stats import FoundRow, TurnReport
 from dflash_tui.application.figures.meter import Meter
 from dflash_tui.cli.ask import figures
 from dflash_tui.widgets import stats
+from support.grids import full
 from support.mutation import mutate_lines, mutate_value
 from support.stored import a_report
 from support.traces import BRANCHED, STEPS, a_trace, look_at, write
 from support.turns import DRAFTS, STAGES, WANTED, step_of, turn_of
 
-MUTANTS = 200
+# As of property tests, two fifths of a long run's.
+mutants = pytest.mark.parametrize("mutants", [80, full(200)])
 
 
 def test_the_sound_trace_is_shown(tmp_path: Path) -> None:
@@ -44,11 +46,12 @@ def test_what_a_window_always_shows_is_a_place_in_a_context(sinks: int) -> None:
         decode(encode(line))
 
 
-def test_mutants_are_refused_or_shown(tmp_path: Path) -> None:
-    """`MUTANTS` seeds from 0; the one that fails is named, and makes the same trace again."""
+@mutants
+def test_mutants_are_refused_or_shown(mutants: int, tmp_path: Path) -> None:
+    """Seeds from 0; the one that fails is named, and makes the same trace again."""
     seen = {"refused": 0, "cut": 0, "whole": 0}
     sound = json.dumps(a_trace())
-    for seed in range(MUTANTS):
+    for seed in range(mutants):
         rng = random.Random(seed)
         told = json.loads(sound)
         for _ in range(rng.choice([1, 1, 1, 2, 5])):
@@ -64,16 +67,17 @@ def test_mutants_are_refused_or_shown(tmp_path: Path) -> None:
             look_at(trace)
         except Exception as error:
             pytest.fail(f"seed {seed}: {error!r}")
-    assert min(seen.values()) > MUTANTS // 20, seen
+    assert min(seen.values()) > mutants // 20, seen
 
 
-def test_mutated_reports_are_refused_or_shown() -> None:
+@mutants
+def test_mutated_reports_are_refused_or_shown(mutants: int) -> None:
     """Reports as they are stored with messages, without the record of the turn. Twice as many: types refuse most."""
     seen = {"not one": 0, "refused": 0, "shown": 0}
     report = turn_of(STEPS, thinking_steps=2).report
     assert report is not None
     report = dataclasses.replace(report, learned=(FoundRow("first choice", 9, 0.5, 0.4, 0.3),))
-    for seed in range(2 * MUTANTS):
+    for seed in range(2 * mutants):
         rng = random.Random(seed)
         told = json.loads(msgspec.json.encode(report))
         for _ in range(rng.choice([1, 1, 2])):
@@ -97,7 +101,7 @@ def test_mutated_reports_are_refused_or_shown() -> None:
                 stats.drawn(replace(shown, learned=found.learned), width)
         except Exception as error:
             pytest.fail(f"seed {seed}: {error!r}")
-    assert min(seen.values()) > MUTANTS // 20, seen
+    assert min(seen.values()) > mutants // 20, seen
 
 
 STEP = step_of(BRANCHED, bonus=9)
