@@ -17,6 +17,7 @@ from dflash_core.errors import Code, KnobError, OutOfMemoryError, Shortage
 
 Bytes = Annotated[int, Meta(ge=0, le=2**60)]  # in a record
 OTHERS = "other processes"  # the component of other processes
+PROGRAM = "program"  # that of this process before any model was loaded, which stays when one is released
 EXPERT_PLACES = ("card", "host", "auto")
 MIN_BYTES = 512  # what is less was meant as another unit
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -15,6 +15,8 @@ from dflash_core.errors import ContextError
 from dflash_core.limits import Limits
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.amounts import ago
+from dflash_tui.application.conversations.branches import Branches, Node
+from dflash_tui.application.conversations.store import Card, Store, StoredConversation
 from dflash_tui.application.session import Loader, LoadRequest
 from dflash_tui.application.settings.config import load_config, user_file
 from dflash_tui.screens.full import FullScreen, fullness
@@ -211,6 +213,23 @@ async def test_a_full_context_offers_ways_on_and_says_it_once(make_app: MakeApp)
         assert not app.chat.transcript.turns
 
 
+async def test_a_long_conversation_without_figures_is_no_long_message(make_app: MakeApp, tmp_path: Path) -> None:
+    """Regression: after an import, or with another model, a message of one word was said to be too long by itself."""
+    store, question = Store(tmp_path / "data"), Node("user", "question 1")
+    reply = Node("assistant", "answer", question.id)
+    store.put(StoredConversation(Card("long"), Branches([question, reply], reply.id)))
+    store.close()
+    session = Small(context_length=1024)
+    app = make_app(session, resume="last")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await loaded(pilot)
+        await shows(pilot, "question 1")
+        session.refuse = ContextError("the conversation has 13,000 tokens", needed=13_000, capacity=1024)
+        await send(pilot, "hello")
+        await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
+        await shows(pilot, "The conversation takes 13,000 of 1,024", "started with a summary")
+
+
 async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: MakeApp) -> None:
     """Regression: the advice was to leave out the oldest turn or to begin again. Neither makes room for a megabyte."""
     session = Small(context_length=1024)
@@ -220,7 +239,7 @@ async def test_a_message_that_no_context_holds_is_to_be_shortened(make_app: Make
         await ask(pilot, "question")
         await idle(pilot)
         session.refuse = ContextError("the message has 31,250 tokens at least", needed=31_250, capacity=1024)
-        await send(pilot, "word " * 40)
+        await send(pilot, "word " * 2100)
         await wait_until(pilot, lambda: isinstance(app.screen, FullScreen))
         await shows(pilot, "The message alone has", "Esc back")
         assert isinstance(app.screen, FullScreen)

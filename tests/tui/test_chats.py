@@ -517,6 +517,21 @@ async def test_a_conversation_that_was_cut_off_is_offered(make_app: MakeApp, sto
         assert contents(session) == ["first question", "answer", "second question", ANSWER]
 
 
+async def test_text_that_is_typed_over_the_offer_goes_into_the_prompt(
+    make_app: MakeApp, store: Store, tmp_path: Path
+) -> None:
+    """Regression: letters were lost, and the y of a word opened the conversation."""
+    card, nodes = talk(store, "first question", "answer")
+    killed_app(tmp_path / "data", "", place=Place(card.id, "q2", "a2", "second question", nodes[1].id, "pair"))
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await loaded(pilot)
+        await shows(pilot, "The program ended in the middle of an answer: first question")
+        await pilot.press(*"story")
+        await wait_until(pilot, lambda: app.chat.prompt.text == "story")
+        assert not app.chat.transcript.turns
+
+
 async def test_a_cut_off_answer_brings_its_parameters_back(make_app: MakeApp, tmp_path: Path) -> None:
     knobs = Knobs(drafting="auto up to 40", p_min=0.1)
     place = Place("c", "q", "a", "a question", None, "Qwen3.5-demo Q8_0 + DFlash-b16")

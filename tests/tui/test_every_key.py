@@ -40,7 +40,7 @@ from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.replay import ReplayScreen
 from dflash_tui.settings.keys import is_nowhere
 from dflash_tui.widgets.calls import CallScreen
-from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen, TextScreen
+from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen, OfferScreen, TextScreen
 from dflash_tui.widgets.inspector import TABS
 from support.grids import full
 from support.reckoned import estimator
@@ -82,6 +82,7 @@ class NoHub(Fetching):
 
 DIALOGS: dict[type[Screen[object]], Opener] = {
     ConfirmScreen: lambda app: ConfirmScreen("A question", "yes", "no"),
+    OfferScreen: lambda app: OfferScreen("A question", "yes", "no"),
     LineScreen: lambda app: LineScreen("A line", "text"),
     ExplainScreen: lambda app: ExplainScreen("A head", figures("stats")),
     HelpScreen: lambda app: HelpScreen("about"),

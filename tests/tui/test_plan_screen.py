@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 
 from dflash_core.backends.cuda.memory_estimator import CardMemoryEstimator
 from dflash_core.fits import Setup, plan
+from dflash_core.memory import OTHERS, PROGRAM, Component, MemoryBreakdown
 from dflash_tui.app import DFlashApp
 from dflash_tui.application.hub.fitting import FitCheck
 from dflash_tui.application.session import LoadRequest
@@ -96,6 +97,16 @@ async def test_what_the_present_pair_holds_is_room(
     async with app.run_test(size=(100, 30)) as pilot:
         await opened(pilot, app, path)
         await shows(pilot, "to spare")
+
+
+async def test_the_program_itself_stays_in_memory(make_app: Callable[..., DFlashApp]) -> None:
+    parts = Component("target", 3 * GIB), Component(OTHERS, 4 * GIB), Component(PROGRAM, GIB)
+    session = FakeSession()
+    session.memory = lambda: MemoryBreakdown("this machine", parts, 16 * GIB, 8 * GIB)  # type: ignore[method-assign]
+    app = make_app(session)
+    async with app.run_test() as pilot:
+        await loaded(pilot)
+        assert app.chat.parts.program.releasable == 3 * GIB
 
 
 async def test_a_pair_that_is_not_here_is_planned_and_then_fetched(

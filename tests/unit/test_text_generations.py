@@ -48,10 +48,11 @@ def test_what_an_answer_begins_behind(name: str, template: ChatTemplate) -> None
 
 
 def test_what_cannot_be_chosen_is_said(name: str, template: ChatTemplate) -> None:
-    never = {True: "this model's chat template does not support thinking: thinking on changes nothing"}
+    never = {True: "this model does not support thinking: thinking on changes nothing"}
     always = {False: "this model always thinks before it answers: thinking off changes nothing"}
     assert template.without_effect == {"hybrid": {}, "instruct": never, "thinking": always, "coder": never}[name]
     assert ChatTemplate(None).without_effect == {}, "of plain ChatML nothing is known"
+    assert ChatTemplate(None, chatml=False).without_effect == never, "a base model has no thinking"
     assert qwen().without_effect == {}
     assert ChatTemplate("{{ raise_exception('no') }}").without_effect == {}
 

@@ -12,7 +12,7 @@ from support.gguf_copy import stored, write_copy
 from support.golden import golden
 
 TINY = golden("targets/q3-F16.gguf")
-NEVER = "this model's chat template does not support thinking: thinking on changes nothing"
+NEVER = "this model does not support thinking: thinking on changes nothing"
 ALWAYS = "this model always thinks before it answers: thinking off changes nothing"
 
 

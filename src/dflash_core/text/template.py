@@ -99,7 +99,7 @@ class ChatTemplate:
             on, off = (self.render(messages, thinking=thinking) for thinking in (True, False))
         except TemplateError:  # it refuses this message; the first turn will show the reason
             return {}
-        if on != off or self.notice is not None:
+        if on != off or self.source == CHATML:  # of plain ChatML nothing is known
             return {}
         if self.reasoning.always:
             lowest = self.reasoning.levels[0]
@@ -107,7 +107,7 @@ class ChatTemplate:
         # Mistral's say in a system message that the model thinks.
         if opens_thinking(on) or (self._channels is not None and self._channels.opening in on):
             return {False: "this model always thinks before it answers: thinking off changes nothing"}
-        return {True: "this model's chat template does not support thinking: thinking on changes nothing"}
+        return {True: "this model does not support thinking: thinking on changes nothing"}
 
     @functools.cached_property
     def reasoning(self) -> Reasoning:

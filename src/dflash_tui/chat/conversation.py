@@ -27,7 +27,7 @@ from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.tuning import Tuning
 from dflash_tui.widgets.answer import Answer
 from dflash_tui.widgets.calls import CallsBlock
-from dflash_tui.widgets.dialogs import ConfirmScreen
+from dflash_tui.widgets.dialogs import OfferScreen
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Note
 from dflash_tui.widgets.transcript import SHOWN, TurnBlock
@@ -80,7 +80,7 @@ class ConversationController(Controller):
                 else:
                     self.say("it is in the list of conversations: Ctrl+O")
 
-            self.screen.app.push_screen(ConfirmScreen(question, "go on with it", "start a new one"), answered)
+            self.screen.app.push_screen(OfferScreen(question, "go on with it", "start a new one"), answered)
         self.files.show_title()
 
     async def _look(self) -> None:

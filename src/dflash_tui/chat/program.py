@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from dflash_core.errors import DFlashError, KnobError
-from dflash_core.memory import OTHERS
+from dflash_core.memory import OTHERS, PROGRAM
 from dflash_core.progress import Progress
 from dflash_tui.application import collector
 from dflash_tui.application.advice import explain, is_final, needs_restart
@@ -77,8 +77,8 @@ class ProgramController(Controller):
         session = self.state.session
         if session is None or self.state.attached:
             return 0
-        components = session.memory().components
-        return sum(one.bytes if one.measured is None else one.measured for one in components if one.name != OTHERS)
+        released = (one for one in session.memory().components if one.name not in (OTHERS, PROGRAM))
+        return sum(one.bytes if one.measured is None else one.measured for one in released)
 
     def planned(self, target: Path | None, draft: Path | None, context: int | None = None, kv: str = "") -> LoadRequest:
         """What `change_model` would load: like the present pair, except for the arguments."""

@@ -62,8 +62,9 @@ def fullness(chat: ChatParts) -> Fullness:
     state, before = chat.state, chat.gauges.used
     capacity = state.session.context_length if state.session is not None else 0
     needed, tokens = state.overlong
-    # For megabytes of text the decoder counts only a lower bound.
-    return Fullness(max(before, needed), capacity, state.limits.max_context, max(needed - before, tokens, 0))
+    # For megabytes of text the decoder counts only a lower bound. Earlier messages may have no count by this model.
+    message = tokens if state.conversation.branches.path else max(needed, tokens)
+    return Fullness(max(before, needed), capacity, state.limits.max_context, message)
 
 
 class FullScreen(ModalScreen[None]):

@@ -10,11 +10,13 @@ from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.events import Key, Paste
 from textual.screen import ModalScreen
 from textual.visual import VisualType
 from textual.widgets import Input
 
 from dflash_tui.settings.keys import retold
+from dflash_tui.terminal.key_order import is_text
 from dflash_tui.widgets.flash import reported
 from dflash_tui.widgets.literal import Static
 
@@ -54,6 +56,14 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def action_answer(self, answer: bool) -> None:
         self.dismiss(answer)
+
+
+class OfferScreen(ConfirmScreen):
+    """The app opens it unasked, maybe while the user types: text closes it and goes to what has the focus below."""
+
+    def take_text(self, event: Key | Paste) -> None:
+        if is_text(event):
+            self.dismiss(False)
 
 
 class LineScreen(ModalScreen[str | None]):

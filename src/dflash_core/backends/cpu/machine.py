@@ -38,7 +38,7 @@ class CpuMachine:
     @property
     def process(self) -> tuple[Component, ...]:
         """What the process takes beside the models, as far as it is known: a plan by name has neither."""
-        program = Component("program", self.program_bytes, "Python, torch and the rest")
+        program = Component(memory.PROGRAM, self.program_bytes, "Python, torch and the rest")
         vocabulary = Component("tokenizer", self.vocabulary_bytes, "the vocabulary and its merges")
         return tuple(part for part in (program, vocabulary) if part.bytes)
 
