@@ -158,8 +158,11 @@ async def test_presets_by_key_row_and_command(make_app: MakeApp) -> None:
         await send(pilot, "/preset save mine")
         await shows(pilot, "‹mine›")
         assert (config_folder() / "presets" / "mine.toml").read_text().endswith('[knobs]\ndrafting = "tree 31"\n')
+        assert "own" not in flash(app)
         await send(pilot, "/preset wide")
         await wait_until(pilot, lambda: app.chat.state.knobs == Knobs(drafting="tree 48"))
+        await send(pilot, "/preset save sure")
+        await wait_until(pilot, lambda: "sure.toml, and replaces the program's own" in flash(app))
         await send(pilot, "/preset wde")
         await wait_until(pilot, lambda: "no preset 'wde'; there are default" in flash(app))
 

@@ -208,7 +208,8 @@ def test_a_server_over_http_that_goes_away(start: Start) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     servers = start(ToolServer("far", url=f"http://127.0.0.1:{port}/mcp"))
-    assert state(servers, "far") == ("failed", "All connection attempts failed")
+    reason = "nothing answers at its url (All connection attempts failed); start the server or correct the url"
+    assert state(servers, "far") == ("failed", reason)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dflash_core.knobs import CONTEXT, LIVE, READ_AGAIN, SPEC, SPEC_FORMER, Knob
 from dflash_core.limits import Limits
 from dflash_core.text.reasoning import Reasoning
 from dflash_tui.application.background import aside
-from dflash_tui.application.settings.presets import Preset, changed
+from dflash_tui.application.settings.presets import BUILT_IN, Preset, changed
 from dflash_tui.chat.controller import Controller
 from dflash_tui.chat.gauges import Gauges
 from dflash_tui.chat.state import UNKNOWN
@@ -176,7 +176,8 @@ class Tuning(Controller):
         """Save the staged parameters as a preset. Raises PresetError."""
         path = self.state.presets.save(Preset(name, changes=changed(self.state.knobs, self.state.recommended)))
         self.show()
-        self.say(f"preset {name} is saved in {path}")
+        replaced = ", and replaces the program's own" if any(name == one.name for one in BUILT_IN) else ""
+        self.say(f"preset {name} is saved in {path}{replaced}")
 
     def nudge(self, steps: int) -> None:
         row = self.inspector.params_panel.row("drafting")

@@ -79,7 +79,10 @@ class _Limited(httpx2.AsyncHTTPTransport):
     """Ends an answer that is too long. Streams of events are limited by event, elsewhere."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        response = await super().handle_async_request(request)
+        try:
+            response = await super().handle_async_request(request)
+        except httpx2.ConnectError as error:
+            raise DFlashError(f"nothing answers at its url ({error}); start the server or correct the url") from None
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _Counted(response.stream)
