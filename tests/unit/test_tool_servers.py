@@ -220,7 +220,7 @@ def test_a_server_over_http_that_goes_away(start: Start) -> None:
         (ToolServer("hand", "sh", ("-c", "kill -9 $$")), "it has ended with signal 9"),
         (ToolServer("hand", "sh", ("${NO_SUCH_KEY}",)), "the environment variable NO_SUCH_KEY is not set"),
         (ToolServer("hand", "sh", env={"A": "${NO_SUCH_KEY}"}), "the environment variable NO_SUCH_KEY is not set"),
-        (ToolServer("hand", url="http://127.0.0.1:1/mcp"), "All connection attempts failed"),
+        (ToolServer("hand", url="http://127.0.0.1:1/mcp"), "nothing answers at its url"),
         (ToolServer("hand", "sh", cwd=Path("/no/such/folder")), "sh cannot be started: No such file or directory"),
         (by_hand("serve(3, None)"), "its answer is not as the protocol says"),
         (by_hand("read()\nsend('x' * (9 << 20))\ntime.sleep(600)"), "it sent a message of more than 8 MiB"),
