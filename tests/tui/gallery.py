@@ -27,7 +27,7 @@ from dflash_tui.screens.plan import PlanScreen
 from dflash_tui.screens.tour import TourScreen
 from dflash_tui.screens.whatif import WhatIfScreen
 from dflash_tui.widgets.calls import CallScreen
-from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen, TextScreen
+from dflash_tui.widgets.dialogs import ConfirmScreen, LineScreen, OfferScreen, TextScreen
 from dflash_tui.widgets.find_bar import FindBar
 from dflash_tui.widgets.flash import Flash, Note
 from support.measured import report_of, sweep_of
@@ -448,6 +448,11 @@ async def full(app: DFlashApp, pilot: Pilot[int]) -> None:
 @shown
 async def confirm(app: DFlashApp, pilot: Pilot[int]) -> None:
     app.push_screen(ConfirmScreen("An answer is being written.", "stop it and quit", "go on"))
+
+
+@shown
+async def offer(app: DFlashApp, pilot: Pilot[int]) -> None:
+    app.push_screen(OfferScreen("The program ended in the middle of an answer.", "go on with it", "start a new one"))
 
 
 @shown

@@ -330,7 +330,7 @@ def test_a_card_learns_from_many_steps_at_once_while_it_has_others_to_run() -> N
     learned = []
     for number in range(200):
         decision = policy.next(drafted.KNOBS)
-        policy.observe(drafted.step(policy, decision, H200.curve(), H200, number, right=3))
+        policy.observe(drafted.step(policy, decision, H200.curve(), H200, number, right=3, wait=0.0))
         if number < MIN_STEPS:
             assert decision.mode == "plain", "to see what it costs"
             continue
